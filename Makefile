@@ -2,9 +2,13 @@
 #
 # Installing happens by itself: a door depends on a stamp in .venv named after the contents of
 # pyproject.toml and constraints.txt, so that it costs nothing until one of them changes.
+#
+# `make test-oldest` and `make test-newest` call make again with other values of the first three.
 
 PYTHON ?= python3
 VENV := .venv
+CONSTRAINTS := constraints.txt
+TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 # pip compiles modules one after the other, which is half of its time. Python compiles what it
 # imports, and tests, of which many processes import the same, find all of it compiled on all cores.
@@ -15,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)') \
 	--dist loadfile --no-loadscope-reorder
 
-STATE := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+STATE := $(shell cat pyproject.toml $(CONSTRAINTS) | cksum | cut -d ' ' -f 1)
 RUN_STAMP := $(VENV)/.run-$(STATE)
 DEV_STAMP := $(VENV)/.dev-$(STATE)
 
@@ -26,20 +30,24 @@ MINUTES ?= 10
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fix bench demo chaos parity clean proto lock vendor
+.PHONY: help setup check test fix bench demo chaos parity dist clean proto lock vendor \
+	test-oldest test-newest test-versions lock-oldest
 
 help: ## Say what can be done here
 	@echo 'Usage: make TARGET'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
 	@echo 'New here? Start with: make demo'
 
 setup: $(DEV_STAMP) ## Create .venv and install everything a developer needs
 
-check: $(DEV_STAMP) ## Style, types and the import order
+check: $(DEV_STAMP) ## Style, types, the import order and the declared dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry src
+	@# What tests and benchmarks import is installed by the extra dev, so it may be any of them.
+	$(BIN)/deptry tests benchmarks --ignore DEP002,DEP004
 
 test: $(DEV_STAMP) ## Run the tests (ARGS="-k recordio" for some of them)
 	$(PYTEST) $(PARALLEL) -m 'not chaos and not exhaustive' $(ARGS)
@@ -62,8 +70,23 @@ parity: $(DEV_STAMP) ## Train every feature of docs/compatibility.md in every pl
 	@# With ARGS there may be none: pytest says so with 5.
 	$(PYTEST) $(PARALLEL) -m exhaustive --ignore=tests/parity $(ARGS) || [ $$? -eq 5 ]
 
+# In environments of their own, which stay. ARGS="tests/data tests/cli" runs some of the tests.
+test-oldest: ## Run the tests but the slow ones with the oldest versions that are allowed
+	$(MAKE) test-versions VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+test-newest: ## Run the tests but the slow ones with the newest versions that are allowed
+	rm -rf .venv-newest
+	$(MAKE) test-versions VENV=.venv-newest CONSTRAINTS=/dev/null TORCH=torch
+
+test-versions: $(DEV_STAMP)
+	$(PYTEST) $(PARALLEL) -m 'not chaos and not exhaustive and not slow' $(ARGS)
+
+dist: $(DEV_STAMP) ## Build the sdist and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
 clean: ## Remove what was built, written or cached, .venv too
-	rm -rf $(VENV) demo build dist benchmarks/.work
+	rm -rf $(VENV) .venv-oldest .venv-newest demo build dist benchmarks/.work
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -88,6 +111,13 @@ lock: $(DEV_STAMP) ## Write constraints.txt from what is installed and was teste
 		| grep -vE '^(pip|setuptools|wheel)==' | sed 's/+cpu$$//' | LC_ALL=C sort -f >> constraints.new
 	@mv constraints.new constraints.txt
 
+# torch has no other version among its bounds that is tested; the rest is what uv finds.
+lock-oldest: ## Write constraints-oldest.txt from the lower bounds in pyproject.toml
+	@grep '^#' constraints-oldest.txt > constraints.new
+	@uv pip compile --quiet --universal --python-version 3.11 --resolution lowest-direct \
+		--all-extras --no-header --no-annotate --no-strip-markers pyproject.toml >> constraints.new
+	@mv constraints.new constraints-oldest.txt
+
 # ---------------------------------------------------------------------------------------------
 
 $(BIN)/python:
@@ -96,10 +126,10 @@ $(BIN)/python:
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# What a user installs, and the packages that the sample data come from.
+# What a user of Keras installs, and the packages that the sample data come from.
 $(RUN_STAMP): | $(BIN)/python
 	@echo 'Installing ElasticDL into $(VENV) (once; some minutes without a pip cache) ...'
-	$(INSTALL) --constraint constraints.txt --editable '.[samples]'
+	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[samples,tensorflow]'
 	@rm -f $(VENV)/.run-*
 	@touch $@
 
@@ -109,9 +139,9 @@ $(RUN_STAMP): | $(BIN)/python
 # that a machine without that index can bring its own wheel.
 $(DEV_STAMP): $(RUN_STAMP)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(INSTALL) --no-deps --retries 1 \
-		--timeout 10 --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
-	$(INSTALL) --no-deps --constraint constraints.txt tf-keras
-	$(INSTALL) --constraint constraints.txt --editable '.[dev]'
+		--timeout 10 --index-url https://download.pytorch.org/whl/cpu $(TORCH)
+	$(INSTALL) --no-deps --constraint $(CONSTRAINTS) tf-keras
+	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@# Some packages have files for other versions of Python.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	@rm -f $(VENV)/.dev-*

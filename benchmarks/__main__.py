@@ -22,9 +22,11 @@ ALL = [
     "sql",
     "sql_models",
     "workers",
+    "torch_loop",
     "lengths",
     "page",
     "index",
+    "submission",
 ]
 
 

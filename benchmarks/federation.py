@@ -168,9 +168,10 @@ def _table(work):
 
 
 def _simulated(folder, fusion, params, *, liars):
-    from elasticdl.engines.federated import jobs, simulate
-    from elasticdl.engines.federated.config import read_aggregator, read_party
-    from elasticdl.engines.federated.messages import Reply
+    from elasticdl.engines.federated.config import jobs
+    from elasticdl.engines.federated.config.reading import read_aggregator, read_party
+    from elasticdl.engines.federated.protocol.messages import Reply
+    from elasticdl.engines.federated.simulation import simulate
     from elasticdl.engines.progress import Silent
 
     config = read_aggregator(folder / "parties" / "aggregator.yml")

@@ -225,8 +225,8 @@ def act(role, what, *more):
     from elasticdl.data.schema import Schema
     from elasticdl.data.sources import open_index, open_source
     from elasticdl.data.unit_reader import UnitReader
-    from elasticdl.engines.cut import cut
-    from elasticdl.garbage import collect_seldom
+    from elasticdl.engines.shard_planning import plan_shards
+    from elasticdl.gc_tuning import collect_seldom
     from elasticdl.job import TrainingOptions
 
     # As the command and its workers do.
@@ -248,7 +248,7 @@ def act(role, what, *more):
             Path(sent).write_bytes(encode(source.index()))
     if role == "read":
         reader = UnitReader(source, schema)
-        plan = cut(
+        plan = plan_shards(
             reader.units, TrainingOptions(minibatch_size=BATCH_SIZE, shuffle=True), splits=True
         )
         for shard in range(int(more[0]), plan.num_shards, NUM_WORKERS):

@@ -1,9 +1,10 @@
 """What the ledger costs a step, and whether it stays right, with up to ten thousand workers.
 
-The real `Ledger` and `ShardPlan` with simulated workers (`elasticdl.sharding.simulation`). What is
-measured is the ledger's own work in a step, in wall time: `lost`, `deal`, `advance` and `missed`,
+The real `Ledger` and `ShardPlan` with simulated workers (`benchmarks.ledger_simulation`). What is
+measured is the ledger's own work in a step, in wall time: `release`, `assign`, `advance` and
+`release_missing`,
 once; every worker does it in each step. Two kinds of steps are told apart: those with shards that
-nobody has been given yet (the middle of an epoch), and those in which pieces are split (its end).
+nobody has been given yet (the middle of an epoch), and those in which leases are split (its end).
 
 There is no peer: the bars are a millisecond, a megabyte, and no batch twice or missing. Each figure
 is of `RUNS` seeds: the median of their means, the slowest step of all. The pictures in
@@ -14,7 +15,7 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from elasticdl.sharding.simulation import Scenario, simulate
+from benchmarks.ledger_simulation import Scenario, simulate
 
 PICTURES = Path(__file__).parent.parent / "docs" / "ledger"
 RUNS = 5
@@ -147,7 +148,7 @@ def cost(name, group, x_label, **limits):
     axes.axhline(BAR_US, color="gray", linewidth=1, linestyle="--", label="a millisecond")
     for phase, title, color in (
         ("middle", "shards left to deal", "tab:blue"),
-        ("end", "all dealt, pieces split", "tab:orange"),
+        ("end", "all dealt, leases split", "tab:orange"),
     ):
         points = {x: figures[phase] for x, figures in group.items() if figures[phase]}
         for key, kind, style in (("mean_us", "mean", "o-"), ("p99_us", "99th percentile", ".:")):

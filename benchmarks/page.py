@@ -125,8 +125,8 @@ class LogWriter:
             num_shards=10**9 // 2048 + 1,
             batches_per_shard=32,
         )
-        for slot in range(NUM_WORKERS):
-            yield self.joined(slot, slot + 1)
+        for rank in range(NUM_WORKERS):
+            yield self.joined(rank, rank + 1)
         for number in range(NUM_EVENTS - NUM_WORKERS - 1):
             self.time_s += 1.0
             if number % 100 == 98:
@@ -134,7 +134,7 @@ class LogWriter:
             elif number % 100 == 99:
                 yield self.event("checkpointed", blocked_s=0.01, num_bytes=10**8, best=False)
             elif number % 10_000 == 5_000:
-                yield self.event("worker_left", slot=1, incarnation=2, reason="died")
+                yield self.event("worker_left", rank=1, incarnation=2, reason="died")
             elif number % 10_000 == 5_003:
                 self.num_processes += 1
                 yield self.joined(1, self.num_processes)
@@ -145,18 +145,18 @@ class LogWriter:
         # As `events.to_json` writes it: the time is the first field.
         return json.dumps({"event": kind, "time": self.time_s, "step": self.step, **fields})
 
-    def joined(self, slot, incarnation):
-        fields = {"slot": slot, "incarnation": incarnation, "host": "h", "pid": incarnation}
+    def joined(self, rank, incarnation):
+        fields = {"rank": rank, "incarnation": incarnation, "host": "h", "pid": incarnation}
         return self.event("worker_joined", **fields, replaces=0, started=self.time_s - 5)
 
     def steps(self):
         self.step += 10
         rows = []
-        for slot in range(NUM_WORKERS):
-            first = self.done[slot] % 30
-            shard = self.done[slot] // 30 * NUM_WORKERS + slot
-            rows.append([0, slot, shard, first, first + 10])
-            self.done[slot] += 10
+        for rank in range(NUM_WORKERS):
+            first = self.done[rank] % 30
+            shard = self.done[rank] // 30 * NUM_WORKERS + rank
+            rows.append([0, rank, shard, first, first + 10])
+            self.done[rank] += 10
         return self.event(
             "step_committed",
             epoch=0,

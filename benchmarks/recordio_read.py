@@ -131,20 +131,20 @@ def _read_peer(path, *, as_numpy=False):
 
 
 def _write_recordio(folder, records, compressor, chunk_bytes):
-    from elasticdl.data.recordio import Writer
+    from elasticdl.data.recordio import TFRecordWriter
 
     path = folder / "ours.recordio"
-    with Writer(str(path), compressor, chunk_bytes) as writer:
+    with TFRecordWriter(str(path), compressor, chunk_bytes) as writer:
         for record in records:
             writer.write(record)
     return path
 
 
 def _write_tfrecord(folder, records):
-    from elasticdl.data.tfrecord import Writer
+    from elasticdl.data.tfrecord import TFRecordWriter
 
     path = folder / "peer.tfrecord"
-    with Writer(str(path)) as writer:
+    with TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record)
     return path

@@ -34,10 +34,10 @@ BAR = 0.95
 def run():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from elasticdl.data import units
-    from elasticdl.engines import cut
+    from elasticdl.engines import shard_planning
 
     result = {}
-    before = units.CACHE_BYTES, cut.MAX_SHARD_BYTES, units.LOCAL_UNIT_BYTES
+    before = units.CACHE_BYTES, shard_planning.MAX_SHARD_BYTES, units.LOCAL_UNIT_BYTES
     print(f"{'records':<14}{'format':<18}{'data':<12}{'all/s':>11}{'local/s':>10}{'ratio':>7}")
     for kind, make in KINDS.items():
         for name, write in FORMATS.items():
@@ -48,12 +48,16 @@ def run():
                     continue
                 for fits in (True, False):
                     if not fits:
-                        units.CACHE_BYTES = cut.MAX_SHARD_BYTES = total_bytes // PART
+                        units.CACHE_BYTES = shard_planning.MAX_SHARD_BYTES = total_bytes // PART
                         units.LOCAL_UNIT_BYTES = total_bytes // PART // 64
                     try:
                         figures = _compare(path, kind)
                     finally:
-                        units.CACHE_BYTES, cut.MAX_SHARD_BYTES, units.LOCAL_UNIT_BYTES = before
+                        (
+                            units.CACHE_BYTES,
+                            shard_planning.MAX_SHARD_BYTES,
+                            units.LOCAL_UNIT_BYTES,
+                        ) = before
                     data = "fit" if fits else "do not fit"
                     print(
                         f"{kind:<14}{name:<18}{data:<12}{figures['ours']:>11.0f}"
@@ -95,11 +99,11 @@ def _records(make):
 
 def _write_recordio(compressor, path, records):
     from elasticdl.data.example import encode
-    from elasticdl.data.recordio import Writer
+    from elasticdl.data.recordio import TFRecordWriter
 
     # So that a quarter of the data is as many chunks as 256 MiB are of the usual 4 MiB.
     size_bytes = max(64 << 10, sum(len(encode(record)) for record in records) // (64 * PART))
-    with Writer(str(path), compressor, size_bytes) as writer:
+    with TFRecordWriter(str(path), compressor, size_bytes) as writer:
         for record in records:
             writer.write(encode(record))
     return True
@@ -107,9 +111,9 @@ def _write_recordio(compressor, path, records):
 
 def _write_tfrecord(path, records):
     from elasticdl.data.example import encode
-    from elasticdl.data.tfrecord import Writer
+    from elasticdl.data.tfrecord import TFRecordWriter
 
-    with Writer(str(path)) as writer:
+    with TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(encode(record))
     return True
@@ -210,32 +214,32 @@ def _rate(path, kind, *, local=False, cold=False):
         shard_batches = partial(_local_batches, definition, data.source, plan)
     ledger = Ledger(plan.num_shards, plan.minibatches_per_shard)
     total = 0
-    for fed in training_batches(shard_batches, ledger, slot=0, slots=[0], num_epochs=NUM_EPOCHS):
+    for fed in training_batches(shard_batches, ledger, rank=0, ranks=[0], num_epochs=NUM_EPOCHS):
         total += fed.batch.num_examples
     return total / (clock() - started)
 
 
-def _local_batches(definition, source, plan, epoch, piece):
+def _local_batches(definition, source, plan, epoch, lease):
     """Yield the batches of one range of neighbours."""
     import numpy as np
 
     from elasticdl.definition import Mode
-    from elasticdl.engines.feed import FedBatch
+    from elasticdl.engines.feed import TrainingBatch
     from elasticdl.engines.randomness import seeded
     from elasticdl.engines.record_data import make_batch
     from elasticdl.sharding.permutation import derive_seed, permute
 
-    shard = int(permute(piece.shard, plan.num_shards, derive_seed(plan.seed, epoch)))
+    shard = int(permute(lease.shard, plan.num_shards, derive_seed(plan.seed, epoch)))
     start, stop = plan.span(shard)
     places = np.arange(stop - start)
-    order = permute(places, len(places), derive_seed(plan.seed, epoch, piece.shard, 1))
+    order = permute(places, len(places), derive_seed(plan.seed, epoch, lease.shard, 1))
     records = source.read_records(start, stop, definition.input.schema)
     numbers = range(0, len(order), BATCH_SIZE)
     for number, first in enumerate(numbers):
         chosen = [records[i] for i in order[first : first + BATCH_SIZE]]
-        with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
+        with seeded(derive_seed(plan.seed, epoch, lease.shard, number, 2)):
             batch = make_batch(definition, definition.input, chosen, Mode.TRAINING, str)
-        yield FedBatch(epoch, piece.shard, number, batch, number + 1 == len(numbers))
+        yield TrainingBatch(epoch, lease.shard, number, batch, number + 1 == len(numbers))
 
 
 class _JobOf:

@@ -123,7 +123,7 @@ def fill_postgresql(url):
     """Return rows per second that a column gets, beside what is written by hand."""
     import adbc_driver_postgresql.dbapi as adbc
 
-    from elasticdl.sql.database import Rows, open_database
+    from elasticdl.sql.database import RowSource, open_database
 
     keys = pa.array(range(ROWS))
     values = pa.array([i * 0.5 for i in range(ROWS)])
@@ -149,7 +149,7 @@ def fill_postgresql(url):
             create_table(execute)
             start = time.perf_counter()
             with open_database(url) as database:
-                assert database.fill("big", ["id"], Rows(batch.schema, batches)) == ROWS
+                assert database.fill("big", ["id"], RowSource(batch.schema, batches)) == ROWS
             ours.append(round(ROWS / (time.perf_counter() - start)))
 
             create_table(execute)

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from elasticdl.cli.main import main
-from elasticdl.engines.federated.party import Party
+from elasticdl.engines.federated.client.party import Party
 
 
 def timed(answer):

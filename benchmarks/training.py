@@ -98,7 +98,7 @@ def _as_tfrecord(path):
 
     source = open_source(str(path))
     same = path.with_suffix(".tfrecord")
-    with tfrecord.Writer(str(same)) as writer:
+    with tfrecord.TFRecordWriter(str(same)) as writer:
         for record in source.read_bytes(0, source.num_records):
             writer.write(record)
     return same

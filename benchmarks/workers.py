@@ -8,7 +8,7 @@ memory (which nothing has to be read or put together for: its best case) and onc
 Ours reads RecordIO files. Each run is ended by a Ctrl-C some seconds after its first step; what
 counts are the records told as committed, the first third of the seconds left out.
 
-**Joining.** A worker whose state weighs 100 MB (weights and Adam's slots) is killed and a spare one
+**Joining.** A worker whose state weighs 100 MB (weights and Adam's ranks) is killed and a spare one
 takes its place: how long the others stand still for that, from the last commit without it to the
 first one with it, less their median step. Once two train on and a third joins, once one trains on
 and a second joins, who on two cores has a core for itself.
@@ -132,7 +132,7 @@ def joining(work, data):
 
 
 def joins(work, data, num_workers):
-    """Kill the youngest slot's worker again and again; return what the others have lost by it."""
+    """Kill the youngest rank's worker again and again; return what the others have lost by it."""
     options = [
         f"--num_workers={num_workers}",
         "--num_spare_workers=1",
@@ -149,8 +149,8 @@ def joins(work, data, num_workers):
                     and t.num_steps_in_a_row(num_workers) >= STEPS_BETWEEN_JOINS
                 )
             )
-            killed_at, slot = time.time(), num_workers - 1
-            os.kill(training.pid_of(slot), signal.SIGKILL)
+            killed_at, rank = time.time(), num_workers - 1
+            os.kill(training.pid_of(rank), signal.SIGKILL)
             training.wait_for(
                 lambda t, since=killed_at: (
                     t.num_steps_in_a_row(num_workers, since) >= STEPS_BETWEEN_JOINS
@@ -174,7 +174,7 @@ def stop_of_join(turns, killed_at, num_workers):
     begin = steps.index(near[0])
     begin += max(range(len(near)), key=lambda i: gaps(steps[begin - 1 :])[i])
     before, after = steps[:begin][-STEPS_BETWEEN_JOINS:], steps[begin:]
-    smaller = list(itertools.takewhile(lambda turn: len(turn["slots"]) < num_workers, after))
+    smaller = list(itertools.takewhile(lambda turn: len(turn["ranks"]) < num_workers, after))
     joined = after[len(smaller) :][: STEPS_BETWEEN_JOINS + 1]
     last = (smaller or before)[-1]
     step_s = statistics.median(gaps(joined))
@@ -249,7 +249,10 @@ def show(table):
 class Training:
     """An `elasticdl train` that goes on until its block is left; then it is given a Ctrl-C."""
 
-    def __init__(self, work, model, data, *, options=(), cores=None, environment=None):
+    def __init__(
+        self, work, model, data, *,
+        minibatch_size=None, options=(), cores=None, environment=None,
+    ):  # fmt: skip
         place = Path(tempfile.mkdtemp(dir=work))
         self.output, self.times, self._printed = place / "out", place / "times", place / "printed"
         self.times.mkdir()
@@ -261,7 +264,7 @@ class Training:
             f"--model_def={model}",
             f"--data={data}",
             f"--output={self.output}",
-            f"--minibatch_size={MINIBATCH_SIZE[model]}",
+            f"--minibatch_size={minibatch_size or MINIBATCH_SIZE[model]}",
             "--num_epochs=10000",
             *options,
         ]
@@ -313,8 +316,8 @@ class Training:
         num_records = sum(event["num_records"] for event in told[1:])
         return num_records / (told[-1]["time"] - told[0]["time"])
 
-    def pid_of(self, slot):
-        joined = [event for event in self.events("worker_joined") if event["slot"] == slot]
+    def pid_of(self, rank):
+        joined = [event for event in self.events("worker_joined") if event["rank"] == rank]
         return joined[-1]["pid"]
 
     # What the stopwatches have written; only models named `timed_...` have one.
@@ -324,7 +327,7 @@ class Training:
         return sum("ready_at" in line for file in self.times.iterdir() for line in lines_of(file))
 
     def turns(self):
-        """Return the turns of slot 0, or of the one process; `committed` says a step was made."""
+        """Return the turns of rank 0, or of the one process; `committed` says a step was made."""
         joined = self.events("worker_joined")
         name = f"{self.pid_of(0) if joined else self._process.pid}.jsonl"
         turns = [line for line in lines_of(self.times / name) if "at" in line]
@@ -333,11 +336,11 @@ class Training:
             for before, after in itertools.pairwise(turns)
         ]
 
-    def num_steps_in_a_row(self, num_slots, since=0.0):
-        """Return how many of the last steps so many slots have made, all after a time."""
+    def num_steps_in_a_row(self, num_ranks, since=0.0):
+        """Return how many of the last steps so many ranks have made, all after a time."""
         steps = [turn for turn in self.turns() if turn["committed"]]
         last = itertools.takewhile(
-            lambda turn: len(turn["slots"]) == num_slots and turn["at"] > since, reversed(steps)
+            lambda turn: len(turn["ranks"]) == num_ranks and turn["at"] > since, reversed(steps)
         )
         return len(list(last))
 

@@ -6,10 +6,10 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from elasticdl import api
 from elasticdl.cli.main import cli
 from elasticdl.errors import UsageError
 from elasticdl.job import Job, Tracking
+from elasticdl.job_options import evaluation_job, prediction_job, training_job
 
 
 def job_of_command(*arguments):
@@ -31,7 +31,7 @@ def test_train_from_the_shell_and_from_python_is_the_same_job():
         "--no-shuffle",
     )
 
-    called = api.training_job(
+    called = training_job(
         model_zoo="$HOME/work",
         model_def="fintech.MyKerasModel",
         input_fn="fintech.credit_data_processor",
@@ -52,7 +52,7 @@ def test_train_from_the_shell_and_from_python_is_the_same_job():
 def test_evaluate_from_the_shell_and_from_python_is_the_same_job():
     typed = job_of_command("evaluate", "--trained_model=my_model", "--data=test/*.csv")
 
-    assert typed == api.evaluation_job(trained_model="my_model", data="test/*.csv")
+    assert typed == evaluation_job(trained_model="my_model", data="test/*.csv")
 
 
 def test_predict_from_the_shell_and_from_python_is_the_same_job():
@@ -60,20 +60,20 @@ def test_predict_from_the_shell_and_from_python_is_the_same_job():
         "predict", "--trained_model=m", "--data=a,b", "--output=p/", "--format=csv"
     )
 
-    assert typed == api.prediction_job(trained_model="m", data="a,b", output="p/", format="csv")
+    assert typed == prediction_job(trained_model="m", data="a,b", output="p/", format="csv")
 
 
 def test_a_job_survives_being_written():
-    job = api.training_job(model_def="m", data="d", output="o", params="x=(1, 2), y={'a': None}")
+    job = training_job(model_def="m", data="d", output="o", params="x=(1, 2), y={'a': None}")
 
     assert Job.from_json(job.to_json()) == Job.from_json(Job.from_json(job.to_json()).to_json())
     assert json.loads(job.to_json())["model"]["params"] == {"x": [1, 2], "y": {"a": None}}
 
 
 def test_how_long_to_train_is_not_part_of_a_jobs_identity():
-    one = api.training_job(model_def="m", data="d", output="o", num_epochs=1)
-    more = api.training_job(model_def="m", data="d", output="o", num_epochs=5)
-    other = api.training_job(model_def="m", data="d", output="o", seed=5)
+    one = training_job(model_def="m", data="d", output="o", num_epochs=1)
+    more = training_job(model_def="m", data="d", output="o", num_epochs=5)
+    other = training_job(model_def="m", data="d", output="o", seed=5)
 
     assert one.id == more.id
     assert one.id != other.id
@@ -82,7 +82,7 @@ def test_how_long_to_train_is_not_part_of_a_jobs_identity():
 def test_a_relative_path_means_the_same_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    job = api.prediction_job(trained_model="m", data="x/*.recordio, s3://b/y", output="p")
+    job = prediction_job(trained_model="m", data="x/*.recordio, s3://b/y", output="p")
 
     assert job.data == f"{tmp_path}/x/*.recordio,s3://b/y"
 
@@ -99,12 +99,38 @@ def test_a_relative_path_means_the_same_from_anywhere(tmp_path, monkeypatch):
 )
 def test_an_impossible_option_is_refused_with_its_value(options, message):
     with pytest.raises(UsageError, match=message):
-        api.training_job(model_def="m", data="d", output="o", **options)
+        training_job(model_def="m", data="d", output="o", **options)
+
+
+def test_batch_size_is_another_name_of_minibatch_size():
+    job = training_job(model_def="m", data="d", output="o", batch_size="16")
+
+    assert job.training.minibatch_size == 16
+    assert job == training_job(model_def="m", data="d", output="o", minibatch_size=16)
+
+
+def test_a_batch_size_under_both_names_is_refused():
+    with pytest.raises(UsageError, match="batch_size and minibatch_size are the same option"):
+        training_job(model_def="m", data="d", output="o", batch_size=16, minibatch_size=16)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "--model_def=m", "--data=d", "--output=o"],
+        ["evaluate", "--trained_model=t", "--data=d"],
+        ["predict", "--trained_model=t", "--data=d", "--output=o"],
+    ],
+)
+def test_commands_accept_batch_size(command):
+    assert job_of_command(*command, "--batch_size=16") == job_of_command(
+        *command, "--minibatch_size=16"
+    )
 
 
 @pytest.mark.parametrize(("text", "least", "most"), [("3", 1, 3), ("2..4", 2, 4), (5, 1, 5)])
 def test_the_number_of_workers_is_one_number_or_two(text, least, most):
-    job = api.training_job(model_def="m", data="d", output="o", num_workers=text)
+    job = training_job(model_def="m", data="d", output="o", num_workers=text)
 
     assert (job.workers.min, job.workers.max) == (least, most)
     assert Job.from_json(job.to_json()) == job
@@ -112,23 +138,25 @@ def test_the_number_of_workers_is_one_number_or_two(text, least, most):
 
 @pytest.mark.parametrize("text", ["0", "4..2", "some", "-1", "1..", "2...4"])
 def test_an_impossible_number_of_workers_is_refused(text):
-    with pytest.raises(UsageError, match=f"--num_workers={re.escape(text)}: expected how many"):
-        api.training_job(model_def="m", data="d", output="o", num_workers=text)
+    with pytest.raises(
+        UsageError, match=f"--num_workers={re.escape(text)}: expected the number of"
+    ):
+        training_job(model_def="m", data="d", output="o", num_workers=text)
 
 
 def test_a_job_may_go_on_with_other_workers():
-    alone = api.training_job(model_def="m", data="d", output="o")
-    many = api.training_job(model_def="m", data="d", output="o", num_workers=3)
+    alone = training_job(model_def="m", data="d", output="o")
+    many = training_job(model_def="m", data="d", output="o", num_workers=3)
 
     assert alone.identity() == many.identity()
 
 
 def test_a_priority_is_low_or_high():
-    job = api.training_job(model_def="m", data="d", output="o", num_workers=1, priority="high")
+    job = training_job(model_def="m", data="d", output="o", num_workers=1, priority="high")
     assert job.workers.priority == "high"
 
     with pytest.raises(UsageError, match="--priority=urgent: expected one of low, high"):
-        api.training_job(model_def="m", data="d", output="o", num_workers=1, priority="urgent")
+        training_job(model_def="m", data="d", output="o", num_workers=1, priority="urgent")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
@@ -139,7 +167,7 @@ def test_records_are_shared_by_workers_from_the_shell_as_from_python(command):
         "--give_up_after=60", *(f"--{name}={value}" for name, value in more.items()),
     )  # fmt: skip
 
-    build = {"evaluate": api.evaluation_job, "predict": api.prediction_job}[command]
+    build = {"evaluate": evaluation_job, "predict": prediction_job}[command]
     called = build(
         trained_model="m",
         data="d",
@@ -156,8 +184,10 @@ def test_records_are_shared_by_workers_from_the_shell_as_from_python(command):
 
 @pytest.mark.parametrize("text", ["0", "2..4", "some", "-1"])
 def test_workers_that_share_records_have_no_least_number(text):
-    with pytest.raises(UsageError, match=f"--num_workers={re.escape(text)}: expected how many"):
-        api.prediction_job(trained_model="m", data="d", output="p", num_workers=text)
+    with pytest.raises(
+        UsageError, match=f"--num_workers={re.escape(text)}: expected the number of"
+    ):
+        prediction_job(trained_model="m", data="d", output="p", num_workers=text)
 
 
 @pytest.fixture
@@ -169,7 +199,7 @@ def environment(monkeypatch):
 
 
 def tracking_of(**options):
-    return api.training_job(model_def="m", data="d", output="o", **options).tracking
+    return training_job(model_def="m", data="d", output="o", **options).tracking
 
 
 def test_tracking_from_the_shell_and_from_python_is_the_same_job(environment):
@@ -183,9 +213,7 @@ def test_tracking_from_the_shell_and_from_python_is_the_same_job(environment):
         *(f"--{name}={value}" for name, value in flags.items()),
     )
 
-    assert typed == api.training_job(
-        model_def="m", data="d", output="o", tensorboard="true", **flags
-    )
+    assert typed == training_job(model_def="m", data="d", output="o", tensorboard="true", **flags)
     assert typed.tracking.uri.endswith("/runs/mlflow.db")
 
 
@@ -209,38 +237,33 @@ def test_the_environment_says_where_to_track_what_is_asked_for(environment, tmp_
 
 
 def test_a_run_name_alone_is_an_error(environment):
-    with pytest.raises(UsageError, match="Name --experiment"):
+    with pytest.raises(UsageError, match="Add --experiment"):
         tracking_of(run_name="r")
 
 
 def test_tracking_is_not_part_of_a_jobs_identity(environment):
-    plain = api.training_job(model_def="m", data="d", output="o")
-    tracked = api.training_job(model_def="m", data="d", output="o", experiment="e")
+    plain = training_job(model_def="m", data="d", output="o")
+    tracked = training_job(model_def="m", data="d", output="o", experiment="e")
 
     assert tracked.id == plain.id
 
 
-def test_a_jobs_text_has_no_password_and_older_texts_are_read(environment):
-    job = api.training_job(
+def test_a_jobs_text_has_no_password(environment):
+    job = training_job(
         model_def="m", data="d", output="o", tracking_uri="postgresql://me:secret@host/runs"
     )
-    older = json.loads(api.training_job(model_def="m", data="d", output="o").to_json())
-    del older["tracking"]
 
     assert "secret" not in job.to_json()
     assert Job.from_json(job.to_json()).identity() == job.identity()
-    assert Job.from_json(json.dumps(older)).tracking is None
 
 
 def test_bad_records_are_skipped_on_workers_only():
-    job = api.training_job(
-        model_def="m", data="d", output="o", num_workers=1, skip_bad_records=True
-    )
+    job = training_job(model_def="m", data="d", output="o", num_workers=1, skip_bad_records=True)
 
     assert job.workers is not None
     assert job.workers.skip_bad_records
     with pytest.raises(UsageError, match="Add --num_workers"):
-        api.training_job(model_def="m", data="d", output="o", skip_bad_records=True)
+        training_job(model_def="m", data="d", output="o", skip_bad_records=True)
 
 
 OUTPUTS = [
@@ -280,7 +303,7 @@ def test_an_empty_output_is_refused_and_not_taken_for_the_current_folder(command
 @pytest.mark.parametrize("spec", ["/etc/passwd", "model.py"])
 def test_a_spec_that_is_no_yaml_file_is_refused_without_naming_its_neighbours(spec):
     with pytest.raises(UsageError) as raised:
-        api.training_job(spec=spec, data="d", output="o")
+        training_job(spec=spec, data="d", output="o")
 
     assert str(raised.value).startswith(f"--spec={spec}: expected a YAML file, whose name ends in")
     assert "group" not in str(raised.value)

@@ -112,7 +112,7 @@ def test_sections_can_share_what_an_anchor_names():
         ("- batch_size: 8\n- epochs: 1", "c.yaml:1: this is a list, not `key: value` lines"),
         ("batch_size", "c.yaml:1: this is a single value"),
         ("a: 1\nb: [1", "c.yaml:2: this is not YAML"),
-        ("a: 1\nb:\n  c: 1\n  c: 2", "c.yaml:4: the key 'c' is there twice, first on line 3"),
+        ("a: 1\nb:\n  c: 1\n  c: 2", "c.yaml:4: the key 'c' is given twice, first on line 3"),
         ("a:\n  1: one", "c.yaml:2: the key '1' is not a name"),
         ("a: !!python/object/apply:os.getcwd []", "c.yaml:1: this is not YAML"),
     ],
@@ -139,7 +139,7 @@ def test_an_error_never_shows_what_is_in_a_file_that_is_no_config(text):
     ("text", "where"), [("a: 1\nflat: 2", "f:2: flat"), ("a:\n  get: 2", "f:2: a.get")]
 )
 def test_a_key_that_is_called_as_a_method_is_refused_with_its_line(text, where):
-    with pytest.raises(DefinitionError, match=f"^{where} cannot be asked for"):
+    with pytest.raises(DefinitionError, match=f"^{where} cannot be read"):
         read_config(text, "f")
 
 
@@ -178,15 +178,15 @@ def test_endless_and_bottomless_values_are_refused(text, problem):
         ("9" * 200_000, "a number of 200,000 characters"),
         (":".join(["59"] * 100_000), "a number of 299,999 characters"),
         ("0x" + "f" * 300_000, "a number of 300,002 characters"),
-        ("2001-99-99", "no date"),
-        ("2001-01-01 00:00:00 +99:99", "no date"),
-        ("!!int some", "no whole number"),
-        ("!!float some", "no number"),
-        ("!!bool some", "no true or false"),
-        ("!!timestamp some", "no date"),
-        ("0x_", "no whole number"),
-        ("[1, 2, 2001-99-99]", "no date"),
-        ("{inner: 0b_}", "no whole number"),
+        ("2001-99-99", "not a valid date"),
+        ("2001-01-01 00:00:00 +99:99", "not a valid date"),
+        ("!!int some", "not a valid whole number"),
+        ("!!float some", "not a valid number"),
+        ("!!bool some", "not a valid boolean"),
+        ("!!timestamp some", "not a valid date"),
+        ("0x_", "not a valid whole number"),
+        ("[1, 2, 2001-99-99]", "not a valid date"),
+        ("{inner: 0b_}", "not a valid whole number"),
     ],
 )
 def test_an_impossible_value_is_an_error_with_its_line_and_without_its_text(value, problem):
@@ -200,7 +200,7 @@ def test_an_impossible_value_is_an_error_with_its_line_and_without_its_text(valu
 
 
 def test_a_line_of_a_file_that_is_no_config_is_not_in_the_error():
-    with pytest.raises(DefinitionError, match="f:1: the key on this line is no name") as raised:
+    with pytest.raises(DefinitionError, match="f:1: the key on this line is not a name") as raised:
         read_config("root:*:20228:0:99999:7:::\ndaemon:*:20228:0:99999:7:::", "f")
 
     assert "20228" not in str(raised.value)

@@ -29,7 +29,7 @@ import elasticdl
 from elasticdl import errors
 from elasticdl.cli.main import cli, main
 from elasticdl.dialects import DIALECTS
-from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
+from elasticdl.engines.federated.strategies.fusions import FUSIONS, Fusion
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

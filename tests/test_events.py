@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from elasticdl.errors import CorruptDataError, DataError, OutputError
+from elasticdl.event_file import EventLog, parse_events, read_events
 from elasticdl.events import (
     Checkpointed,
     EpochFinished,
     Evaluated,
-    EventLog,
     JobFailed,
     JobFinished,
     JobStarted,
@@ -31,8 +31,6 @@ from elasticdl.events import (
     RoundFinished,
     StepCommitted,
     UnknownEvent,
-    parse_events,
-    read_events,
     to_json,
 )
 
@@ -299,7 +297,7 @@ def test_a_line_that_is_no_event_is_named(line) -> None:
 
 
 def test_a_log_that_is_not_there_is_named(tmp_path) -> None:
-    with pytest.raises(DataError, match=r"gone\.jsonl: the log of events cannot be read"):
+    with pytest.raises(DataError, match=r"gone\.jsonl: the event log cannot be read"):
         read_events(tmp_path / "gone.jsonl")
 
 
@@ -366,7 +364,8 @@ def test_a_killed_writer_leaves_a_log_that_goes_on(tmp_path) -> None:
     path = tmp_path / "events.jsonl"
     code = (
         "import sys\n"
-        "from elasticdl.events import EventLog, StepCommitted\n"
+        "from elasticdl.event_file import EventLog\n"
+        "from elasticdl.events import StepCommitted\n"
         "log, step = EventLog(sys.argv[1]), int(sys.argv[2])\n"
         "while True:\n"
         "    step += 1\n"

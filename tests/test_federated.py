@@ -16,8 +16,9 @@ from tests.engines.federated.conftest import TORCH_MODEL
 from elasticdl import federated
 from elasticdl.cli.main import cli
 from elasticdl.data.sources import open_source
-from elasticdl.engines.federated import control, jobs
-from elasticdl.engines.federated.config import Address, read_aggregator, read_party
+from elasticdl.engines.federated.config import jobs
+from elasticdl.engines.federated.config.reading import Address, read_aggregator, read_party
+from elasticdl.engines.federated.control import control_server
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import (
     DefinitionError,
@@ -67,8 +68,8 @@ def test_every_record_goes_to_one_party(made, tmp_path):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"fusion": "fedavgg"}, r"^--fusion is 'fedavgg': there is no such fusion"),
-        ({"fusion": "krum"}, r"^--num_parties cannot be: krum .* at least 5 parties"),
+        ({"fusion": "fedavgg"}, r"^--fusion is 'fedavgg': unknown fusion"),
+        ({"fusion": "krum"}, r"^--num_parties is invalid: krum .* at least 5 parties"),
         ({"port": 99999}, r"^--port is 99999; expected a whole number"),
         ({"host": ""}, r"--host is ''; expected a host name"),
     ],
@@ -85,9 +86,13 @@ def test_a_flag_that_cannot_be_is_named_and_leaves_no_config(made, tmp_path, opt
 def test_the_config_of_the_other_role_is_one_short_problem(made):
     found = made()
 
-    with pytest.raises(DefinitionError, match=r"config of a party, as it has aggregator. Name the"):
+    with pytest.raises(
+        DefinitionError, match=r"config of a party, because it has aggregator. Name the"
+    ):
         read_aggregator(found.parties[0])
-    with pytest.raises(DefinitionError, match=r"aggregator's config, as it has fusion and hyperp"):
+    with pytest.raises(
+        DefinitionError, match=r"aggregator's config, because it has fusion and hyperp"
+    ):
         read_party(found.aggregator)
     with pytest.raises(UsageError, match=r"Name a YAML file, such as .*aggregator.yml"):
         read_aggregator(found.aggregator.parent)
@@ -134,7 +139,7 @@ def test_a_learning_rate_for_all_is_the_models_param(made):
     job = jobs.job_of(read_aggregator(found.aggregator), [])
 
     assert job.model.params == {"learning_rate": 0.5}
-    with pytest.raises(DefinitionError, match="cannot be told to parties elsewhere"):
+    with pytest.raises(DefinitionError, match="cannot be sent to remote parties"):
         change(found.aggregator, connection={"info": {"ip": "127.0.0.1", "port": 5000}})
         federated.aggregator(str(found.aggregator), reporter=Silent())
 
@@ -175,12 +180,12 @@ def test_as_many_parties_as_the_config_says_are_needed(made):
     found = made()
     found.parties[2].unlink()
 
-    with pytest.raises(UsageError, match="2 configs of parties"):
+    with pytest.raises(UsageError, match="Found 2 configs of parties"):
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
 def test_fewer_processes_than_one_are_refused(made):
-    with pytest.raises(UsageError, match="num_processes=0: expected 1 at least"):
+    with pytest.raises(UsageError, match="num_processes=0: expected at least 1"):
         federated.simulate(str(made().aggregator), num_processes=0, reporter=Silent())
 
 
@@ -217,7 +222,7 @@ def test_an_aggregator_and_a_party_elsewhere_must_know_where(made):
 
     with pytest.raises(DefinitionError, match="no ip and port"):
         federated.aggregator(str(found.aggregator), reporter=Silent())
-    with pytest.raises(DefinitionError, match="no section `aggregator`"):
+    with pytest.raises(DefinitionError, match="the section `aggregator`"):
         federated.party(str(found.parties[0]), reporter=Silent())
 
 
@@ -256,14 +261,17 @@ def test_two_parties_of_one_name_are_refused_with_both_files(made):
     for path in found.parties[:2]:
         change(path, connection={"info": {"id": "north"}})
 
-    with pytest.raises(DefinitionError, match=r"party1.yml: .*'north', as that of .*party0.yml is"):
+    with pytest.raises(
+        DefinitionError,
+        match=r"party1.yml: .*'north' is also the name of the party in .*party0.yml",
+    ):
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
 LISTENING = """
 import sys, time
 from pathlib import Path
-from elasticdl.engines.federated.control import Control
+from elasticdl.engines.federated.control.control_server import Control
 
 with Control(Path(sys.argv[1]), lambda verb, options: {}):
     print("listening", flush=True)
@@ -274,7 +282,7 @@ with Control(Path(sys.argv[1]), lambda verb, options: {}):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("role", ["party", "aggregator"])
 def test_the_status_of_a_stopped_process_is_what_is_kept_and_the_code_75(role, made, monkeypatch):
-    monkeypatch.setattr(control, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(control_server, "_ANSWER_S", 0.5)
     found = made()
     config = found.parties[0] if role == "party" else found.aggregator
     folder = read_party(config).state if role == "party" else read_aggregator(config).output

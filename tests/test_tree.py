@@ -133,3 +133,21 @@ def test_the_files_that_the_tests_begin_with_are_there(repository: Path) -> None
     ]
 
     assert [name for name in longest if not (repository / name).is_file()] == []
+
+
+# One interface with a file for each format; names that users type.
+_SHARED_NAMES = {"RowWriter", "Trainer", "DNN"}
+
+
+def test_no_two_public_classes_share_a_name(repository: Path) -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted((repository / "src" / "elasticdl").rglob("*.py")):
+        if path.stem.endswith("_pb2"):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(repository)))
+
+    shared = {name: files for name, files in found.items() if len(files) > 1}
+
+    assert {name: files for name, files in shared.items() if name not in _SHARED_NAMES} == {}

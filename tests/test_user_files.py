@@ -16,7 +16,7 @@ def fifo(tmp_path):
 
 @pytest.mark.timeout(10)
 def test_a_pipe_without_a_writer_is_refused_at_once(fifo):
-    with pytest.raises(OSError, match="it is a pipe, and a regular file is expected"):
+    with pytest.raises(OSError, match="it is a pipe; expected a regular file"):
         user_files.read_bytes(fifo)
 
 

@@ -1,4 +1,4 @@
-"""A network whose weights and Adam slots weigh 100 MB."""
+"""A network whose weights and Adam ranks weigh 100 MB."""
 
 import keras
 from pictures import CLASSES, input_fn, loss, optimizer, schema_of

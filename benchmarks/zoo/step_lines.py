@@ -18,7 +18,7 @@ def tell(**fields):
     """Write a line.
 
     Args:
-        fields: `step`, counted from 1; `member`, the rank or slot of this process; `size`, how
+        fields: `step`, counted from 1; `member`, the rank or rank of this process; `size`, how
             many took part in the step; `records`, how many all of them brought. Or `ready`: it
             could begin.
     """
@@ -57,11 +57,11 @@ def tell_commits():
     @functools.wraps(entered)
     def enter(self, verdict, metrics):
         commit = entered(self, verdict, metrics)
-        brought = sum(row.num_batches for row in verdict.rows if row.slot == self._slot)
+        brought = sum(row.num_batches for row in verdict.rows if row.rank == self._rank)
         tell(
-            member=self._slot,
+            member=self._rank,
             step=self._trainer.step,
-            size=len(verdict.slots),
+            size=len(verdict.ranks),
             records=int(verdict.num_examples),
             brought=brought,
         )

@@ -4,7 +4,7 @@ The product has no hook for it: a model file of a benchmark (`timed_mlp.py`, `ti
 imports this, and it wraps the functions from outside. Into `$BENCHMARK_TIMES/PID.jsonl` go
 
     {"ready_at": ...}                                     a worker has compiled all its steps
-    {"at": ..., "step": ..., "slots": [...], "turn_s": ..., "parts_s": {"sum": ..., ...}}
+    {"at": ..., "step": ..., "ranks": [...], "turn_s": ..., "parts_s": {"sum": ..., ...}}
 
 the second for each turn, when it is over: the clock, the updates made, who took part in the last
 commit. Parts not called in a turn are left out. What a wrapper itself costs (about a microsecond)
@@ -81,7 +81,7 @@ def time_turn(turn):
         write(
             at=time.time(),
             step=self.trainer.step,
-            slots=[int(slot) for slot in self.slots],
+            ranks=[int(rank) for rank in self.ranks],
             turn_s=turn_s,
             parts_s=_this_thread.parts_s,
         )

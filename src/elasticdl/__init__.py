@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elasticdl.api import evaluate, predict, train
+    from elasticdl.api import evaluate, load, predict, train
     from elasticdl.definition import Mode
     from elasticdl.engines.engine import Outcome
     from elasticdl.errors import ElasticDLError
@@ -27,6 +27,7 @@ _LAZY = {
     "train": "elasticdl.api",
     "evaluate": "elasticdl.api",
     "predict": "elasticdl.api",
+    "load": "elasticdl.api",
     "ElasticDLError": "elasticdl.errors",
     "ElasticDLSpec": "elasticdl.spec",
     "Job": "elasticdl.job",
@@ -42,6 +43,7 @@ __all__ = [
     "Outcome",
     "__version__",
     "evaluate",
+    "load",
     "predict",
     "train",
 ]

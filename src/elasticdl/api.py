@@ -1,8 +1,8 @@
-"""The whole story on one page: `train`, `evaluate` and `predict`.
+"""Python interface of ElasticDL: `train`, `evaluate`, `predict` and `load`.
 
-The command line and Python come through here with the same strings and so build the same
-`Job`; a job is then given to an engine. Values may be strings everywhere, because command
-lines and SQL have nothing else.
+The command line and Python both call these functions with the same strings and therefore build the
+same `Job`, which is then passed to an engine. Every value may be a string, because command lines
+and SQL have nothing else.
 
     import elasticdl
 
@@ -20,156 +20,213 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Unpack
 
-from elasticdl.data.stored_file import check_output
+from elasticdl import plugins
 from elasticdl.errors import MissingExtraError, UnavailableError, UsageError
-from elasticdl.job import (
-    BestMode,
-    Job,
-    ModelReference,
-    PredictionFormat,
-    Priority,
-    Tracking,
-    TrainingOptions,
-    Workers,
-)
+from elasticdl.job_options import evaluation_job, location, prediction_job, training_job
+from elasticdl.option_types import shows_options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from elasticdl.cluster.check import Report
+    from elasticdl.cluster.check import ClusterReport
     from elasticdl.cluster.images.build import ImageOptions
     from elasticdl.cluster.kubernetes import Kubernetes
     from elasticdl.cluster.options import ClusterOptions
-    from elasticdl.cluster.states import JobState
+    from elasticdl.cluster.states import RayJobState
     from elasticdl.engines.audit import AuditReport
     from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.job import Job
+    from elasticdl.option_types import EvaluateOptions, PredictOptions, TrainOptions
 
-_OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")
 
-
+@shows_options_of(training_job)
 def train(
     *,
-    data: str,
+    data: Any,
     output: str,
     model_def: str | None = None,
     model_zoo: str | None = None,
     params: str | Mapping[str, Any] = "",
+    validation_data: Any = None,
     reporter: Reporter | None = None,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> Outcome:
-    """Train a model and leave a TrainedModel in a folder.
+    """Train a model and write a TrainedModel into a folder.
 
-    The same call with the same output goes on where an earlier one ended, and does nothing if
-    that one was finished.
+    The same call with the same output resumes an earlier run, and does nothing if that run was
+    finished.
 
     Args:
-        data: URI or glob of the training records.
+        data: URI or glob of the training records, or a list of them. Or data in memory: a DataFrame
+            of pandas or polars, an Arrow table, a Dataset of Hugging Face, a dict of arrays, arrays
+            `(x, y)`, a `tf.data.Dataset`, or a PyTorch `Dataset` or `DataLoader`; see
+            `data/in_memory.py`.
         output: Folder for the TrainedModel, its checkpoints and events.
         model_def: Dotted name of the model: file, then class or function. A saved model has a
             `spec` instead.
-        model_zoo: Folder or git URL of the user's code; None is the prebuilt zoo.
-        params: `"name=literal, ..."` or a mapping, for the model's constructor and the
-            functions of its file.
-        reporter: Who tells people; None decides by the terminal.
-        **options: `training_job` has them all.
+        model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
+        params: `"name=literal, ..."` or a mapping, for the model's constructor and the functions of
+            its file.
+        validation_data: Records to evaluate on while training, as `data`.
+        reporter: Reports progress to people; None chooses one that suits the terminal.
+        **options: See `job_options.training_job`.
 
     Raises:
-        ElasticDLError: Anything that keeps the job from being done; see `elasticdl.errors`.
+        ElasticDLError: The job cannot be completed; see `elasticdl.errors`.
     """
-    job = training_job(
-        model_def=model_def, data=data, output=output, model_zoo=model_zoo, params=params, **options
-    )
-    return run(job, reporter)
+
+    def job_of(data: str, validation_data: str | None = None) -> Job:
+        return training_job(
+            data=data,
+            validation_data=validation_data,
+            output=output,
+            model_def=model_def,
+            model_zoo=model_zoo,
+            params=params,
+            **options,
+        )
+
+    return _run_on_data(job_of, {"data": data, "validation_data": validation_data}, reporter)
 
 
+@shows_options_of(evaluation_job)
 def evaluate(
     *,
     trained_model: str,
-    data: str,
+    data: Any,
     output: str | None = None,
     reporter: Reporter | None = None,
-    **options: Any,
+    **options: Unpack[EvaluateOptions],
 ) -> Outcome:
-    """Measure a trained model on records; the metrics are in the outcome and in a file.
+    """Evaluate a trained model on records; the metrics are in the outcome and in a file.
 
     Args:
         trained_model: Folder that `train` wrote.
-        data: URI or glob of the records.
-        output: JSON file for the metrics; None is `evaluation.json` in the trained model.
-        reporter: Who tells people; None decides by the terminal.
-        **options: See `evaluation_job`.
+        data: URI or glob of the records, a list of them, or data in memory, as for `train`.
+        output: JSON file for the metrics; None means `evaluation.json` in the trained model.
+        reporter: Reports progress to people; None chooses one that suits the terminal.
+        **options: See `job_options.evaluation_job`.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    job = evaluation_job(trained_model=trained_model, data=data, output=output, **options)
-    return run(job, reporter)
+
+    def job_of(data: str) -> Job:
+        return evaluation_job(trained_model=trained_model, data=data, output=output, **options)
+
+    return _run_on_data(job_of, {"data": data}, reporter)
 
 
+@shows_options_of(prediction_job)
 def predict(
     *,
     trained_model: str,
-    data: str,
+    data: Any,
     output: str,
     reporter: Reporter | None = None,
-    **options: Any,
+    **options: Unpack[PredictOptions],
 ) -> Outcome:
-    """Write what a trained model says of records, in their order and with their keys.
+    """Write a trained model's predictions for records, in their order and with their keys.
 
     Args:
         trained_model: Folder that `train` wrote; nothing else is needed.
-        data: URI or glob of the records.
-        output: A file if it ends in `.recordio`, else a folder of part files.
-        reporter: Who tells people; None decides by the terminal.
-        **options: See `prediction_job`.
+        data: URI or glob of the records, a list of them, or data in memory, as for `train`.
+        output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
+        reporter: Reports progress to people; None chooses one that suits the terminal.
+        **options: See `job_options.prediction_job`.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    job = prediction_job(trained_model=trained_model, data=data, output=output, **options)
-    return run(job, reporter)
+
+    def job_of(data: str) -> Job:
+        return prediction_job(trained_model=trained_model, data=data, output=output, **options)
+
+    return _run_on_data(job_of, {"data": data}, reporter)
+
+
+def load(trained_model: str, data: Any = None) -> Any:
+    """Return a trained model's Keras or PyTorch model with its weights, ready to be called.
+
+    The code that the trained model contains is run. A PyTorch model is in evaluation mode.
+
+    Args:
+        trained_model: Folder that `train` wrote.
+        data: Records like those it was trained on, as for `train`; needed only where the shapes of
+            its inputs do not follow from `data_schema()`, as for a `tf.data` pipeline.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    from elasticdl.engines.load import load as load_model  # noqa: PLC0415 - imports take time
+
+    is_name = isinstance(data, str)
+    return load_model(location(trained_model), location(data) if is_name else data)
 
 
 def audit(output: str) -> AuditReport:
-    """Say of each epoch of a training whether every record was trained on exactly once.
+    """Check for each epoch of a training whether every record was trained on exactly once.
 
     Args:
-        output: Folder that `train` writes into, or has written.
+        output: Folder that `train` writes to or has written.
 
     Raises:
         ElasticDLError: There is no log or no checkpoint, or the log is damaged.
     """
     from elasticdl.engines.audit import audit as audit_output  # noqa: PLC0415
 
-    return audit_output(_location(output))
+    return audit_output(location(output))
 
 
 def run(job: Job, reporter: Reporter | None = None) -> Outcome:
-    """Give a job to the engine it asks for.
+    """Run a job on the engine that it selects.
 
     Args:
-        job: What to do.
-        reporter: Who tells people; None decides by the terminal.
+        job: The job to run.
+        reporter: Reports progress to people; None chooses one that suits the terminal.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    # Only now are they needed; what is imported here takes its time.
-    from elasticdl.engines import in_process, progress, trained  # noqa: PLC0415
+    # Imported only when needed, because these imports take time.
+    from elasticdl.engines import in_process, inference, progress  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
+    if job.engine is not None:
+        return _run_on_plugin(job, reporter)
     engine = {
         "train": in_process.train,
-        "evaluate": trained.evaluate,
-        "predict": trained.predict,
+        "evaluate": inference.evaluate,
+        "predict": inference.predict,
     }[job.command]
     return engine(job, reporter) if job.workers is None else _run_on_workers(job, reporter)
+
+
+def _run_on_data(
+    job_of: Callable[..., Job], data: Mapping[str, Any], reporter: Reporter | None
+) -> Outcome:
+    """Run a job on files, or on data in memory.
+
+    Args:
+        job_of: Makes the job; called with file names as keyword arguments.
+        data: By argument of `job_of`: file names, data in memory, or None.
+        reporter: See `run`.
+    """
+    from elasticdl.engines import progress, stored_data  # noqa: PLC0415 - imports take time
+
+    if data["data"] is None:
+        raise UsageError("data is None; expected the name of files, or data in memory.")
+    given = {name: value for name, value in data.items() if value is not None}
+    names = {name: stored_data.named(value) for name, value in given.items()}
+    in_memory = {name: value for name, value in given.items() if names[name] is None}
+    # Mistakes in other options are reported before data is stored.
+    job = job_of(**{name: uri or "memory://" for name, uri in names.items()})
+    reporter = progress.for_stream() if reporter is None else reporter
+    with stored_data.stored(job, in_memory, reporter) as complete:
+        return run(complete, reporter)
 
 
 def run_on_cluster(
@@ -182,25 +239,25 @@ def run_on_cluster(
     build: ImageOptions | None = None,
     tell: Callable[[str], None] = print,
     with_page: bool = False,
-) -> JobState | None:
+) -> RayJobState | None:
     """Submit a job to a Kubernetes cluster and follow it to its end.
 
     Args:
-        job: What to do, on how many workers.
-        options: With which image and machines.
-        context: Of the kubeconfig; None is the current one.
-        patch: What is merged into the RayJob (RFC 7396).
-        detach: Return when it is submitted.
-        build: The image that is built and pushed first, if the job is not there already.
-        tell: Is given lines for people.
-        with_page: Serve the page of a training on this machine while it is followed, and tell
-            its URL.
+        job: The job, with its number of workers.
+        options: Image and machines to use.
+        context: Context of the kubeconfig; None means the current one.
+        patch: JSON merge patch for the RayJob (RFC 7396).
+        detach: Return as soon as the job is submitted.
+        build: Options of an image to build and push first, unless the job is already there.
+        tell: Called with lines for people.
+        with_page: Serve the page of a training on this machine while following it, and print its
+            URL.
 
     Returns:
-        How it ended; None if it was detached from.
+        The job's final state; None after a detach.
 
     Raises:
-        ElasticDLError: It cannot be submitted, or has failed; see `elasticdl.errors`.
+        ElasticDLError: The job cannot be submitted or has failed; see `elasticdl.errors`.
     """
     from elasticdl.cluster.launch import launch  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.rayjob import manifest  # noqa: PLC0415 - as well
@@ -208,8 +265,9 @@ def run_on_cluster(
 
     cluster = connect_cluster(context, options.namespace)
     if build is not None and not is_kept(job, cluster):
-        # What is wrong with the job is said before minutes are spent on its image.
+        # Errors in the job are reported before minutes are spent on its image.
         manifest(job, options, patch)
+        _check_storage_packages(job)
         zoo = job.model.zoo if job.model is not None else None
         options = dataclasses.replace(options, image=build_image(zoo, build, tell))
 
@@ -223,11 +281,25 @@ def run_on_cluster(
     return launch(job, options, cluster, patch=patch, detach=detach, tell=tell, beside=beside)
 
 
-def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:
-    """Return a Kubernetes cluster, as the user's kubeconfig knows it.
+def _check_storage_packages(job: Job) -> None:
+    """Make sure that an image, which gets the packages of this machine, can access the storage.
 
     Raises:
-        UsageError: There is no kubeconfig, or no such context in it.
+        MissingExtraError: A package for the data or the output is not installed.
+    """
+    from elasticdl.data.stored_file import filesystem  # noqa: PLC0415 - imports take time
+
+    names = (job.data, job.validation_data, job.output, job.trained_model)
+    for uri in ",".join(name for name in names if name).split(","):
+        if "://" in uri:
+            filesystem(uri)
+
+
+def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:
+    """Return a Kubernetes cluster from the user's kubeconfig.
+
+    Raises:
+        UsageError: There is no kubeconfig, or it has no such context.
     """
     with _kubernetes_client():
         from elasticdl.cluster.kubernetes import Kubernetes  # noqa: PLC0415 - imports the client
@@ -236,17 +308,17 @@ def connect_cluster(context: str | None = None, namespace: str | None = None) ->
 
 def check_cluster(
     job: Job, options: ClusterOptions, *, context: str | None = None, has_image: bool = True
-) -> Report:
-    """Find out whether a job could be submitted to a Kubernetes cluster; nothing is created.
+) -> ClusterReport:
+    """Check whether a job could be submitted to a Kubernetes cluster; nothing is created.
 
     Args:
-        job: What would be submitted.
-        options: With which image and machines.
-        context: Of the kubeconfig; None is the current one.
-        has_image: Whether the image is to be looked for in its registry.
+        job: The job that would be submitted.
+        options: Image and machines to use.
+        context: Context of the kubeconfig; None means the current one.
+        has_image: Whether to look for the image in its registry.
 
     Raises:
-        MissingExtraError: The client of Kubernetes is not installed.
+        MissingExtraError: The Kubernetes client is not installed.
     """
     with _kubernetes_client():
         from elasticdl.cluster.check import check  # noqa: PLC0415 - imports the client
@@ -264,14 +336,14 @@ def _kubernetes_client() -> Iterator[None]:
 
 
 def image_options(repository: str, **options: Any) -> ImageOptions:
-    """Return how an image is built.
+    """Return options for building an image.
 
     Args:
-        repository: Where it is pushed to.
+        repository: Repository to push the image to.
         **options: See `ImageOptions`.
 
     Raises:
-        UsageError: A value cannot be.
+        UsageError: A value is invalid.
         MissingExtraError: A package that building needs is not installed.
     """
     with _image_builder():
@@ -287,33 +359,33 @@ def image_options(repository: str, **options: Any) -> ImageOptions:
 def build_image(
     model_zoo: str | None, options: ImageOptions, tell: Callable[[str], None] = print
 ) -> str:
-    """Build the image of a model zoo and push it; returns its name with its digest.
+    """Build and push the image of a model zoo; return its name with its digest.
 
     Args:
-        model_zoo: Folder or git URL of the user's code; None for the prebuilt models only.
-        options: How, and where to.
-        tell: Is given lines for people.
+        model_zoo: Folder or git URL of the user's code; None means the prebuilt models only.
+        options: How to build it, and where to push it.
+        tell: Called with lines for people.
 
     Raises:
-        UsageError: Something of it is not there, does not fit, or may not enter an image.
+        UsageError: A part of it is missing, does not fit, or may not be put into an image.
         UnavailableError: The container engine, a registry or the index cannot be reached.
         MissingExtraError: A package that building needs is not installed.
     """
     with _image_builder():
         from elasticdl.cluster.images import build  # noqa: PLC0415 - imports an extra
-        from elasticdl.cluster.images.docker import Engine  # noqa: PLC0415 - as well
-    with contextlib.closing(Engine()) as engine:
+        from elasticdl.cluster.images.docker import DockerEngine  # noqa: PLC0415 - as well
+    with contextlib.closing(DockerEngine()) as engine:
         return build.build_image(model_zoo, options, engine, tell)
 
 
 def check_image(name: str) -> None:
     """Raise if an image that is named by its digest is no longer in its registry.
 
-    A container engine has the user's credentials; where none is at hand, the registry is asked
-    without. What is not sure is left to the cluster.
+    A container engine has the user's credentials; without an engine, the registry is queried
+    anonymously. If the result is uncertain, the check is left to the cluster.
 
     Raises:
-        UsageError: It is gone.
+        UsageError: The image is gone.
     """
     from elasticdl.cluster import registry  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.images.names import is_pinned  # noqa: PLC0415 - as well
@@ -321,9 +393,9 @@ def check_image(name: str) -> None:
     if not is_pinned(name):
         return
     try:
-        from elasticdl.cluster.images.docker import Engine  # noqa: PLC0415 - imports an extra
+        from elasticdl.cluster.images.docker import DockerEngine  # noqa: PLC0415 - imports an extra
 
-        engine = Engine()
+        engine = DockerEngine()
     except (ModuleNotFoundError, UnavailableError, UsageError):
         registry.check_is_there(name)
         return
@@ -332,19 +404,19 @@ def check_image(name: str) -> None:
 
 
 def recorded_image(trained_model: str) -> str:
-    """Return the image that a trained model was trained in, by its digest where it had one.
+    """Return the image in which a model was trained, with its digest if it had one.
 
     Args:
         trained_model: Its folder, on this machine or as an address.
 
     Raises:
-        UsageError: It was trained without one.
+        UsageError: It was trained without an image.
         OutputError: There is no trained model.
     """
     from elasticdl.artifacts.trained_model import load_trained_model  # noqa: PLC0415
     from elasticdl.cluster.images.names import recorded  # noqa: PLC0415 - not for `--help`
 
-    model = load_trained_model(_location(trained_model))
+    model = load_trained_model(location(trained_model))
     return recorded(model.description.docker_commit_id, trained_model)
 
 
@@ -358,430 +430,29 @@ def _image_builder() -> Iterator[None]:
         raise
 
 
+def _run_on_plugin(job: Job, reporter: Reporter) -> Outcome:
+    from elasticdl.engines import run as training_run  # noqa: PLC0415 - imports take time
+
+    known = plugins.names("engines")
+    if job.engine is None or job.engine not in known:
+        raise UsageError(
+            f"--engine={job.engine}: no installed package has an engine of this name. "
+            + (f"There is {', '.join(known)}." if known else "No engine is installed as a plugin.")
+            + " Without --engine, a job trains in this process, or on workers with --num_workers."
+        )
+    return training_run.train(job, reporter, plugins.load("engines", job.engine))
+
+
 def _run_on_workers(job: Job, reporter: Reporter) -> Outcome:
     try:
-        from elasticdl.engines.elastic import controller, tasks  # noqa: PLC0415 - imports Ray
+        from elasticdl.engines.elastic import controller, inference  # noqa: PLC0415 - imports Ray
     except ModuleNotFoundError as error:
         if error.name in {"ray", "torch", "torchft"}:
             raise MissingExtraError(error.name, "elastic", "Using --num_workers") from error
         raise
-    engine = {"train": controller.train, "evaluate": tasks.evaluate, "predict": tasks.predict}
-    return engine[job.command](job, reporter)
-
-
-def training_job(
-    *,
-    data: str,
-    output: str,
-    model_def: str | None = None,
-    spec: str | None = None,
-    model_zoo: str | None = None,
-    params: str | Mapping[str, Any] = "",
-    dialect: str | None = None,
-    input_fn: str | None = None,
-    loss: str | None = None,
-    optimizer: str | None = None,
-    eval_metrics_fn: str | None = None,
-    validation_data: str | None = None,
-    num_workers: int | str | None = None,
-    num_spare_workers: int | str = 0,
-    ray_address: str | None = None,
-    gpus_per_worker: int | str = Workers.gpus,
-    give_up_after: float | str = Workers.give_up_after_s,
-    heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
-    join_timeout: float | str = Workers.join_timeout_s,
-    batch_timeout: float | str = Workers.batch_timeout_s,
-    sum_timeout: float | str = Workers.sum_timeout_s,
-    transfer_timeout: float | str = Workers.transfer_timeout_s,
-    priority: str = Workers.priority,
-    skip_bad_records: bool | str = False,
-    tracking_uri: str | None = None,
-    experiment: str | None = None,
-    run_name: str | None = None,
-    tensorboard: bool | str = False,
-    **options: Any,
-) -> Job:
-    """Return the job of a `train` call.
-
-    Args:
-        data: See `train`, as `output`, `model_def`, `model_zoo` and `params`.
-        output: See `train`.
-        model_def: See `train`.
-        spec: YAML file of a saved model; instead of `model_def`. Code that it names is taken from
-            `model_zoo`, or from the file's own folder, or from beside it within the working
-            directory.
-        model_zoo: See `train`.
-        params: See `train`.
-        dialect: How the model file is to be read; None lets the file decide.
-        input_fn: Dotted name of what replaces the model's own; also `loss`, `optimizer` and
-            `eval_metrics_fn`.
-        loss: See `input_fn`.
-        optimizer: See `input_fn`.
-        eval_metrics_fn: See `input_fn`.
-        validation_data: Records to evaluate on while training.
-        num_workers: How many processes train: `3`, or `2..4` for at least 2 and at most 4;
-            None trains in this process. See `job.Workers` for what follows.
-        num_spare_workers: Processes that stand ready beside them.
-        ray_address: A Ray cluster; None starts Ray here.
-        gpus_per_worker: GPUs that each worker gets to itself. Needs `num_workers`.
-        give_up_after: Seconds without anybody training after which the job fails.
-        heartbeat_timeout: Seconds of silence after which a worker is not waited for.
-        join_timeout: Seconds the others wait for a living worker that is late.
-        batch_timeout: Seconds on one batch after which a worker is taken for hung, or ten times
-            the slowest batch if that is longer.
-        sum_timeout: Seconds after which a sum over the workers is tried again, or ten times the
-            slowest one if that is longer.
-        transfer_timeout: Seconds without progress after which a transfer of state is given up.
-        priority: `low` or `high`, among the jobs of a cluster.
-        skip_bad_records: Whether the records of a batch that kills five workers are left out from
-            then on; else the job ends with their names. Needs `num_workers`.
-        tracking_uri: An MLflow server, a database or a folder to track the training in. If
-            only `experiment` is given, it is `MLFLOW_TRACKING_URI` of the environment, or
-            `mlflow.db` in the current folder; if neither is, the environment is not asked.
-        experiment: Name of the MLflow experiment; without it `MLFLOW_EXPERIMENT_NAME` of the
-            environment, or `elasticdl`.
-        run_name: What the MLflow run is called; without it as the output.
-        tensorboard: Whether curves for TensorBoard are written to `logs/` in the output.
-        **options: The fields of `TrainingOptions`, as values or as strings.
-
-    Raises:
-        UsageError: A name or a value is wrong.
-    """
-    from elasticdl.zoo.params import parse_params  # noqa: PLC0415 - not for `--help`
-
-    replaced = {
-        "input_fn": input_fn,
-        "loss": loss,
-        "optimizer": optimizer,
-        "eval_metrics_fn": eval_metrics_fn,
+    engine = {
+        "train": controller.train,
+        "evaluate": inference.evaluate,
+        "predict": inference.predict,
     }
-    skip = _as_bool("skip_bad_records", skip_bad_records)
-    if skip and num_workers is None:
-        raise UsageError(
-            "--skip_bad_records is for training on workers: a record that kills the one process "
-            "kills the command. Add --num_workers=1 or more."
-        )
-    gpus = _as_int("gpus_per_worker", gpus_per_worker)
-    if gpus and num_workers is None:
-        raise UsageError(
-            f"--gpus_per_worker={gpus} is for training on workers. Add --num_workers; one process "
-            "uses the GPU that it finds."
-        )
-    return Job(
-        command="train",
-        data=_location(data),
-        output=_output(output),
-        model=dataclasses.replace(
-            _model(model_def, spec, model_zoo),
-            dialect=dialect,
-            params=parse_params(params) if isinstance(params, str) else dict(params),
-            overrides={name: value for name, value in replaced.items() if value},
-        ),
-        validation_data=None if validation_data is None else _location(validation_data),
-        training=_training_options(options),
-        workers=None
-        if num_workers is None
-        else _workers(
-            num_workers,
-            spare=_as_int("num_spare_workers", num_spare_workers),
-            ray_address=ray_address,
-            give_up_after_s=_as_seconds("give_up_after", give_up_after),
-            heartbeat_timeout_s=_as_seconds("heartbeat_timeout", heartbeat_timeout),
-            join_timeout_s=_as_seconds("join_timeout", join_timeout),
-            batch_timeout_s=_as_seconds("batch_timeout", batch_timeout),
-            sum_timeout_s=_as_seconds("sum_timeout", sum_timeout),
-            transfer_timeout_s=_as_seconds("transfer_timeout", transfer_timeout),
-            priority=_priority(priority),
-            skip_bad_records=skip,
-            gpus=gpus,
-        ),
-        tracking=tracking_of(
-            tracking_uri, experiment, run_name, tensorboard=_as_bool("tensorboard", tensorboard)
-        ),
-    )
-
-
-def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> ModelReference:
-    if (model_def is None) == (spec is None):
-        given = "both are given" if spec is not None else "neither is given"
-        raise UsageError(
-            "Which model? Name --model_def=FILE.CLASS, or --spec=FILE.yml for a saved model; "
-            f"{given}."
-        )
-    if model_def is not None:
-        return ModelReference(None if model_zoo is None else _location(model_zoo), model_def)
-    path = Path(_location(str(spec)))
-    from elasticdl.zoo.specs import folder_of, is_spec, refuse_special  # noqa: PLC0415 - not for `--help`
-
-    refuse_special(path, str(spec))
-    if not is_spec(path.name):
-        raise UsageError(
-            f"--spec={spec}: expected a YAML file, whose name ends in .yml or .yaml. A model file "
-            "of Python is named by --model_def."
-        )
-    if model_zoo is None:
-        folder = folder_of(path)
-        # Only a folder above the spec's own is resolved, so this holds with links on the way too.
-        own = path.parent if folder == path.parent else path.parent.resolve()
-        return ModelReference(str(folder), (own / path.name).relative_to(folder).as_posix())
-    zoo = _location(model_zoo)
-    within = path.relative_to(zoo) if path.is_relative_to(zoo) else Path(str(spec))
-    return ModelReference(zoo, within.as_posix())
-
-
-def evaluation_job(
-    *,
-    trained_model: str,
-    data: str,
-    output: str | None = None,
-    report: str | bool | None = None,
-    minibatch_size: int | str = 256,
-    num_workers: int | str | None = None,
-    ray_address: str | None = None,
-    give_up_after: float | str = Workers.give_up_after_s,
-) -> Job:
-    """Return the job of an `evaluate` call.
-
-    Args:
-        trained_model: See `evaluate`, as `data` and `output`.
-        data: See `evaluate`.
-        output: See `evaluate`.
-        report: Folder for a report on each record; True or an empty text is `report` in the
-            trained model, None makes no report.
-        minibatch_size: Examples in one call of the model.
-        num_workers: How many processes share the records; None goes through them in this one.
-        ray_address: A Ray cluster; None starts Ray here.
-        give_up_after: Seconds without any worker getting further after which the job fails.
-
-    Raises:
-        UsageError: A value is wrong, or a report is asked for on workers.
-    """
-    if report is not None and report is not False and num_workers is not None:
-        raise UsageError(
-            "--report is made in one process, and --num_workers shares the records among several. "
-            "Leave one of them out."
-        )
-    folder = f"{trained_model.rstrip('/')}/report" if report in {True, ""} else report
-    return Job(
-        command="evaluate",
-        data=_location(data),
-        output=None if output is None else _output(output),
-        trained_model=_location(trained_model),
-        report=_output(str(folder), "--report") if folder else None,
-        training=_training_options({"minibatch_size": minibatch_size}),
-        workers=_sharing_workers(num_workers, ray_address, give_up_after),
-    )
-
-
-def prediction_job(
-    *,
-    trained_model: str,
-    data: str,
-    output: str,
-    minibatch_size: int | str = 256,
-    format: str = "recordio",  # noqa: A002 - the name users type
-    num_workers: int | str | None = None,
-    ray_address: str | None = None,
-    give_up_after: float | str = Workers.give_up_after_s,
-) -> Job:
-    """Return the job of a `predict` call.
-
-    Args:
-        trained_model: See `predict`, as `data` and `output`.
-        data: See `predict`.
-        output: See `predict`.
-        minibatch_size: Examples in one call of the model.
-        format: What part files are.
-        num_workers: See `evaluation_job`, as `ray_address` and `give_up_after`.
-        ray_address: See `evaluation_job`.
-        give_up_after: See `evaluation_job`.
-
-    Raises:
-        UsageError: A value is wrong.
-    """
-    formats: dict[str, PredictionFormat] = {name: name for name in get_args(PredictionFormat)}
-    if format not in formats:
-        raise UsageError(f"There is no prediction format {format!r}; have: {', '.join(formats)}.")
-    return Job(
-        command="predict",
-        data=_location(data),
-        output=_output(output),
-        trained_model=_location(trained_model),
-        training=_training_options({"minibatch_size": minibatch_size}),
-        prediction_format=formats[format],
-        workers=_sharing_workers(num_workers, ray_address, give_up_after),
-    )
-
-
-def tracking_of(
-    uri: str | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
-) -> Tracking | None:
-    """Return where a training is to be followed; None for nowhere.
-
-    Args:
-        uri: See `training_job`, as the others.
-        experiment: See `training_job`.
-        run_name: See `training_job`.
-        tensorboard: See `training_job`.
-
-    Raises:
-        UsageError: A run is named, and no experiment.
-    """
-    from elasticdl.tracking.address import DATABASE_FILE, tracking_uri  # noqa: PLC0415
-
-    # The environment says where, not whether: who sets it for other programs is not surprised.
-    if uri is None and experiment is None:
-        if run_name is not None:
-            raise UsageError(
-                f"--run_name={run_name}: a run of which experiment? Name --experiment, or "
-                "--tracking_uri."
-            )
-        return Tracking(tensorboard=True) if tensorboard else None
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DATABASE_FILE
-    experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or Tracking.experiment
-    return Tracking(tracking_uri(uri), experiment, run_name, tensorboard=tensorboard)
-
-
-_LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
-
-
-def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
-    fields = {f.name: f for f in dataclasses.fields(TrainingOptions)}
-    values: dict[str, Any] = {}
-    for name, value in options.items():
-        if name not in fields:
-            from elasticdl.data.wording import did_you_mean  # noqa: PLC0415 - only for an error
-
-            raise UsageError(
-                f"There is no option {name!r}{did_you_mean(name, fields)} "
-                f"Have: {', '.join(fields)}."
-            )
-        default = fields[name].default
-        if name == "best_mode":
-            values[name] = _best_mode(value)
-        elif isinstance(default, str):
-            values[name] = str(value)
-        else:
-            as_type = _as_bool if isinstance(default, bool) else _as_int
-            values[name] = as_type(name, value)
-    training = TrainingOptions(**values)
-    if training.global_batch_size % training.minibatch_size:
-        raise UsageError(
-            f"--global_batch_size={training.global_batch_size} is no multiple of "
-            f"--minibatch_size={training.minibatch_size}, of which it is summed up. The nearest "
-            f"one is {_nearest(training.global_batch_size, training.minibatch_size)}."
-        )
-    return training
-
-
-def _best_mode(text: str) -> BestMode:
-    known: dict[str, BestMode] = {name: name for name in get_args(BestMode)}
-    if text not in known:
-        raise UsageError(f"--best_mode={text}: expected one of {', '.join(known)}.")
-    return known[text]
-
-
-def _nearest(number: int, unit: int) -> int:
-    return max(1, round(number / unit)) * unit
-
-
-def _as_int(name: str, value: Any) -> int:
-    try:
-        number = int(str(value))
-    except ValueError:
-        raise UsageError(f"--{name}={value!r}: expected a whole number.") from None
-    if number < _LEAST.get(name, 0):
-        raise UsageError(f"--{name}={number}: expected at least {_LEAST.get(name, 0)}.")
-    return number
-
-
-def _workers(text: int | str, **options: Any) -> Workers:
-    least, dots, most = str(text).partition("..")
-    try:
-        numbers = (int(least), int(most)) if dots else (1, int(least))
-    except ValueError:
-        numbers = (0, 0)
-    if not 1 <= numbers[0] <= numbers[1]:
-        raise UsageError(
-            f"--num_workers={text}: expected how many processes train, such as 3, or the least "
-            "and the most of them, such as 2..4."
-        )
-    return Workers(*numbers, **options)
-
-
-def workers(
-    num_workers: int | str | None, num_spare_workers: int | str = 0, ray_address: str | None = None
-) -> Workers | None:
-    """Return the workers that are asked for; None for training in this process.
-
-    Args:
-        num_workers: See `training_job`, as the others.
-        num_spare_workers: Processes that stand ready beside them.
-        ray_address: A Ray cluster; None starts Ray here.
-
-    Raises:
-        UsageError: A value is wrong.
-    """
-    if num_workers is None:
-        return None
-    spare = _as_int("num_spare_workers", num_spare_workers)
-    return _workers(num_workers, spare=spare, ray_address=ray_address)
-
-
-def _sharing_workers(
-    num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
-) -> Workers | None:
-    """Return the workers that share records among them: there is no least number of those."""
-    if num_workers is None:
-        return None
-    if not str(num_workers).isdecimal():
-        raise UsageError(
-            f"--num_workers={num_workers}: expected how many processes share the records, such as "
-            "3. They need not all be there, so there is no least number."
-        )
-    return _workers(
-        num_workers,
-        ray_address=ray_address,
-        give_up_after_s=_as_seconds("give_up_after", give_up_after),
-    )
-
-
-def _priority(text: str) -> Priority:
-    known: dict[str, Priority] = {name: name for name in get_args(Priority)}
-    if text not in known:
-        raise UsageError(f"--priority={text}: expected one of {', '.join(known)}.")
-    return known[text]
-
-
-def _as_seconds(name: str, value: float | str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise UsageError(f"--{name}={value}: expected a number of seconds, more than 0.")
-    return number
-
-
-def _as_bool(name: str, value: Any) -> bool:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if str(value).lower() not in words:
-        raise UsageError(f"--{name}={value!r}: expected true or false.")
-    return words[str(value).lower()]
-
-
-def _output(text: str, option: str = "--output") -> str:
-    return check_output(_location(text), option)
-
-
-def _location(text: str) -> str:
-    """Return a URI as it is and a path made absolute, so that a job means the same anywhere."""
-    parts = [os.path.expandvars(part.strip()) for part in str(text).split(",")]
-    return ",".join(
-        part
-        if "://" in part or part.startswith("git@")
-        # Not Path.absolute(): `..` has to go, for equal places to be equal texts.
-        else os.path.abspath(Path(part).expanduser())  # noqa: PTH100
-        for part in parts
-        if part
-    )
+    return engine[job.command](job, reporter)

@@ -1,11 +1,11 @@
-"""The five components of a training session, as users derive from them: `import abstractions`.
+"""Base classes of the five components of a training session: `import abstractions`.
 
-What each method takes and returns is said here; who calls them and in which order, in
-`dialects/abstractions.py`. A class need not derive from these: one that has the methods is
-accepted as well, here by `isinstance` and there by the dialect.
+This module defines what each method takes and returns; `dialects/abstractions.py` calls them, and
+defines the order. A class need not derive from these: a class with the same methods is accepted as
+well, both by `isinstance` and by the dialect.
 
-The contract is that of the `abstractions` 0.1.4 documents; what its later versions added has a
-default here, so that code of any version is a subclass of these.
+The contract is that of the `abstractions` 0.1.4 documents; additions of its later versions have a
+default here, so that code for any version is a subclass of these.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ EvalFunctions: TypeAlias = (
 
 
 class BaseClass(ABC):
-    """What all components have in common: parameters with defaults, or from a config.
+    """Common base of all components: parameters with defaults, or from a config.
 
-    All parameters of a component are attributes; it can be made without a config, in a notebook.
+    All parameters of a component are attributes; a component can be created without a config, for
+    example in a notebook.
 
     Args:
         config: The whole config of the session; None keeps the defaults.
     """
 
-    # What another class must have to count as one of this kind.
+    # Methods that make another class count as one of this kind.
     _METHODS: ClassVar[Sequence[str]] = ()
 
     def __init__(self, config: ConfigStruct | None = None) -> None:
@@ -47,7 +48,7 @@ class BaseClass(ABC):
 
     @abstractmethod
     def _load_params(self, config: ConfigStruct) -> None:
-        """Set every parameter to what the config says."""
+        """Set every parameter to its value in the config."""
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
@@ -65,10 +66,10 @@ class DataLoaderBase(BaseClass):
 
     Args:
         config: The whole config of the session; None keeps the defaults.
-        data_dir: Where the data is; None takes `data_dir` of the config.
+        data_dir: Folder of the data; None uses `data_dir` of the config.
 
     Attributes:
-        data_dir: The folder, as a `pathlib.Path`; None where nobody said it.
+        data_dir: The folder, as a `pathlib.Path`; None if it was not specified.
     """
 
     _METHODS = ("create_training_generator", "create_validation_generator", "create_test_generator")
@@ -83,15 +84,15 @@ class DataLoaderBase(BaseClass):
 
     @abstractmethod
     def create_training_generator(self) -> tuple[Any, int]:
-        """Return a generator of `(x, y, sample weight)`, and how many examples an epoch has."""
+        """Return a generator of `(x, y, sample weight)`, and the number of examples in an epoch."""
 
     @abstractmethod
     def create_validation_generator(self) -> tuple[Any, int]:
-        """Return the same of the validation data, in the same order each time."""
+        """Return the same for the validation data, in the same order each time."""
 
     @abstractmethod
     def create_test_generator(self) -> tuple[Any, int]:
-        """Return a generator of `(x, y, id)` that ends, and how many there are."""
+        """Return a finite generator of `(x, y, id)`, and the number of examples."""
 
     def get_validation_index(self) -> Sequence[Any] | None:
         """Return the ids of the validation data in the order of its generator; None for numbers."""
@@ -99,7 +100,7 @@ class DataLoaderBase(BaseClass):
 
 
 class AugmentorBase(BaseClass):
-    """Changes examples at random while training."""
+    """Changes examples at random during training."""
 
     _METHODS = ("add_augmentation",)
 
@@ -108,21 +109,21 @@ class AugmentorBase(BaseClass):
         """Return a generator of changed `(x, y, sample weight)`."""
 
     def add_validation_augmentation(self, generator: Any) -> Any:
-        """Return a generator for validation; as for training, unless a subclass says more."""
+        """Return a generator for validation; as for training, unless a subclass overrides this."""
         return self.add_augmentation(generator)
 
 
 class PreprocessorBase(BaseClass):
-    """Turns examples into what the model takes, and into batches."""
+    """Converts examples to the inputs of the model, and makes batches."""
 
     _METHODS = ("add_image_preprocess", "add_label_preprocess", "batchify")
 
     def image_preprocess(self, image: Any) -> Any:
-        """Return what the model takes for one `x`."""
+        """Return the model's input for one `x`."""
         return image
 
     def label_preprocess(self, label: Any) -> Any:
-        """Return what the loss takes for one `y`."""
+        """Return the loss's input for one `y`."""
         return label
 
     @abstractmethod
@@ -134,15 +135,15 @@ class PreprocessorBase(BaseClass):
         """Return a generator with each `y` preprocessed."""
 
     def add_weight_preprocess(self, generator: Any) -> Any:
-        """Return a generator with each sample weight preprocessed; as it is, by default."""
+        """Return a generator with each sample weight preprocessed; unchanged by default."""
         return generator
 
     @abstractmethod
     def batchify(self, generator: Any, n_data_points: int) -> tuple[Any, int]:
-        """Return an endless generator of batches, and how many of them make an epoch."""
+        """Return an endless generator of batches, and the number of batches in an epoch."""
 
     def add_preprocess(self, generator: Any, n_data_points: int) -> tuple[Any, int]:
-        """Return an endless generator of preprocessed batches, and how many make an epoch."""
+        """Return an endless generator of preprocessed batches, and their number in an epoch."""
         generator = self.add_image_preprocess(generator)
         generator = self.add_label_preprocess(generator)
         generator = self.add_weight_preprocess(generator)
@@ -150,7 +151,7 @@ class PreprocessorBase(BaseClass):
 
 
 class ModelBuilderBase(BaseClass):
-    """Makes the model."""
+    """Builds the model."""
 
     _METHODS = ("get_compiled_model",)
 
@@ -159,16 +160,16 @@ class ModelBuilderBase(BaseClass):
         """Return a compiled `keras.Model`."""
 
     def get_callbacks(self) -> Sequence[Any]:
-        """Return Keras callbacks; none, unless a subclass says more."""
+        """Return Keras callbacks; none, unless a subclass overrides this."""
         return []
 
     def get_class_weight(self) -> Mapping[int, float] | None:
-        """Return the weight of each class in the loss; None for equal ones."""
+        """Return the weight of each class in the loss; None for equal weights."""
         return None
 
 
 class EvaluatorBase(BaseClass):
-    """Says how good the model is at one example."""
+    """Measures how well the model does on one example."""
 
     _METHODS = ("get_eval_funcs",)
 
@@ -182,5 +183,5 @@ class EvaluatorBase(BaseClass):
     def get_eval_funcs(self) -> EvalFunctions:
         """Return functions `(y_true, y_pred) -> number` by name, or a list of named functions.
 
-        They get one example, not a batch, and return a number or a tensor of one.
+        The functions receive one example, not a batch, and return a number or a tensor of one.
         """

@@ -1,10 +1,10 @@
-"""A person's config file: YAML whose values know their lines.
+"""Config files: YAML whose values know their lines.
 
-`read_config` gives the file as nested attributes, which is how components read it
-(`config.data_loader.shuffle`). A name that is not there is an error that says where it should be
-and what is written there instead. Which names a config must have is not known here.
+`read_config` returns the file as nested attributes, which is how components read it
+(`config.data_loader.shuffle`). Reading a missing name is an error that says where the name should
+be, and which names are there instead. Which names a config must have is not known here.
 
-Callers: components of a session's, and what makes them.
+Callers: components of a session, and the code that creates them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from elasticdl import user_files
 from elasticdl.errors import DefinitionError, MissingExtraError
 
-# What PyYAML quotes of a file: tags, aliases; single characters and '<scalar>' help.
+# Quoted parts of a file in PyYAML's messages: tags, aliases; single characters and '<scalar>' help.
 _QUOTED_NAME = re.compile(r" '[^'<]{3,}'")
 
 
 class ConfigKeyError(DefinitionError, AttributeError):
-    """A config has no such key; an `AttributeError` as well, so that `hasattr` says no."""
+    """A config has no such key; also an `AttributeError`, so that `hasattr` returns False."""
 
 
 class ConfigStruct:
@@ -30,16 +30,16 @@ class ConfigStruct:
 
     Args:
         values: Key -> value; mappings become sections.
-        file: What an error calls the place it is from.
-        lines: Key path, dots between -> line of the file.
-        section: The key path of this one; empty for the whole file.
-        optional: Keys that are None where the file does not have them.
+        file: The name of the source in errors.
+        lines: Key path, joined by dots -> line of the file.
+        section: The key path of this section; empty for the whole file.
+        optional: Keys that are None if they are missing in the file.
 
     Raises:
-        DefinitionError: A key is called as a method of a config is.
+        DefinitionError: A key has the name of a method of a config.
     """
 
-    # `vars(config)` is the values and nothing else.
+    # `vars(config)` contains only the values.
     __slots__ = ("__dict__", "_file", "_lines", "_optional", "_section")
 
     def __init__(
@@ -58,8 +58,8 @@ class ConfigStruct:
         for key, value in (values or {}).items():
             if key in _METHODS:
                 raise DefinitionError(
-                    f"{self.where(key)}: {self._path(key)} cannot be asked for, because a config "
-                    f"has a method {key}() of its own. Call the key something else."
+                    f"{self.where(key)}: {self._path(key)} cannot be read, because a config has a "
+                    f"method {key}(). Rename the key."
                 )
             self.__dict__[key] = (
                 ConfigStruct(value, file=file, lines=lines, section=self._path(key))
@@ -93,11 +93,11 @@ class ConfigStruct:
         return (_made_again, (self.to_dict(), self._file, self._lines, self._optional))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or the default where the file does not have it."""
+        """Return a value, or the default if it is missing in the file."""
         return self.__dict__.get(name, default)
 
     def with_values(self, **values: Any) -> ConfigStruct:
-        """Return the same config with other values, or more of them."""
+        """Return the same config with some values changed or added."""
         return ConfigStruct(
             {**self.to_dict(), **values},
             file=self._file,
@@ -114,7 +114,7 @@ class ConfigStruct:
         }
 
     def flat(self) -> dict[str, Any]:
-        """Return key path -> value, dots between: `{"data_loader.shuffle": True}`."""
+        """Return key path -> value, joined by dots: `{"data_loader.shuffle": True}`."""
         found = {}
         for key, value in self.__dict__.items():
             if isinstance(value, ConfigStruct):
@@ -124,7 +124,7 @@ class ConfigStruct:
         return found
 
     def where(self, name: str = "") -> str:
-        """Return `file:line` of a key of this section; of the section where it has no such key."""
+        """Return `file:line` of a key of this section; of the section if it has no such key."""
         line = self._lines.get(self._path(name), self._lines.get(self._section))
         return self._file if line is None else f"{self._file}:{line}"
 
@@ -144,15 +144,15 @@ class ConfigStruct:
 
 
 _MAX_VALUES = 100_000
-# A 64-bit number has 20; Python itself reads 4,300.
+# A 64-bit number has 20 digits; Python itself reads up to 4,300.
 _MAX_DIGITS = 1_000
-_TYPES = {"int": "whole number", "float": "number", "bool": "true or false", "timestamp": "date"}
+_TYPES = {"int": "whole number", "float": "number", "bool": "boolean", "timestamp": "date"}
 _TOP_KEY = re.compile(r"[\w<][\w .<-]{0,99}")
 _METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith("_"))
 
 
 def _shown(key: object) -> str:
-    """Return a key for an error; nothing of what looks like a line of some other file."""
+    """Return a key for an error; nothing if it looks like a line of some other kind of file."""
     return f" {key!r}" if _TOP_KEY.fullmatch(str(key)) else ""
 
 
@@ -163,15 +163,15 @@ def _made_again(
 
 
 def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> ConfigStruct:
-    """Return what a YAML text says.
+    """Return the config in a YAML text.
 
     Args:
         text: The text.
         file: Its name, for errors.
-        optional: Keys that are None where the file does not have them.
+        optional: Keys that are None if they are missing in the file.
 
     Raises:
-        DefinitionError: It is no YAML, not keys and values, or has a key twice.
+        DefinitionError: It is not YAML, does not consist of keys and values, or has a key twice.
         MissingExtraError: The package that reads YAML is not installed.
     """
     try:
@@ -183,8 +183,8 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
         loader = yaml.SafeLoader(text)
     except yaml.YAMLError:
         raise DefinitionError(
-            f"{file}: this is not YAML, but holds characters that no text has. Name a config, with "
-            "lines like `batch_size: 8`."
+            f"{file}: this is not YAML: it contains characters that are not text. Name a config "
+            "file, with lines like `batch_size: 8`."
         ) from None
     try:
         reader = _Reader(loader, file)
@@ -193,22 +193,22 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
         mark = error.problem_mark or error.context_mark
         place = file if mark is None else f"{file}:{mark.line + 1}"
         column = "" if mark is None else f", at column {mark.column + 1}"
-        # Names in quotes are of the file, and it may be any file.
+        # Quoted names are content of the file, and it may be any file.
         problem = _QUOTED_NAME.sub("", error.problem or "it cannot be parsed")
         raise DefinitionError(
-            f"{place}: this is not YAML: {problem}{column}. A config has lines like "
-            "`batch_size: 8`; a text with a colon or a backtick in it needs quotes."
+            f"{place}: this is not YAML: {problem}{column}. A config has lines like `batch_size: "
+            "8`; put a string that contains a colon or a backtick in quotes."
         ) from error
     except RecursionError:
         raise DefinitionError(
-            f"{file}: lists or sections are nested too deeply. Write fewer levels."
+            f"{file}: lists or sections are nested too deeply. Use fewer levels."
         ) from None
     finally:
         loader.dispose()
 
 
 def lines_of(file: str) -> Mapping[str, int]:
-    """Return key path -> line of a config file; nothing where it cannot be read (any more)."""
+    """Return key path -> line of a config file; empty if it cannot be read (any more)."""
     try:
         return dict(read_config(user_files.read_text(file), file)._lines)  # noqa: SLF001 - of this file
     except (OSError, UnicodeDecodeError, DefinitionError):
@@ -216,7 +216,7 @@ def lines_of(file: str) -> Mapping[str, int]:
 
 
 class _Reader:
-    """Makes values of what PyYAML has parsed, and notes their lines.
+    """Builds values from what PyYAML has parsed, and records their lines.
 
     Args:
         loader: A `yaml.SafeLoader` of the text.
@@ -226,12 +226,12 @@ class _Reader:
     def __init__(self, loader: Any, file: str) -> None:
         self._loader, self._file = loader, file
         self._construct = loader.construct_object
-        # PyYAML makes the values of a list by this name, so that an error has the line of the item.
+        # PyYAML builds the items of a list through this name, so that errors have an item's line.
         loader.construct_object = self._constructed
         self.lines: dict[str, int] = {}
 
     def values(self) -> dict[str, Any]:
-        """Return the whole file's."""
+        """Return the values of the whole file."""
         node = self._loader.get_single_node()
         if node is None:
             raise DefinitionError(f"{self._file} is empty; expected `key: value` lines.")
@@ -239,14 +239,14 @@ class _Reader:
             found = {"sequence": "a list", "scalar": "a single value"}[node.id]
             raise DefinitionError(
                 f"{self._place_of(node)}: this is {found}, not `key: value` lines. A config that "
-                "was copied from a text may have kept its dashes and backticks: write "
+                "was copied from a document may have kept its dashes and backticks: write "
                 "`batch_size: 8`, not `- batch_size: 8`."
             )
         self._check_size(node)
         return self._section(node, "")
 
     def _check_size(self, root: Any) -> None:
-        """Bound the values that aliases stand for: a few lines of them can mean billions."""
+        """Limit the values that aliases expand to: a few lines can expand to billions."""
         sizes: dict[int, int | None] = {}
 
         def size_of(node: Any) -> int:
@@ -254,8 +254,8 @@ class _Reader:
                 size = sizes[id(node)]
                 if size is None:
                     raise DefinitionError(
-                        f"{self._place_of(node)}: this value contains itself, by an alias. Write "
-                        "it out."
+                        f"{self._place_of(node)}: this value contains itself through an alias. "
+                        "Write it out."
                     )
                 return size
             sizes[id(node)] = None
@@ -266,7 +266,7 @@ class _Reader:
             if size > _MAX_VALUES:
                 raise DefinitionError(
                     f"{self._place_of(node)}: with its aliases (`*name`), this stands for more "
-                    f"than {_MAX_VALUES:,} values. Write fewer of them."
+                    f"than {_MAX_VALUES:,} values. Use fewer of them."
                 )
             sizes[id(node)] = size
             return size
@@ -274,45 +274,45 @@ class _Reader:
         size_of(root)
 
     def _constructed(self, node: Any, deep: bool = False) -> Any:
-        """Return a node's value; PyYAML's own errors for impossible ones are anybody's."""
+        """Return a node's value; PyYAML raises errors of arbitrary types for impossible ones."""
         kind = str(node.tag).rpartition(":")[2]
         problem = None
         if kind in {"int", "float"} and len(node.value) > _MAX_DIGITS:
             problem = (
-                f"a number of {len(node.value):,} characters; at most {_MAX_DIGITS:,} are read"
+                f"a number of {len(node.value):,} characters; at most {_MAX_DIGITS:,} are allowed"
             )
         else:
             try:
                 return self._construct(node, deep=deep)
             except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError):
-                problem = f"no {_TYPES.get(kind, kind)}, though it is written as one"
+                problem = f"not a valid {_TYPES.get(kind, kind)}"
         raise DefinitionError(
-            f"{self._place_of(node)}: this value is {problem}. Put it in quotes if it is a text."
+            f"{self._place_of(node)}: this value is {problem}. Put it in quotes if it is a string."
         )
 
     def _section(self, node: Any, path: str) -> dict[str, Any]:
         own: dict[str, Any] = {}
         for key, _ in node.value:
             if not path and not _TOP_KEY.fullmatch(str(key.value)):
-                # The file may be any, and its content nobody's business.
+                # This may be any file, and its content may be private.
                 raise DefinitionError(
-                    f"{self._place_of(key)}: the key on this line is no name. A config has lines "
-                    "like `batch_size: 8`, with letters, digits and '_' before the colon; is this "
-                    "file one?"
+                    f"{self._place_of(key)}: the key on this line is not a name. A config has "
+                    "lines like `batch_size: 8`, with letters, digits and '_' before the colon; "
+                    "is this a config file?"
                 )
             if key.tag not in {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}:
                 raise DefinitionError(
                     f"{self._place_of(key)}: the key{_shown(key.value)} is not a name; components "
-                    "read keys as attributes (config.batch_size). Write a word that is no number."
+                    "read keys as attributes (config.batch_size). Use a word that is not a number."
                 )
             if key.value in own:
                 first = own[key.value].start_mark.line + 1
                 raise DefinitionError(
-                    f"{self._place_of(key)}: the key{_shown(key.value)} is there twice, first on "
+                    f"{self._place_of(key)}: the key{_shown(key.value)} is given twice, first on "
                     f"line {first}. Remove one of them."
                 )
             own[key.value] = key
-        # What `<<: *another` brings comes first, so that the section's own keys win.
+        # The keys from `<<: *another` come first, so that the section's own keys override them.
         self._loader.flatten_mapping(node)
         values = {}
         for key, value in node.value:

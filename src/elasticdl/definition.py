@@ -1,11 +1,11 @@
-"""What to train: the one internal form every dialect is turned into.
+"""Model definition: the one internal form that every dialect is read into.
 
 A `ModelDefinition` is a frozen record of functions. It holds no model, no optimizer and no
-data: an engine calls the factories in the process that trains, so that a definition can be
-made again from the same `Job` on any worker. Argument order and names are already settled
-here; nobody above a dialect asks which one it was, except an error message (`Origin`).
+data: an engine calls the factories in the process that trains, so that any worker can build the
+same definition from the same `Job`. Argument order and names are already settled here; above
+the dialects, no code depends on which dialect it was, except error messages (`Origin`).
 
-Callers: `dialects/` make it, `training/` and `engines/` use it.
+Callers: `dialects/` create it; `training/` and `engines/` use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LossWithin: TypeAlias = Literal["", "forward", "training_step"]
 
 
 class Mode(StrEnum):
-    """What a model or a data pipeline is used for; compares equal to its string."""
+    """The use of a model or a data pipeline; compares equal to its string."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -35,14 +35,14 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a definition came from, so that an error can speak the user's own words.
+    """The source of a definition, so that errors can use the user's own words.
 
     Attributes:
         dialect: Name of the dialect that made the definition.
         file: The user's file, as a path or `package:resource`.
-        line: Line of the symbol that was asked for, 1 where it is the file itself.
-        symbol: What `model_def` named.
-        zoo: The folder or URL the file was found in.
+        line: Line of the requested symbol; 1 where that is the file itself.
+        symbol: The symbol that `model_def` named.
+        zoo: The folder or URL in which the file was found.
         zoo_commit: Commit of the zoo, where it is a git repository.
     """
 
@@ -54,18 +54,18 @@ class Origin:
     zoo_commit: str | None = None
 
     def __str__(self) -> str:
-        """Return `file:line`, as an editor takes it."""
+        """Return `file:line`, in the form that editors accept."""
         return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)
 class RecordInput:
-    """Batches made from decoded records: a position is found by seeking.
+    """Batches made from decoded records: resuming at a position is a seek.
 
     Attributes:
         input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in
             prediction the labels are ignored and may be left out.
-        schema: How records are decoded; None decodes what each record says of itself.
+        schema: How records are decoded; None decodes each record by its own description.
         takes_mode: Whether `input_fn` is called as `input_fn(records, mode)`.
     """
 
@@ -76,7 +76,7 @@ class RecordInput:
 
 @dataclass(frozen=True)
 class DatasetInput:
-    """Batches made by a `tf.data` pipeline of the user's: a position is found by replaying.
+    """Batches made by a user's `tf.data` pipeline: to resume, it is replayed from its start.
 
     Attributes:
         create_dataset: Takes a `tf.data.Dataset` of serialized records and the mode; returns
@@ -88,17 +88,17 @@ class DatasetInput:
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
-    """Batches of a pipeline of the user's that makes them by itself, epoch after epoch.
+    """Batches of a user's pipeline that produces them by itself, epoch after epoch.
 
     Attributes:
-        num_examples: In an epoch.
-        num_batches: In an epoch.
-        begin: Builds the pipeline anew, for the epoch of that number, and returns its batches
-            from the given one on. It draws from the random numbers of the process, which are
-            seeded before.
+        num_examples: Examples in an epoch.
+        num_batches: Batches in an epoch.
+        begin: Takes the number of an epoch and of a batch, builds a new pipeline for that epoch
+            and returns its batches starting with the given one. The pipeline draws from the
+            process's random number generators, which are seeded before the call.
         indexed: `begin` reaches any batch at once. Otherwise it can only start with the first.
         elsewhere: Another process sees the same batches.
-        name: What the user calls it, for errors.
+        name: The user's name for the pipeline, for errors.
     """
 
     num_examples: int
@@ -111,25 +111,31 @@ class Epochs:
 
 @dataclass(frozen=True)
 class BatchesInput:
-    """Batches made by a pipeline of the user's that reads the data itself.
+    """Batches made by a user's pipeline that reads the data itself.
 
     Attributes:
-        open_epochs: Takes the place of the data, and the mode; training or evaluation.
+        open_epochs: Takes the location of the data, and the mode.
+        validates: A training is validated on the data that `open_epochs` finds at the location of
+            the training data, unless another location is given.
+        predicts: `open_epochs` has batches for prediction.
     """
 
     open_epochs: Callable[[str, Mode], Epochs]
+    validates: bool = False
+    predicts: bool = False
 
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """A metric in the later ElasticDL style.
+    """A named metric, as in the later ElasticDL style.
 
     Attributes:
-        name: What it is reported as.
-        metric: A `Metric` of Keras or TorchMetrics, or a function `(labels, predictions)` of one
-            value an example. One of TorchMetrics is updated by `(predictions, labels)`.
-        output: Which of several model outputs it looks at; None for the only one.
-        weighted: Sample weights count in it, as in Keras' `weighted_metrics`; in others they do
+        name: The name it is reported under.
+        metric: A `Metric` of Keras or TorchMetrics, or a function `(labels, predictions)` that
+            returns one value per example. A TorchMetrics metric is updated with
+            `(predictions, labels)`.
+        output: Which of several model outputs it measures; None for the only one.
+        weighted: Whether sample weights count, as in Keras' `weighted_metrics`; otherwise they do
             not, as in its `metrics`.
     """
 
@@ -141,13 +147,13 @@ class NamedMetric:
 
 @dataclass(frozen=True)
 class MetricFunctions:
-    """What is measured in one mode.
+    """The metrics of one mode.
 
     Attributes:
         scalars: `(outputs, labels) -> {name: value of this batch}`; reported as the mean over
             examples.
-        named: Metrics with states of their own; reported as those states say.
-        where: `file:line` of the user's function that says so; empty where there is none.
+        named: Metrics that keep their own state; reported as that state's result.
+        where: `file:line` of the user's function that defines them; empty where there is none.
     """
 
     scalars: Callable[[Any, Any], Mapping[str, Any]] | None = None
@@ -160,8 +166,8 @@ class GradientClipping:
     """A bound on the gradients of an update.
 
     Attributes:
-        by: "norm", of all gradients together, or "value", of each number.
-        limit: The largest that is left as it is.
+        by: "norm" bounds the norm of all gradients together, "value" each number.
+        limit: The largest norm or value that is left unchanged.
     """
 
     by: Literal["norm", "value"]
@@ -176,11 +182,11 @@ def no_metrics(mode: Mode) -> MetricFunctions:
 
 @runtime_checkable
 class WeighableLoss(Protocol):
-    """A loss that applies sample weights, and masks, by itself: a loss object of Keras."""
+    """A loss that applies sample weights, and masks, by itself: a Keras loss object."""
 
     @property
     def loss(self) -> Any:
-        """The object of Keras."""
+        """The Keras object."""
         ...
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
@@ -188,25 +194,25 @@ class WeighableLoss(Protocol):
         ...
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        """Return the loss of a batch whose examples count differently; None counts each once."""
+        """Return the loss of a batch with weighted examples; None weighs all equally."""
         ...
 
 
 @runtime_checkable
 class LateLoss(Protocol):
-    """A loss that is made by a function of the user's, when it is first needed."""
+    """A loss that a user's function creates when it is first needed."""
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
         """Return the loss of a batch."""
         ...
 
     def made(self) -> Callable[[Any, Any], Any]:
-        """Return the loss that was made."""
+        """Return the loss, created if it was not yet."""
         ...
 
 
 def made(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the loss, made by now."""
+    """Return the loss, created by now if it is a `LateLoss`."""
     return made(loss.made()) if isinstance(loss, LateLoss) else loss
 
 
@@ -218,46 +224,49 @@ class ModelDefinition:
     """What to train: factories and functions with their argument order settled.
 
     Attributes:
-        origin: Where it came from.
+        origin: Its source.
         framework: Which trainer runs it: the name of a file in `training/`.
-        create_model: Returns the model; called once a process, after seeding.
+        create_model: Returns the model; called once per process, after seeding.
         input: How records become batches.
-        loss: `(outputs, labels)` -> a batch mean, or one value an example or time step (then
+        loss: `(outputs, labels)` -> a batch mean, or one value per example or time step (then
             averaged, by the model's mask and the sample weights). None where a definition can
             only predict, or the model is compiled.
-        create_optimizer: Returns the optimizer; for PyTorch, what makes one for a list of
-            parameters.
+        create_optimizer: Returns the optimizer; for PyTorch a function `make(parameters, model)`
+            that returns one, where the parameters are the model's, in its order, or others of
+            their shapes for a trial.
         create_lr_schedulers: For PyTorch: takes the optimizer and returns its learning rate
-            schedulers, as `training/torch/schedulers.py` reads them.
-        gradient_clipping: For PyTorch: what is done to the gradients of an update before the
-            optimizer sees them; a function takes the parameters.
+            schedulers, in the form that `training/torch/schedulers.py` reads.
+        gradient_clipping: For PyTorch: applied to the gradients of an update before the optimizer
+            step; a function takes the parameters.
         create_average: For PyTorch: takes the model and returns the `AveragedModel` of
-            `torch.optim.swa_utils` that follows its weights; it is what is evaluated and published.
+            `torch.optim.swa_utils` that follows its weights; the average is what is evaluated and
+            published.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for that of the weights.
         loss_within: For PyTorch: where the model computes its loss by itself, so that `loss` is
-            None: in `forward`, which is given the labels, or in the `training_step` of a
+            None: in `forward`, which receives the labels, or in the `training_step` of a
             LightningModule.
-        compiled: The model is a Keras model that was compiled: loss and metrics are those it was
-            compiled with, and labels are pairs (labels, sample weights).
-        class_weight: Returns how much the examples of each class count in training: class ->
-            weight, or None.
-        create_metrics: What to measure in a mode.
-        create_callbacks: Callbacks of the user's: Keras' for a Keras model, for a PyTorch model
-            objects as `training/torch/callbacks.py` calls them.
+        compiled: The model is a compiled Keras model: loss and metrics are those it was compiled
+            with, and labels are pairs (labels, sample weights).
+        class_weight: Returns the weight of each class's examples in training: class -> weight, or
+            None.
+        create_metrics: Returns the metrics of a mode.
+        create_callbacks: Returns the user's callbacks: Keras callbacks for a Keras model; for a
+            PyTorch model, objects as `training/torch/callbacks.py` calls them.
         labels_as_numpy: The user's functions treat labels as numpy arrays
             (`labels.flatten()`), also while a step is being compiled.
-        predictions: Returns what is written of a batch of outputs: name -> array; None, or a
+        predictions: Returns the values to write for a batch of outputs: name -> array; None, or a
             function that returns None, writes the outputs themselves.
         create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
             called with every batch of predictions.
-        open_source: A reader of the user's own, `data -> RecordSource`; None for ours.
+        open_source: The user's own reader, `data -> RecordSource`; None for the built-in ones.
         params: The params it was made with, for the record.
-        required_exports: What the trained model must be exported as: "saved_model". A model that
-            cannot be is refused before the first step.
-        trust_used: What a person has allowed to run that would be refused, one line each.
-        notes: What a person should be told when a training begins, one line each; asked after
-            the data were opened.
+        required_exports: Formats the trained model must be exported to: "saved_model". A model
+            that cannot be exported is refused before the first step.
+        trust_used: What a person has allowed to run that would otherwise be refused, one line
+            each.
+        notes: Returns notices to show when a training begins, one line each; called after the
+            data were opened.
         places: File and line of the user's functions, for errors: of "model", "input", "loss",
             "optimizer", "lr_scheduler", "gradient_clipping", "averaged_model",
             "callbacks", "processor", "predictions"; others are at the origin.
@@ -289,7 +298,7 @@ class ModelDefinition:
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def where(self, part: str) -> Origin:
-        """Return where a part of the definition is, for an error.
+        """Return the location of a part of the definition, for an error.
 
         Args:
             part: One of those in `places`.

@@ -1,53 +1,65 @@
-"""Everything that can go wrong, as one tree.
+"""Exceptions of the package, as one tree.
 
-A message says what is wrong with its value, what was expected, where it came from and what
-to do. The command line prints the message alone; `--debug` adds the traceback.
+A message contains the problem with the wrong value, what was expected, where the value came
+from and what to do. The command line prints the message alone; `--debug` adds the traceback.
 
     ElasticDLError
-    ├── UsageError            a flag, a name or a param of the caller's            exit code 2
+    ├── UsageError            a wrong flag, name or param                          exit code 2
     ├── MissingExtraError     a package of an extra is not installed               exit code 2
     ├── DefinitionError       the user's model file cannot be used as it is        exit code 3
     │   └── ModelFileError    a saved model is damaged, unknown, or would run code
-    ├── UserCodeError         a function of the user's raised                      exit code 3
+    ├── UserCodeError         a user's function raised                             exit code 3
     ├── DataError             the data cannot be used                              exit code 4
     │   ├── NoDataError       no file matched, or the files hold no record
-    │   ├── CorruptDataError  bytes of a file are not what its format promises
+    │   ├── CorruptDataError  bytes of a file violate its format
     │   └── SchemaError       a record does not fit `data_schema()`
-    ├── TrainingError         the training cannot go on                            exit code 5
+    ├── TrainingError         the training cannot continue                         exit code 5
     │   ├── NonFiniteLossError
-    │   ├── AggregationError  what parties sent cannot become one model
+    │   ├── AggregationError  the parties' updates cannot be combined
     │   ├── MessageError      a party and its aggregator do not understand each other
     │   └── ClusterJobError   a job on a cluster failed                    exit code of the job
     ├── OutputError           the output folder cannot be written or used          exit code 6
     │   ├── OutputBusyError   another process is working on it
-    │   ├── OutputLostError   another process has taken it over meanwhile
+    │   ├── OutputLostError   another process has taken it over in the meantime
     │   ├── OutputTakenError  it belongs to another job
     │   ├── CorruptCheckpointError
     │   └── TrackingError     the tracking server cannot be reached or refuses
-    └── UnavailableError      what the work runs on is not there for the moment    exit code 75
+    └── UnavailableError      what the job runs on is temporarily unavailable      exit code 75
 
 The exit codes are part of the command line's contract (docs/exit-codes.md).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from elasticdl import tracebacks
 
-# What a message of `UserCodeError` is made of; see there.
+# Parts of a `UserCodeError`'s message; see `tracebacks`.
 plain = tracebacks.plain
 raised_at = tracebacks.raised_at
 reason = tracebacks.reason
 users_traceback = tracebacks.users_traceback
 
+# Module of a framework -> extra that installs it.
+_FRAMEWORK_EXTRAS = {
+    "keras": "tensorflow",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "lightning": "lightning",
+    "pytorch_lightning": "lightning",
+}
+
 
 class ElasticDLError(Exception):
-    """The root: everything this package raises on purpose."""
+    """Base class of every exception that this package raises on purpose."""
 
     exit_code = 1
 
 
 class UsageError(ElasticDLError):
-    """The caller named something that does not exist, or gave it an impossible value."""
+    """The caller named something that does not exist, or passed an impossible value."""
 
     exit_code = 2
 
@@ -67,30 +79,65 @@ class MissingExtraError(ElasticDLError):
         )
 
 
+def missing_framework(error: BaseException, needed_for: str) -> MissingExtraError | None:
+    """Return the error for an import that failed because a framework is not installed.
+
+    Args:
+        error: The exception of the import.
+        needed_for: What needs the framework, as the subject of a sentence.
+
+    Returns:
+        None if the exception has another cause.
+
+    Example:
+        >>> print(missing_framework(ModuleNotFoundError(name="keras"), "This model"))
+        This model needs the package 'keras', ...:  pip install 'elasticdl[tensorflow]'
+    """
+    if not isinstance(error, ModuleNotFoundError) or error.name not in _FRAMEWORK_EXTRAS:
+        return None
+    return MissingExtraError(error.name, _FRAMEWORK_EXTRAS[error.name], needed_for)
+
+
+@contextlib.contextmanager
+def framework_needed(needed_for: str) -> Iterator[None]:
+    """Convert the failed import of a framework into a `MissingExtraError`.
+
+    Args:
+        needed_for: What needs the framework, as the subject of a sentence.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = missing_framework(error, needed_for)
+        if missing is None:
+            raise
+        raise missing from error
+
+
 class DefinitionError(ElasticDLError):
-    """The user's model file lacks something, or says it in a way that cannot be read safely."""
+    """The user's model file lacks something, or has something that cannot be read safely."""
 
     exit_code = 3
 
 
 class ModelFileError(DefinitionError):
-    """A saved model is not there, damaged, of no known kind, or would run what nobody trusted."""
+    """A saved model is missing, damaged, of no known kind, or would run untrusted code."""
 
 
 class UserCodeError(ElasticDLError):
-    """A function of the user's raised; its own traceback is in the message."""
+    """A user's function raised; its own traceback is in the message."""
 
     exit_code = 3
 
 
 def ended_by_user(error: BaseException) -> UserCodeError | None:
-    """Return the error for a `sys.exit()` and the like of a user's function.
+    """Return the error for a user's function that called `sys.exit()` or the like.
 
     Args:
-        error: What no `except Exception` meets.
+        error: An exception that no `except Exception` catches.
 
     Returns:
-        None if it came through no code of theirs.
+        None if it did not come from the user's code.
     """
     where = tracebacks.raised_at(error, "")
     if not where:
@@ -112,7 +159,7 @@ class NoDataError(DataError):
 
 
 class CorruptDataError(DataError):
-    """Bytes of a file are not what its format promises.
+    """The bytes of a file violate its format.
 
     Attributes:
         file: URI of the file.
@@ -121,8 +168,8 @@ class CorruptDataError(DataError):
 
     def __init__(self, file: str, offset_bytes: int, expected: str, found: str) -> None:
         super().__init__(
-            f"{file}: damaged at byte {offset_bytes}: expected {expected}, found {found}. "
-            "Write the file anew from its source; nothing of it was used."
+            f"{file}: damaged at byte {offset_bytes}: expected {expected}, found {found}. Write "
+            "the file again from its source; nothing of it was used."
         )
         self.file = file
         self.offset_bytes = offset_bytes
@@ -133,7 +180,7 @@ class SchemaError(DataError):
 
 
 class TrainingError(ElasticDLError):
-    """The training cannot go on."""
+    """The training cannot continue."""
 
     exit_code = 5
 
@@ -143,19 +190,19 @@ class NonFiniteLossError(TrainingError):
 
 
 class AggregationError(TrainingError):
-    """What parties sent cannot become one model."""
+    """The parties' updates cannot be combined into one model."""
 
 
 class MessageError(TrainingError):
-    """A message between a party and its aggregator is not one that this version knows."""
+    """A message between a party and its aggregator is unknown to this version."""
 
 
 class ClusterJobError(TrainingError):
     """A job on a cluster has failed.
 
     Args:
-        message: Why.
-        exit_code: Of the job's command; 5 where the cluster does not tell.
+        message: The reason.
+        exit_code: That of the job's command; 5 where the cluster does not report it.
     """
 
     def __init__(self, message: str, exit_code: int = TrainingError.exit_code) -> None:
@@ -174,7 +221,7 @@ class OutputBusyError(OutputError):
 
 
 class OutputLostError(OutputError):
-    """Another process has taken this output over while this one was silent."""
+    """Another process took over this output while this one was silent."""
 
 
 class OutputTakenError(OutputError):
@@ -182,15 +229,15 @@ class OutputTakenError(OutputError):
 
 
 class CorruptCheckpointError(OutputError):
-    """A checkpoint's files are not those its manifest lists."""
+    """The files of a checkpoint differ from those its manifest lists."""
 
 
 class TrackingError(OutputError):
-    """Where the training is to be followed cannot be reached, or refuses."""
+    """The tracking server cannot be reached, or refuses."""
 
 
 class UnavailableError(ElasticDLError):
-    """What the work runs on did not start or went away; the same command goes on later.
+    """What the job runs on did not start or went away; the same command resumes it later.
 
     The exit code is EX_TEMPFAIL of sysexits.h.
     """

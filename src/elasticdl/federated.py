@@ -1,4 +1,6 @@
-"""Train one model with parties that keep their data: what `elasticdl federated` does, from Python.
+"""Federated training from Python: train one model with parties that keep their data.
+
+These functions do what the command `elasticdl federated` does.
 
     from elasticdl import federated
 
@@ -24,22 +26,22 @@ from elasticdl.job import Federation, Job, Tracking
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.engines.federated.init import Federation as FederationFiles
-    from elasticdl.engines.federated.status import (
+    from elasticdl.engines.federated.config.init import FederationFiles
+    from elasticdl.engines.federated.control.status import (
         AggregatorStatus,
-        Evaluation,
         PartyStatus,
+        RoundEvaluation,
         Saved,
         Synced,
-        Trained,
+        TrainedRounds,
     )
     from elasticdl.job import ModelReference
 
-# For a start: a party that hangs must not be waited for without end.
+# Default in new configs, so that a round does not wait forever for a party that hangs.
 _MAX_TIMEOUT_S = 600
 _PARTY_FILES = "party*.y*ml"
 _NUM_PARTIES, _MINIBATCH_SIZE = 2, 32
-# What `init` writes into configs, and the flag that it comes from.
+# Key that `init` writes into configs -> the command-line flag that sets it.
 _FLAGS = {
     "fusion.name": "--fusion",
     "hyperparams.global.rounds": "--num_rounds",
@@ -76,48 +78,49 @@ def init(
     host: str = "127.0.0.1",
     port: int = 5000,
 ) -> FederationFiles:
-    """Deal records out to parties and write the configs of a federation.
+    """Create a federation: distribute records to parties, and write the configs.
 
-    Components of a training session read folders by themselves: of these each party has its own
-    already, and only configs are written.
+    The components of a training session read folders themselves. In that case each party already
+    has its own folder, and only the configs are written.
 
     Args:
-        folder: Where; it is made.
-        data: URI or glob of the records to deal out; glob of the parties' folders, if there is a
-            `session_config`.
-        num_parties: How many parties there are; None is two, or one for each folder.
-        model_def: Dotted name of the model; a saved model has a `spec` instead.
+        folder: Folder of the federation; created if it does not exist.
+        data: URI or glob of the records to distribute; with a `session_config`, glob of the
+            parties' folders.
+        num_parties: Number of parties; None means two, or one per folder.
+        model_def: Dotted name of the model; for a saved model, give `spec` instead.
         spec: YAML file of a saved model.
-        session_config: `runs/NAME/config.yaml` of a training session, instead of both.
-        model_zoo: Folder or git URL of the user's code; None is the prebuilt zoo.
-        params: For the model.
-        validation_data: Records for the parties to evaluate on, dealt out evenly.
+        session_config: `runs/NAME/config.yaml` of a training session, instead of `model_def` or
+            `spec`.
+        model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
+        params: Of the model.
+        validation_data: Records for the parties to evaluate on, distributed evenly.
         split: `iid`, `dirichlet`, `shards` or `size`.
-        alpha: Of `dirichlet`: the smaller, the less do parties have in common.
-        shards_per_party: Of `shards`: about so many labels has each party.
-        label: Field of the label; None looks for it.
-        seed: Decides who gets what, and how parties train.
-        fusion: How their models become one.
-        num_rounds: How often they do.
+        alpha: For `dirichlet`: the smaller, the more the parties' data differ.
+        shards_per_party: For `shards`: about the number of labels of each party.
+        label: Field of the label; None searches for it.
+        seed: Of the split and of the training.
+        fusion: Name of the fusion that combines the parties' models.
+        num_rounds: Number of rounds.
         num_epochs: How often a party uses each of its records in a round.
-        minibatch_size: Records in a step; None is 32. Components have their own.
+        minibatch_size: Records in a step; None means 32. Components set their own.
         host: Name or address by which parties reach the aggregator.
         port: Its port.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    from elasticdl.engines.federated.config import read_aggregator, read_party  # noqa: PLC0415
-    from elasticdl.engines.federated.init import (  # noqa: PLC0415
+    from elasticdl.engines.federated.config.init import (  # noqa: PLC0415
         check_split,
         write_component_federation,
         write_federation,
     )
-    from elasticdl.engines.federated.init_session import (  # noqa: PLC0415
+    from elasticdl.engines.federated.config.init_session import (  # noqa: PLC0415
         check_for_sessions,
         folders_of,
         session_section,
     )
+    from elasticdl.engines.federated.config.reading import read_aggregator, read_party  # noqa: PLC0415
 
     check_split(split)
     place = Path(folder).expanduser()
@@ -185,13 +188,13 @@ def init(
 
 
 def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLError:
-    """Return an error about the flags that a config was written of, which is gone by now."""
+    """Turn an error about a written config, which is deleted by now, into one about flags."""
     text = str(error)
     for path in (made.aggregator, *made.parties):
         text = re.sub(rf"{re.escape(str(path))}(:\d+)?: ", "", text)
     for key, flag in _FLAGS.items():
         text = text.replace(f"{key}: ", f"{flag} ")
-    # Several are a list below a line that counts them.
+    # If there are several problems, they are a list below a line with their number.
     problems = [line for line in text.splitlines() if not line.endswith("problems:")]
     if all(problem.removeprefix("- ").startswith("--") for problem in problems):
         return UsageError(f"{text} Nothing was written.")
@@ -201,12 +204,12 @@ def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLErro
 def _model_section(
     model_def: str | None, spec: str | None, model_zoo: str | None, params: str | Mapping[str, Any]
 ) -> Callable[[Path], dict[str, Any]]:
-    """Return what gives the section `model` of configs in a folder.
+    """Return a function that creates the section `model` of the configs in a folder.
 
-    A saved model is copied there, so that it can be taken along.
+    It copies a saved model into the folder, so that the folder can be moved.
     """
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
-    from elasticdl.api import training_job  # noqa: PLC0415
+    from elasticdl.job_options import training_job  # noqa: PLC0415
 
     job = training_job(
         model_def=model_def, spec=spec, model_zoo=model_zoo, params=params, data="", output="."
@@ -227,7 +230,7 @@ def _model_section(
 
     def saved(folder: Path) -> dict[str, Any]:
         from elasticdl.dialects.saved_spec import read_spec  # noqa: PLC0415
-        from elasticdl.engines.federated.init import MODEL_FOLDER  # noqa: PLC0415
+        from elasticdl.engines.federated.config.init import MODEL_FOLDER  # noqa: PLC0415
 
         zoo.copy_model(reference, zoo.open_zoo(reference.zoo), folder / MODEL_FOLDER)
         copy = folder / MODEL_FOLDER / reference.model_def
@@ -243,10 +246,10 @@ def _model_section(
 
 
 def _check_not_components(reference: ModelReference) -> None:
-    """Refuse a class of a session's components: nobody could deal their data out.
+    """Refuse a model builder of a training session: records cannot be distributed to its loader.
 
     Raises:
-        UsageError: It is one, or there is no such model.
+        UsageError: It is a model builder, or there is no such model.
         UserCodeError: Its file raised while it was imported.
     """
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
@@ -255,8 +258,8 @@ def _check_not_components(reference: ModelReference) -> None:
     if abstractions.matches(zoo.load(reference)):
         raise UsageError(
             f"--model_def={reference.model_def} is the model builder of a training session, whose "
-            "data loader reads a folder by itself: records cannot be dealt out to it. Name the "
-            "session's config and the parties' folders: --session_config=runs/NAME/config.yaml "
+            "data loader reads a folder itself, so its records cannot be split among parties. Name "
+            "the session's config and the parties' folders: --session_config=runs/NAME/config.yaml "
             '--data="FOLDERS/*"'
         )
 
@@ -271,31 +274,31 @@ def simulate(
     tracking: Tracking | None = None,
     reporter: Reporter | None = None,
 ) -> Outcome:
-    """Train with all parties on this machine, and leave a TrainedModel.
+    """Train with all parties on this machine, and publish a TrainedModel.
 
-    The same call goes on where an earlier one ended.
+    A repeated call resumes where the earlier one ended.
 
     Args:
-        config: The aggregator's config; those of the parties, `party*.yml`, lie beside it.
-        num_parties: Take so many of them, in the order of their names; None takes as many as the
-            config says there are.
-        num_rounds: Instead of what the config says.
-        output: Folder for the TrainedModel, instead of what the config says.
-        num_processes: How many processes answer for the parties, with one thread each. 1 is this
-            one, with all of its threads. More are forked from it, so nothing else should be going
-            on in its other threads; for PyTorch on CPUs only. None takes all cores where that is
-            so and there are as many parties.
-        tracking: Where people follow it.
-        reporter: Who tells people; None decides by the terminal.
+        config: The aggregator's config; the parties' configs, `party*.yml`, are beside it.
+        num_parties: Number of parties to use, in the order of their names; None uses the number in
+            the config.
+        num_rounds: Overrides the config.
+        output: Folder for the TrainedModel; overrides the config.
+        num_processes: Number of processes that run the parties, with one thread each. 1 means this
+            process, with all of its threads. More are forked from it, for PyTorch on CPUs only; its
+            other threads should be idle then. None uses all cores if that is possible and there are
+            at least as many parties.
+        tracking: The experiment tracking of the job.
+        reporter: Shows progress and notes to the user; None chooses one for the terminal.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    # Only now are they needed; what is imported here takes its time.
+    # Imported late, because these imports are slow and `--help` does not need them.
     from elasticdl.engines import progress  # noqa: PLC0415
-    from elasticdl.engines.federated import jobs  # noqa: PLC0415
-    from elasticdl.engines.federated import simulate as simulation  # noqa: PLC0415
-    from elasticdl.engines.federated.config import read_aggregator, read_party  # noqa: PLC0415
+    from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
+    from elasticdl.engines.federated.config.reading import read_aggregator, read_party  # noqa: PLC0415
+    from elasticdl.engines.federated.simulation import simulate as simulation  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
     aggregator = read_aggregator(config, is_simulated=True)
@@ -308,26 +311,26 @@ def simulate(
         reporter.note(f"warning: {warning}")
     job = jobs.job_of(aggregator, parties, num_rounds=num_rounds, output=output, tracking=tracking)
     if job.federation is not None:
-        # All that will ever be here are here.
+        # All parties are present from the start, so there is nothing to wait for.
         job = replace(job, federation=replace(job.federation, join_timeout_s=0.0))
     if num_processes is not None and num_processes < 1:
-        raise UsageError(f"num_processes={num_processes}: expected 1 at least, or None.")
+        raise UsageError(f"num_processes={num_processes}: expected at least 1, or None.")
     members = jobs.simulated(parties, aggregator)
     return simulation.train(job, reporter, members, num_processes=num_processes)
 
 
 def output_of(config: str, output: str | None = None, *, is_simulated: bool) -> str | None:
-    """Return the folder that a federation's aggregator writes to; None if nobody names it.
+    """Return the output folder of a federation's aggregator; None if it is not named.
 
     Args:
         config: The aggregator's config.
-        output: Instead of what the config says.
+        output: Overrides the config.
         is_simulated: Whether all parties are on this machine.
 
     Raises:
         ElasticDLError: The config cannot be read.
     """
-    from elasticdl.engines.federated.config import read_aggregator  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.config.reading import read_aggregator  # noqa: PLC0415 - not for `--help`
 
     where = output or read_aggregator(config, is_simulated=is_simulated).output
     return None if where is None else str(Path(where).expanduser().resolve())
@@ -342,27 +345,27 @@ def aggregator(
     reporter: Reporter | None = None,
     serves: bool = False,
 ) -> Outcome:
-    """Train with parties on machines of their own, and leave a TrainedModel.
+    """Train with parties on separate machines, and publish a TrainedModel.
 
-    Waits until all parties of the config are connected; as soon as there is a quorum, for the
-    others as long as in a round. The same call goes on after the last round of an earlier one.
-    Meanwhile it can be told something from another process: `status`, `evaluate`, `sync`, `save`,
+    It waits until all parties of the config are connected; from the quorum on, it waits for the
+    others only as long as a round would. A repeated call resumes after the last round of the
+    earlier one. While it runs, another process can call `status`, `evaluate`, `sync`, `save` and
     `stop`.
 
     Args:
-        config: The aggregator's config; it says where parties connect to.
-        num_rounds: Instead of what the config says.
-        output: Folder for the TrainedModel, instead of what the config says.
-        tracking: Where people follow it.
-        reporter: Who tells people; None decides by the terminal.
-        serves: Train whenever it is told by `train`, and return when it is told to `stop`.
+        config: The aggregator's config; it has the address that parties connect to.
+        num_rounds: Overrides the config.
+        output: Folder for the TrainedModel; overrides the config.
+        tracking: The experiment tracking of the job.
+        reporter: Shows progress and notes to the user; None chooses one for the terminal.
+        serves: Train at each call of `train`, and return after `stop`.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
     from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
-    from elasticdl.engines.federated import jobs  # noqa: PLC0415
-    from elasticdl.engines.federated.config import read_aggregator  # noqa: PLC0415
+    from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
+    from elasticdl.engines.federated.config.reading import read_aggregator  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
     read = read_aggregator(config)
@@ -375,8 +378,8 @@ def aggregator(
         )
     if read.local.learning_rate is not None:
         raise DefinitionError(
-            f"{read.file}: hyperparams.local: a learning rate cannot be told to parties elsewhere; "
-            "give it to the model in each party's config: model.params.learning_rate."
+            f"{read.file}: hyperparams.local: the learning rate cannot be sent to remote parties; "
+            "set it in each party's config: model.params.learning_rate."
         )
     job = jobs.job_of(read, [], num_rounds=num_rounds, output=output, tracking=tracking)
     outcome: Outcome = _deployment().aggregate(
@@ -391,18 +394,18 @@ def aggregator(
 
 
 def party(config: str, *, reporter: Reporter | None = None) -> None:
-    """Be a party of a federation until this process is told to end.
+    """Run a party of a federation until this process is stopped.
 
     Args:
-        config: The party's config; it says where the aggregator is.
-        reporter: Who tells people; None decides by the terminal.
+        config: The party's config; it has the aggregator's address.
+        reporter: Shows progress and notes to the user; None chooses one for the terminal.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
     from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
-    from elasticdl.engines.federated import jobs  # noqa: PLC0415
-    from elasticdl.engines.federated.config import read_party  # noqa: PLC0415
+    from elasticdl.engines.federated.config import jobs  # noqa: PLC0415
+    from elasticdl.engines.federated.config.reading import read_party  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
     read = read_party(config)
@@ -411,7 +414,7 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
     jobs.check_party(read, None)
     if read.aggregator is None:
         raise DefinitionError(
-            f"{read.file}: there is no section `aggregator` that says where it is. Add it, such as "
+            f"{read.file}: the section `aggregator` with its address is missing. Add it, such as "
             "`aggregator: {ip: 127.0.0.1, port: 5000}`."
         )
     member = jobs.member_of(read)
@@ -422,7 +425,7 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
         output=str(state),
         model=read.model.reference,
         validation_data=member.validation_data,
-        # How often parties are asked is the aggregator's.
+        # The aggregator determines the number of rounds.
         federation=Federation(num_rounds=0),
     )
     own = {} if member.open_source is None else {"open_source": member.open_source}
@@ -430,138 +433,146 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
 
 
 def status(config: str) -> AggregatorStatus | PartyStatus:
-    """Return how the aggregator or the party of a config stands; what is kept if it does not run.
+    """Return the status of an aggregator or a party; if it does not run, the saved status.
 
     Args:
-        config: An aggregator's or a party's. Here and in the functions below, the process runs on
-            this machine and is this user's: nothing of it can be told over a network. (Of an
-            aggregator that was started with `output`, name that folder.)
+        config: An aggregator's or a party's config. Here and in the functions below, the process
+            must run on this machine and belong to this user: it accepts no commands over a network.
+            (For an aggregator that was started with `output`, give that folder instead.)
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    telling = _telling()
-    found: AggregatorStatus | PartyStatus = telling.status_of(telling.place_of(config))
+    control_client = _control_client()
+    found: AggregatorStatus | PartyStatus = control_client.status_of(
+        control_client.address_of(config)
+    )
     return found
 
 
 def train(
     config: str, *, num_rounds: int | None = None, note: Callable[[str], None] | None = None
-) -> Trained:
-    """Have an aggregator that serves train, and wait for the end; leaves a TrainedModel.
+) -> TrainedRounds:
+    """Start a training at a serving aggregator, and wait for its end; it publishes a TrainedModel.
 
-    The first training has the rounds of the config; each further one goes on from the model that is
-    there for as many again. One that did not come to its end is finished first.
+    The first training has the number of rounds in the config. Each further one continues from the
+    current model for the same number of rounds. An unfinished training is completed first.
 
     Args:
-        config: The aggregator's.
-        num_rounds: So many more rounds instead.
-        note: Called with what is told meanwhile, a line each.
+        config: The aggregator's config.
+        num_rounds: Train this number of further rounds instead.
+        note: Called with each line of progress.
 
     Raises:
-        OutputBusyError: It is training already.
+        OutputBusyError: The aggregator is already training.
         UsageError: No aggregator is running, or it does not serve.
-        ElasticDLError: The training cannot go on; the aggregator stays.
+        ElasticDLError: The training failed; the aggregator keeps running.
     """
-    from elasticdl.engines.federated.status import Trained  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.control.status import TrainedRounds  # noqa: PLC0415 - not for `--help`
 
     if num_rounds is not None and num_rounds < 1:
-        raise UsageError(f"--num_rounds={num_rounds}: expected 1 at least.")
+        raise UsageError(f"--num_rounds={num_rounds}: expected at least 1.")
     options = {} if num_rounds is None else {"num_rounds": num_rounds}
-    telling = _telling()
-    return Trained(**telling.told(telling.place_of(config), "train", options, note))
+    control_client = _control_client()
+    return TrainedRounds(
+        **control_client.send(control_client.address_of(config), "train", options, note)
+    )
 
 
 def sync(config: str) -> Synced:
-    """Have all parties take the global model over.
+    """Have all parties adopt the global model.
 
     Args:
-        config: The aggregator's.
+        config: The aggregator's config.
 
     Raises:
         UsageError: No aggregator is running, or there is no global model yet.
-        TrainingError: No party has taken it over.
+        TrainingError: No party has adopted it.
     """
-    from elasticdl.engines.federated.status import Synced  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.control.status import Synced  # noqa: PLC0415 - not for `--help`
 
-    telling = _telling()
-    return Synced(**telling.told(telling.place_of(config), "sync"))
+    control_client = _control_client()
+    return Synced(**control_client.send(control_client.address_of(config), "sync"))
 
 
-def evaluate(config: str) -> Evaluation:
-    """Return what a model scores: the global one at all parties, or a party's own on its data.
+def evaluate(config: str) -> RoundEvaluation:
+    """Evaluate a model: the global one at all parties, or a party's own on its data.
 
     Args:
-        config: The aggregator's, or a party's: of that nothing leaves its process.
+        config: The aggregator's config, or a party's. A party's result is not sent to the
+            aggregator.
 
     Raises:
         UsageError: No process is running, or there is no model yet.
         DataError: The party has no validation data.
     """
-    from elasticdl.engines.federated.status import Evaluation  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.control.status import RoundEvaluation  # noqa: PLC0415 - not for `--help`
 
-    telling = _telling()
-    return Evaluation(**telling.told(telling.place_of(config), "eval"))
+    control_client = _control_client()
+    return RoundEvaluation(**control_client.send(control_client.address_of(config), "eval"))
 
 
 def save(config: str, *, output: str | None = None) -> Saved:
-    """Write a TrainedModel of the global model, or of a party's.
+    """Save the global model, or a party's model, as a TrainedModel.
 
     Args:
-        config: The aggregator's or a party's.
-        output: A new or empty folder, or one that was saved into before; None is `saved/round-N`
-            beside the process' own folder.
+        config: The aggregator's or a party's config.
+        output: A new or empty folder, or one with an earlier saved model; None means
+            `saved/round-N` beside the process's own folder.
 
     Raises:
         UsageError: No process is running, or there is no model yet.
-        OutputError: It cannot be written there.
+        OutputError: The model cannot be written there.
     """
-    from elasticdl.engines.federated.status import Saved  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.control.status import Saved  # noqa: PLC0415 - not for `--help`
 
     options = {}
     if output is not None:
-        # From here, not from where the process was started.
+        # Relative to this process's working directory, not to that of the running process.
         is_path = "://" not in check_output(output)
         options["output"] = str(Path(output).expanduser().resolve()) if is_path else output
-    telling = _telling()
-    return Saved(**telling.told(telling.place_of(config), "save", options))
+    control_client = _control_client()
+    return Saved(**control_client.send(control_client.address_of(config), "save", options))
 
 
 def stop(config: str) -> AggregatorStatus | PartyStatus:
-    """End an aggregator after the round it is in, or a party after what it is answering.
+    """Stop an aggregator after its current round, or a party after its current reply.
 
-    What was reached is kept, and the same command goes on. Returns when the process has ended, with
-    what is kept.
+    The progress is saved; run the same command to resume. This function returns after the process
+    has ended.
 
     Args:
-        config: The aggregator's or a party's.
+        config: The aggregator's or a party's config.
+
+    Returns:
+        The saved status.
 
     Raises:
         UsageError: No process is running.
-        OutputBusyError: It is still at something after a minute.
+        OutputBusyError: The process has not ended after a minute.
     """
-    telling = _telling()
-    place = telling.place_of(config)
-    telling.told(place, "stop")
-    telling.wait_until_ended(place)
-    found: AggregatorStatus | PartyStatus = place.kept()
+    control_client = _control_client()
+    address = control_client.address_of(config)
+    control_client.send(address, "stop")
+    control_client.wait_until_ended(address)
+    found: AggregatorStatus | PartyStatus = address.kept()
     return found
 
 
-def _telling() -> ModuleType:
-    # Only now is it needed; what it imports takes its time.
-    from elasticdl.engines.federated import telling  # noqa: PLC0415
+def _control_client() -> ModuleType:
+    # Imported late, because its imports are slow and `--help` does not need them.
+    from elasticdl.engines.federated.control import control_client  # noqa: PLC0415
 
-    return telling
+    return control_client
 
 
 def make_keys(folder: str, *, parties: Sequence[str], hosts: Sequence[str]) -> None:
-    """Make the certificates and keys of a federation.
+    """Create the certificates and keys of a federation.
 
     Args:
-        folder: Is made: `aggregator/` is carried to the aggregator's machine, `parties/NAME/` to
-            that of each party.
-        parties: Their names.
+        folder: Created; copy `aggregator/` to the aggregator's machine, and `parties/NAME/` to the
+            machine of each party.
+        parties: Names of the parties.
         hosts: Names and addresses by which parties reach the aggregator.
 
     Raises:
@@ -579,7 +590,7 @@ def _deployment() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name in {"flwr", "cryptography", "starlette", "uvicorn", "httpx"}:
             raise MissingExtraError(
-                error.name, "federated", "Federations on machines of their own"
+                error.name, "federated", "A federation on separate machines"
             ) from error
         raise
     return deployment
@@ -589,9 +600,8 @@ def _party_files(config: Path, num_parties: int) -> list[Path]:
     found = sorted(config.expanduser().parent.glob(_PARTY_FILES), key=_by_number)
     if len(found) < num_parties:
         raise UsageError(
-            f"{len(found)} configs of parties lie beside {config} ({_PARTY_FILES}); there are to "
-            f"be {num_parties}. Make them with `elasticdl federated init`, or take fewer: "
-            "--parties=N"
+            f"Found {len(found)} configs of parties next to {config} ({_PARTY_FILES}); expected "
+            f"{num_parties}. Create them with `elasticdl federated init`, or use fewer: --parties=N"
         )
     return found[:num_parties]
 

@@ -1,4 +1,4 @@
-"""One request to train, evaluate or predict, as a value.
+"""Job description: one request to train, evaluate or predict, as a value.
 
 The command line, Python and SQL all build the same `Job`; an engine is a function of a `Job`
 and a `ModelDefinition`. A `Job` is plain data: it can be printed (`--dry_run`), written into
@@ -18,28 +18,28 @@ from typing import Any, Literal
 Command = Literal["train", "evaluate", "predict"]
 PredictionFormat = Literal["recordio", "parquet", "csv"]
 BestMode = Literal["auto", "min", "max"]
-# Lowest first.
+# In ascending order.
 Priority = Literal["low", "high"]
 # Environment variables of the pods of a job on a cluster: the name of its RayJob, and its image.
 RAYJOB_VARIABLE, IMAGE_VARIABLE = "ELASTICDL_JOB", "ELASTICDL_IMAGE"
-# Environment variables of the head's pod: where in it the job page listens, and for which token.
+# Environment variables of the head's pod: the port of the job page in it, and the page's token.
 PAGE_PORT_VARIABLE, PAGE_TOKEN_VARIABLE = "ELASTICDL_PAGE_PORT", "ELASTICDL_PAGE_TOKEN"
 
 
 @dataclass(frozen=True)
 class ModelReference:
-    """Which model, in the user's words.
+    """Reference to a model, in the user's words.
 
     Attributes:
         zoo: A folder, or the URL of a git repository (`URL@commit`, `URL#subfolder`); None is
             the prebuilt zoo.
         model_def: Dotted name: file, then class or function.
-        dialect: Name of the dialect; None lets the file decide.
+        dialect: Name of the dialect; None infers it from the file.
         params: Values by name, as given with `--params`.
-        overrides: Contract function -> dotted name of what replaces it
-            (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`); of a session, key of the config
+        overrides: Contract function -> dotted name of its replacement
+            (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`); for a session, key of the config
             -> dotted name of a component.
-        config_file: Where params and overrides stand, for errors; None is the command line.
+        config_file: The file that has params and overrides, for errors; None is the command line.
     """
 
     zoo: str | None
@@ -52,24 +52,26 @@ class ModelReference:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How to train.
+    """Options of a training.
 
     Attributes:
         num_epochs: How often each record is used.
         minibatch_size: Examples in one step.
-        seed: Decides initial weights, order of records and dropout.
+        seed: Determines initial weights, order of records and dropout.
         shuffle: Whether the order of records changes each epoch.
-        max_steps: Stop after so many steps; 0 for no limit.
-        evaluation_steps: Evaluate each so many steps; 0 is once an epoch.
-        checkpoint_steps: Checkpoint each so many steps; 0 is by time, at most 1 % of it.
-        keep_checkpoint_max: How many checkpoints stay (2 at least), beside the best one.
+        max_steps: Stop after N steps; 0 means no limit.
+        evaluation_steps: Evaluate every N steps; 0 means once per epoch.
+        checkpoint_steps: Checkpoint every N steps; 0 means by time, with at most 1 % of it spent
+            on checkpoints.
+        keep_checkpoint_max: How many checkpoints are kept (at least 2), in addition to the best
+            one.
         deterministic: Whether the same job gives the same bits on the same machine.
-        global_batch_size: Examples in one update, summed up over steps and workers; a multiple
-            of `minibatch_size`. 0 makes an update of each step, whoever takes part in it.
-        best_metric: Which checkpoint is the best: by a metric of the validation (`val_loss`), or
-            of the training at an epoch's end (`loss`).
-        best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto` asks
-            the metric, then its name.
+        global_batch_size: Examples in one update, summed over steps and workers; a multiple of
+            `minibatch_size`. 0 makes each step an update, whichever workers take part in it.
+        best_metric: The metric that decides the best checkpoint: one of the validation
+            (`val_loss`), or of the training at an epoch's end (`loss`).
+        best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto`
+            decides by the metric, then by its name.
         restore_best_weights: The trained model is that of the best checkpoint, not the last.
     """
 
@@ -90,29 +92,29 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Workers:
-    """How many processes train, and how they are kept.
+    """How many worker processes train, and how failures are handled.
 
     Attributes:
-        min: Fewer than these do not train.
-        max: So many are kept up; one that dies is replaced.
-        spare: Further ones that stand ready, so that a replacement is there at once.
+        min: Training needs at least this many workers.
+        max: Number of workers to keep running; one that dies is replaced.
+        spare: Additional workers kept ready, so that a replacement is available at once.
         ray_address: A Ray cluster; None starts Ray on this machine.
-        give_up_after_s: The job fails when nobody has trained for so long.
-        heartbeat_timeout_s: A worker silent for so long is not waited for.
+        give_up_after_s: The job fails after this long without training.
+        heartbeat_timeout_s: The others stop waiting for a worker that is silent for this long.
         join_timeout_s: How long the others wait for a living worker that is late. If a step takes
-            longer, somebody is left out of each, by turns: the time counts from the first who
-            waits, and who was left out has waited a whole step.
-        batch_timeout_s: A worker that computes on one batch for so long is taken for hung and
-            replaced. This and the next are the least: a batch, or a sum over the workers, may take
-            ten times the slowest one seen so far.
-        sum_timeout_s: A sum over the workers that takes so long is tried again.
-        transfer_timeout_s: A state that is on its way to a worker that joins is given up when
-            nothing of it has arrived for so long.
+            longer, a worker is left out of each step, by turns: the time counts from the first
+            worker that waits, and a worker that was left out has waited a whole step.
+        batch_timeout_s: A worker that computes on one batch for this long is considered hung and
+            replaced. This timeout and the next one are minimums: a batch, or a sum over the
+            workers, may take ten times the slowest one seen so far.
+        sum_timeout_s: A sum over the workers that takes this long is tried again.
+        transfer_timeout_s: The transfer of the state to a joining worker is given up when nothing
+            has arrived for this long.
         priority: While a job of higher priority on the same cluster waits for workers, this one
-            makes do with its least.
-        skip_bad_records: The records of a batch that kills one worker after the other are left
-            out from then on; else the job ends with their names.
-        gpus: GPUs that each worker gets to itself.
+            shrinks to its minimum.
+        skip_bad_records: The records of a batch that kills one worker after another are left out
+            from then on; otherwise the job fails and lists them.
+        gpus: GPUs reserved for each worker.
     """
 
     min: int
@@ -132,16 +134,16 @@ class Workers:
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where people follow a training, beside its own log of events.
+    """How a training is tracked, in addition to its own log of events.
 
     Attributes:
         uri: An MLflow store: a server, a database, or a folder, which gets a SQLite database;
             None for no MLflow.
-        experiment: Name of the MLflow experiment; it is made if it is not there.
-        run_name: What the run is called; None is the name of the output.
+        experiment: Name of the MLflow experiment; it is created if it does not exist.
+        run_name: Name of the run; None is the name of the output.
         tensorboard: Whether curves for TensorBoard are written to `logs/` in the output.
-        tags: Tags of the run, besides those every run has.
-        params: Parameters of the run, besides those of the job, by name.
+        tags: Tags of the run, in addition to those every run has.
+        params: Parameters of the run by name, in addition to those of the job.
     """
 
     uri: str | None = None
@@ -154,11 +156,12 @@ class Tracking:
 
 @dataclass(frozen=True)
 class CentralPrivacy:
-    """How far one party can move a global model, and how much noise hides it.
+    """Central differential privacy: a bound on each party's influence, and noise to hide it.
 
     Attributes:
-        clipping_norm: The longest change of a party that counts in full; more than 0.
-        noise_multiplier: Standard deviation of the noise, in parts of a party's longest one.
+        clipping_norm: Largest norm of a party's update that counts in full; more than 0.
+        noise_multiplier: Standard deviation of the noise on the sum of the updates, as a multiple
+            of the clipping norm.
     """
 
     clipping_norm: float
@@ -167,19 +170,19 @@ class CentralPrivacy:
 
 @dataclass(frozen=True)
 class Federation:
-    """How parties that keep their data train one model.
+    """How parties train one model without sharing their data.
 
     Attributes:
-        num_rounds: How often the parties' models become one.
-        fusion: How they do: a name of `engines/federated/aggregation.py`.
-        fusion_params: Its settings by name.
-        num_parties: How many there are.
-        quorum: Share of them whose valid answers a round needs, more than 0 and at most 1.
+        num_rounds: Number of rounds.
+        fusion: Name of the strategy, from `engines/federated/strategies/fusions.py`.
+        fusion_params: Settings of the strategy, by name.
+        num_parties: Number of parties.
+        quorum: Share of the parties whose valid answers a round needs, more than 0 and at most 1.
         max_timeout_s: How long a round waits for answers; None waits for all.
-        join_timeout_s: How long a training waits for so many parties to be there.
+        join_timeout_s: How long a training waits until `num_parties` parties have joined.
         num_local_epochs: How often a party uses each of its records in a round.
-        termination_accuracy: The training ends when the global model is as accurate as this.
-        central_privacy: What keeps a party's update from showing in the model; None for nothing.
+        termination_accuracy: The training ends when the global model reaches this accuracy.
+        central_privacy: Keeps a party's update from showing in the model; None applies nothing.
     """
 
     num_rounds: int
@@ -196,21 +199,22 @@ class Federation:
 
 @dataclass(frozen=True)
 class Job:
-    """One request.
+    """One request to train, evaluate or predict.
 
     Attributes:
-        command: What is asked for.
+        command: The command.
         data: URI or glob of the records.
         output: Where the result goes.
-        model: Which model; None where `trained_model` says it.
-        trained_model: A TrainedModel's folder, for evaluate and predict.
+        model: Reference to the model; None where it is given by `trained_model`.
+        trained_model: Folder of a TrainedModel, for evaluate and predict.
         validation_data: Records to evaluate on while training.
-        training: How to train.
-        prediction_format: What part files of predictions are.
-        workers: How many processes train; None trains in this one.
-        tracking: Where people follow it; None for nowhere.
-        report: Folder for a report on each record that is evaluated; None makes none.
-        federation: Who trains together without showing each other data; None is one owner.
+        training: Options of the training.
+        prediction_format: File format of the predictions.
+        workers: Worker processes that train; None trains in this process.
+        tracking: How the training is tracked; None for not at all.
+        report: Folder for a report on each record that is evaluated; None writes none.
+        federation: How parties train together without sharing their data; None is one owner.
+        engine: Name of a plugin that trains, see `elasticdl.plugins`; None is an engine of ours.
     """
 
     command: Command
@@ -225,18 +229,19 @@ class Job:
     tracking: Tracking | None = None
     report: str | None = None
     federation: Federation | None = None
+    engine: str | None = None
 
     @property
     def id(self) -> str:
-        """A short name: equal for runs of one job into one output, and for nothing else."""
+        """A short name: the same for all runs of one job into one output, else different."""
         text = json.dumps([self.identity(), self.output], sort_keys=True)
         return f"{self.command}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_json(self) -> str:
         """Return the job as JSON with sorted keys, so that equal jobs are equal texts.
 
-        It is printed, and lies in outputs that people share: a password in the address of a
-        tracking server is not in it.
+        The result is printed, and stored in outputs that people share: a password in the address
+        of a tracking server is masked.
         """
         values = dataclasses.asdict(self)
         if self.tracking is not None and self.tracking.uri is not None:
@@ -245,31 +250,30 @@ class Job:
 
     @staticmethod
     def from_json(text: str) -> Job:
-        """Return the job `to_json` wrote."""
+        """Return the job that `to_json` wrote."""
         values = json.loads(text)
         if values["model"] is not None:
             values["model"] = ModelReference(**values["model"])
         values["training"] = TrainingOptions(**values["training"])
         if values["workers"] is not None:
             values["workers"] = Workers(**values["workers"])
-        # Jobs of the time before it have none.
-        if values.get("tracking") is not None:
+        if values["tracking"] is not None:
             values["tracking"] = Tracking(**values["tracking"])
-        if values.get("federation") is not None:
-            privacy = values["federation"].get("central_privacy")
+        if values["federation"] is not None:
+            privacy = values["federation"]["central_privacy"]
             if privacy is not None:
                 values["federation"]["central_privacy"] = CentralPrivacy(**privacy)
             values["federation"] = Federation(**values["federation"])
         return Job(**values)
 
     def identity(self) -> dict[str, Any]:
-        """Return what two runs must share to be runs of one job.
+        """Return the values that two runs must share to be runs of one job.
 
-        How long to train, how often to look, on how many workers and who is told may change
-        between them: a job can be resumed with more epochs, and on more machines.
+        Duration, intervals, number of workers, engine and tracking may differ between them: a job
+        can be resumed with more epochs, and on more machines.
         """
         values = dataclasses.asdict(self)
-        del values["output"], values["workers"], values["tracking"]
+        del values["output"], values["workers"], values["tracking"], values["engine"]
         for free in (
             "num_epochs",
             "max_steps",
@@ -278,20 +282,14 @@ class Job:
             "keep_checkpoint_max",
         ):
             del values["training"][free]
-        if values["federation"] is None:
-            # Jobs of the time before it have none, and are the same jobs.
-            del values["federation"]
-        else:
+        if values["federation"] is not None:
             for free in ("num_rounds", "max_timeout_s", "join_timeout_s"):
                 del values["federation"][free]
-            if values["federation"]["central_privacy"] is None:
-                # As above.
-                del values["federation"]["central_privacy"]
         return values
 
 
 def without_password(uri: str) -> str:
-    """Return an address, or a text with addresses in it, as it may be shown.
+    """Mask the secrets in an address, or in a text with addresses, so that it may be shown.
 
     Example:
         >>> without_password("postgresql://me:secret@host/runs")
@@ -303,7 +301,7 @@ def without_password(uri: str) -> str:
         >>> without_password("No answer from http://me:secret@host:5000/api: refused")
         'No answer from http://***@host:5000/api: refused'
     """
-    # Of a web address the name may be the secret: a token has no password.
+    # In a web address the user name may be the secret: a token has no password.
     shown = re.sub(r"(https?://)[^/?#\s]*@", r"\1***@", uri)
     shown = re.sub(r"(\b[\w+.-]+://[^/?#:@\s]*:)[^/?#\s]*@", r"\1***@", shown)
     return re.sub(r"(?i)([?&][^=&\s]*(?:password|token|secret)[^=&\s]*=)[^&\s]*", r"\1***", shown)

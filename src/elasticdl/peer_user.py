@@ -1,7 +1,7 @@
-"""Whose process is at the other end of a connection within this machine.
+"""Identifies the user at the other end of a connection within this machine.
 
-Every user of a machine can connect to its loopback address. The kernel lists which user has opened
-each connection (`/proc/net/tcp`), so a server can serve one user without a secret.
+Every user of a machine can connect to its loopback address. The kernel lists which user opened
+each connection (`/proc/net/tcp`), so a server can serve a single user without a secret.
 
 Only on Linux.
 """
@@ -17,18 +17,18 @@ _LOCAL, _REMOTE, _USER = 1, 2, 7
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Return whose process has opened a TCP connection within this machine.
+    """Return the user whose process opened a TCP connection within this machine.
 
     Args:
         client: Address and port of the end that connected.
-        server: Those of the other end.
+        server: Address and port of the other end.
 
     Returns:
-        The number of the user; None if there is no such connection.
+        The ID of the user; None if there is no such connection.
     """
     ends = {(_kernels(*client, mapped), _kernels(*server, mapped)) for mapped in (False, True)}
     for file in _LISTS:
-        # A machine may do without IPv6.
+        # A machine may have no IPv6.
         lines = file.read_text().splitlines()[1:] if file.exists() else []
         for line in lines:
             fields = line.split()
@@ -38,7 +38,7 @@ def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
 
 
 def _kernels(host: str, port: int, mapped: bool) -> str:
-    """Return an address and a port as the kernel writes them."""
+    """Return an address and a port in the kernel's format."""
     address = ipaddress.ip_address(host)
     if mapped and address.version == 4:  # noqa: PLR2004 - of the Internet Protocol
         address = ipaddress.ip_address(f"::ffff:{host}")

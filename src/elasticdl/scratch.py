@@ -1,12 +1,13 @@
-"""Folders in the machine's temporary directory, which the next run removes if this one is killed.
+"""Scratch folders in the machine's temporary directory; the next run removes them after a kill.
 
     edl-XXXXXXXX/alive     locked (`flock`) by its process, and by those forked from it
 
-The kernel drops the lock with the last of them, however it ends; so a folder whose lock is free
-belongs to nobody. It is removed when a process of the same user makes one beside it. A folder of
-another user, one whose lock is held, and one that holds another whose lock is held, stay.
+The kernel drops the lock when the last of these processes ends, in whatever way; so a folder whose
+lock is free is unused. It is removed when a process of the same user creates one beside it. Not
+removed are folders of another user, folders whose lock is held, and folders that contain another
+folder whose lock is held.
 
-Callers: whatever needs a temporary folder that outlives a block of code, or holds sockets.
+Callers: all code that needs a temporary folder that outlives a block of code, or contains sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import threading
 from pathlib import Path
 
 _ALIVE = "alive"
-# More than a file system keeps beside its blocks.
+# More than a file system stores outside of its blocks.
 _PROBE_BYTES = 2**16
 # The second one is a fork server's, on machines of a cluster.
 _OURS = ("edl-*", "elasticdl-*")
@@ -42,12 +43,12 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def folder() -> Path:
-    """Return this process' own folder, made at the first call and removed when it exits.
+    """Return the folder of this process, created at the first call and removed when it exits.
 
     A forked child uses its parent's.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     global _folder
     with _lock:
@@ -65,7 +66,7 @@ def _remove(made: Path, maker: int) -> None:
 def _remove_tree(folder: Path) -> None:
     """Remove a folder; one that cannot be removed keeps its mark, so that the next run finds it.
 
-    Another thread may write into it meanwhile, and this process may be killed before it is done.
+    Meanwhile another thread may write into it, and this process may be killed before it is done.
     """
     with contextlib.suppress(OSError):
         for child in folder.iterdir():
@@ -85,16 +86,16 @@ def _remove_tree(folder: Path) -> None:
 
 
 class TemporaryFolder:
-    """A new folder with a short path; `with` yields it, and it is gone afterwards.
+    """A new folder with a short path; `with` yields it and removes it afterwards.
 
     Attributes:
-        path: Where it is.
+        path: Path of the folder.
 
     Args:
-        parent: Where to make it; None is the machine's temporary directory.
+        parent: Folder to create it in; None is the machine's temporary directory.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
 
     def __init__(self, parent: str | None = None) -> None:
@@ -107,7 +108,7 @@ class TemporaryFolder:
         self.cleanup()
 
     def cleanup(self) -> None:
-        """Remove it; doing it twice does no harm."""
+        """Remove the folder; calling it twice is harmless."""
         if self._descriptor >= 0:
             _remove_tree(self.path)
             os.close(self._descriptor)
@@ -134,11 +135,11 @@ def has_room(folder: Path) -> bool:
 
 
 def no_room(folder: Path, where: str = "") -> str:
-    """Return what an error says where `has_room` is false.
+    """Return the error message to use if `has_room` is false.
 
     Args:
-        folder: Of the temporary files.
-        where: Which machine it is on, if that is not clear.
+        folder: Folder of the temporary files.
+        where: The machine it is on, if that is not clear.
     """
     disk = folder
     while disk != disk.parent and disk.parent.stat().st_dev == disk.stat().st_dev:
@@ -150,7 +151,7 @@ def no_room(folder: Path, where: str = "") -> str:
 
 
 def own(folder: Path) -> int:
-    """Mark a folder as this process' and of those that are forked from it.
+    """Mark a folder as used by this process and by those that are forked from it.
 
     Returns:
         A descriptor; the mark lasts as long as it is open in one of them.
@@ -158,10 +159,10 @@ def own(folder: Path) -> int:
     Raises:
         OSError: The folder cannot be written.
     """
-    # Locked before it has its name: a lock that is free says that its process is dead.
+    # Locked before it gets its final name: a free lock means that its process is dead.
     aside = folder / f".{_ALIVE}-{os.getpid()}"
     descriptor = os.open(aside, os.O_CREAT | os.O_RDWR, 0o600)
-    # Where there are no locks, nobody can take one either, so the folder is never removed.
+    # Without support for locks, no process can take one, so the folder is never removed.
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     aside.replace(folder / _ALIVE)
@@ -169,10 +170,10 @@ def own(folder: Path) -> int:
 
 
 def remove_leftovers(parent: Path | None = None) -> None:
-    """Remove folders of this user's processes that were killed; what cannot be removed stays.
+    """Remove folders of this user's killed processes; folders that cannot be removed stay.
 
     Args:
-        parent: Where they are; None is the machine's temporary directory.
+        parent: Folder that contains them; None is the machine's temporary directory.
     """
     parent = parent or Path(tempfile.gettempdir())
     for pattern in _OURS:
@@ -183,7 +184,7 @@ def remove_leftovers(parent: Path | None = None) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Return whether a folder is one of this user's dead processes."""
+    """Return whether a folder belongs to a dead process of this user."""
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         return False

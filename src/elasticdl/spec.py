@@ -1,6 +1,6 @@
-"""The class users derive a spec from: `from elasticdl import ElasticDLSpec`.
+"""Base class of users' specs: `from elasticdl import ElasticDLSpec`.
 
-How such a class is read is said in `dialects/elasticdl_spec.py`; here is only what a user sees.
+`dialects/elasticdl_spec.py` reads such a class; this module has only the part that users see.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from elasticdl.definition import Mode
 
 
 class ElasticDLSpec:
-    """Says how to create a model and everything training it needs; users derive from it.
+    """Base class of a spec: how to create a model and everything that its training needs.
 
-    A subclass that lacks an abstract method is refused when it is used, naming all it lacks. Not
-    an `ABC`: what a flag supplies (`--loss=...`) need not be in the class.
+    A subclass that lacks abstract methods is refused when it is used, with an error that names all
+    of them. This is not an `ABC`: a function supplied by a flag (`--loss=...`) need not be in the
+    class.
 
     Args:
-        context: What ElasticDL tells: `worker_id`, `world_size`, `job_id` and `mode`. A subclass
-            that takes params adds them, or `**kwargs`, to its constructor.
+        context: Information from ElasticDL: `worker_id`, `world_size`, `job_id` and `mode`. A
+            subclass that takes params adds them, or `**kwargs`, to its constructor.
 
     Example:
         >>> class Mine(ElasticDLSpec):
@@ -34,7 +35,7 @@ class ElasticDLSpec:
 
     @abstractmethod
     def create_model(self) -> Any:
-        """Return the Keras model, made with the functional API or as a subclass."""
+        """Return the Keras model, built with the functional API or as a subclass."""
 
     @abstractmethod
     def create_optimizer(self, lr: float = 0.1) -> Any:
@@ -51,17 +52,17 @@ class ElasticDLSpec:
         labels: Any = None,
         predictions: Any = None,
     ) -> Mapping[str, Any]:
-        """Return the values of a batch by name; nothing, unless a subclass says more.
+        """Return the values of a batch by name; none, unless a subclass overrides this.
 
         Args:
             mode: Training or evaluation.
             outputs: The model's outputs.
-            labels: As `create_dataset` gave them.
-            predictions: The outputs again, under the name some specs use.
+            labels: As `create_dataset` returned them.
+            predictions: The outputs again, under the name that some specs use.
         """
         del mode, outputs, labels, predictions
         return {}
 
     @abstractmethod
     def create_dataset(self, dataset: Any, mode: Mode) -> Any:
-        """Return a `tf.data.Dataset` of examples, made of one of serialized records."""
+        """Return a `tf.data.Dataset` of examples, given a dataset of serialized records."""

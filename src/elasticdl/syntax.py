@@ -1,9 +1,9 @@
-"""Python source as a tree, in one thread at a time.
+"""Parsing of Python source, in one thread at a time.
 
 CPython 3.11 and 3.12 keep the depth of the tree that they build in one counter for all threads.
-Where another thread builds a tree meanwhile (a finalizer that the garbage collector calls lets it
-run), both fail with "SystemError: AST constructor recursion depth mismatch"
-(https://github.com/python/cpython/issues/106905). So whatever of ours parses does it here.
+If another thread builds a tree at the same time (a finalizer that the garbage collector calls lets
+it run), both fail with "SystemError: AST constructor recursion depth mismatch"
+(https://github.com/python/cpython/issues/106905). So all our code parses through this module.
 
 Callers: `dialects/source_lines.py`, `sessions/checks/names.py`, `sql/check.py`, `zoo/catalogue.py`,
 `zoo/params.py`.
@@ -15,7 +15,7 @@ import ast
 import threading
 from typing import Any
 
-# The collector may run code that parses while this thread does.
+# Reentrant, because the collector may run code that parses while this thread does.
 _LOCK = threading.RLock()
 
 
@@ -24,7 +24,7 @@ def parse(source: str | bytes) -> ast.Module:
 
     Raises:
         SyntaxError: It is not Python.
-        ValueError: It holds a null byte, or nests too deeply.
+        ValueError: It contains a null byte, or nests too deeply.
     """
     with _LOCK:
         return ast.parse(source)
@@ -41,7 +41,7 @@ def literal_eval(source: str) -> Any:
 
     Raises:
         SyntaxError: It is not Python.
-        ValueError: It is no literal.
+        ValueError: It is not a literal.
     """
     with _LOCK:
         return ast.literal_eval(source)

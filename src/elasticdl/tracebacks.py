@@ -1,13 +1,14 @@
-"""What an exception of the user's code says in an error message: their own lines, plain words.
+"""Exceptions of users' code in error messages: the users' own lines, in plain words.
 
     the innermost line of the user's own code   -> the `file:line` a message begins with
     their frames and the exception's own text   -> the indented part of a message
 
 Frames of this package, of Python and of installed libraries are left out. TensorFlow raises far
-away from the line that is wrong, and writes where that line was into its text: it is taken from
-there. Its names of nodes, devices and internal functions say nothing to a person.
+away from the line that is wrong, and writes that line's position into its text, from which it is
+extracted. Its names of nodes, devices and internal functions are removed, because they mean nothing
+to users.
 
-Callers: whatever calls code of the user's, through `errors.py`.
+Callers: all code that calls a user's code, through `errors.py`.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# This package, and the one beside it.
+# This package, and the one installed beside it.
 _OURS = tuple(
     str(Path(__file__).resolve().parent.with_name(name)) + os.sep
     for name in ("elasticdl", "abstractions")
 )
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = ("site-packages", "dist-packages", "__autograph_generated_file")
-# As TensorFlow writes them, for a step that was compiled and for a pipeline's function.
+# In TensorFlow's format, for a compiled step and for a pipeline's function.
 _WRITTEN_FRAME = re.compile(
     r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE
 )
-# An exception may have a whole table in its text, and every event and message would have it too.
+# An exception's text may contain a whole table, which every event and message would repeat.
 _MAX_TEXT = 20_000
 _COMPILED = ("Graph execution error:", "in user code:")
 _OF_TENSORFLOW = ("{{", "[Op:", "root error(s) found", "\x1b[")
@@ -44,7 +45,7 @@ _HEADINGS = re.compile(
 _NOT_FOR_PEOPLE: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(pattern), by)
     for pattern, by in (
-        # Colours of a terminal.
+        # Terminal colours.
         (r"\x1b\[[0-9;]*m", ""),
         (r" for '\{\{node [^}]*\}\}[^']*'", ""),
         # Names of nodes, of internal functions and of operations.
@@ -52,12 +53,12 @@ _NOT_FOR_PEOPLE: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
         (r"\{\{(?:function_node|node) [^}]*\}\}\s*", ""),
         (r"\s*\[Op:\w+\](?: name:[ \t]*\S*)?", ""),
         (r" ?\((?:[\w.]+/)*[\w.]+:\d+\)", ""),
-        # Of several errors, which have one cause, the first is enough.
+        # Several errors have one cause; the first is enough.
         (r"\d+ root error\(s\) found\.\s*", ""),
         (r"(?s)\n\s*\(1\) [A-Z_]+:.*", ""),
         (r"(?m)^\s*\(0\)\s+[A-Z_]+:\s*", ""),
         (r"\s*\d+ (?:successful operations|derived errors ignored)\.", ""),
-        # Where in a pipeline, in names of TensorFlow's classes.
+        # Position in a pipeline, in names of TensorFlow's classes.
         (
             r"Error in user-defined function passed to (?:Parallel)?(\w+?)Dataset\S* [\w ]+: \S+: ",
             lambda match: f"in the function given to {match[1].lower()}(): ",
@@ -73,49 +74,49 @@ def shown_path(path: str | Path) -> str:
 
 
 def raised_at(error: BaseException, otherwise: object) -> str:
-    """Return `file:line` of the innermost line of the user's code that an exception came through.
+    """Return `file:line` of the innermost line of the user's code that an exception passed through.
 
     Args:
-        error: What was raised.
-        otherwise: What to return if it came through none: where the user's function is.
+        error: The exception.
+        otherwise: Returned if it passed through none: the location of the user's function.
     """
     frames = _users_frames(error)
     return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else str(otherwise)
 
 
 def running_at(thread: int) -> tuple[str, str] | None:
-    """Return the user's function that a thread is in, and `file:line` of where it is.
+    """Return the user's function that a thread is in, and `file:line` of its current position.
 
     Args:
-        thread: As `threading.get_ident` names it.
+        thread: Identifier of the thread, from `threading.get_ident`.
 
     Returns:
-        The outermost function of theirs, which we called, and the innermost line of theirs; None
-        if the thread is in none.
+        The outermost function of the user, which we called, and the innermost line of the user's
+        code; None if the thread runs no code of the user.
     """
-    # It may be that thread's own frame: no other way tells what another thread does.
+    # A private function: there is no other way to find out what another thread does.
     frame = sys._current_frames().get(thread)  # noqa: SLF001
-    frames = [each for each in traceback.extract_stack(frame) if _is_of_the_user(each.filename)]
+    frames = [each for each in traceback.extract_stack(frame) if is_of_the_user(each.filename)]
     if frame is None or not frames:
         return None
     return frames[0].name, f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}"
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the error with the frames of the user's own code only.
+    """Return the error with only the frames of the user's own code.
 
-    Frames of this package and of installed libraries are left out; a person looking for the
-    line to change does not want to read them.
+    Frames of this package and of installed libraries are left out; they do not help to find the
+    line to change.
     """
     text = plain(error)
-    # Else Python's own way: a mistake of syntax has a place, and notes may have been added.
+    # Otherwise Python's own format: a syntax error has a position, and notes may have been added.
     own = traceback.format_exception_only(error)
     last = own if text == _text(error) else [f"{type(error).__name__}: {text}"]
     return "".join([*traceback.format_list(_users_frames(error)), *last]).rstrip()
 
 
 def plain(error: BaseException | str) -> str:
-    """Return what an exception says without what only TensorFlow's developers can read.
+    """Return an exception's text without the parts that only TensorFlow's developers understand.
 
     Example:
         >>> plain("{{function_node f}} Input has 8 values, not 12 [Op:Reshape] name: ")
@@ -126,7 +127,7 @@ def plain(error: BaseException | str) -> str:
     if not is_compiled and not any(sign in text for sign in _OF_TENSORFLOW):
         return text
     if is_compiled:
-        # A traceback comes first, then what failed.
+        # A traceback comes first, then the failure.
         *_, after = _WRITTEN_FRAME.split(text)[-1:]
         lines = after.splitlines()[after is not text :]
         if after is not text and lines and lines[0].startswith(" "):
@@ -140,9 +141,9 @@ def plain(error: BaseException | str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the one line of what an exception says that says most.
+    """Return the most informative line of an exception's text.
 
-    Keras puts a headline before what a layer raised.
+    Keras puts a headline before the text of an exception that a layer raised.
     """
     lines = [line.strip() for line in plain(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
@@ -151,7 +152,7 @@ def reason(error: Exception) -> str:
 
 
 def _text(error: BaseException | str) -> str:
-    """Return what an exception says, cut off where nobody would read on."""
+    """Return an exception's text, cut off if it is too long to read."""
     try:
         text = str(error)
     except (Exception, SystemExit):  # noqa: BLE001 - a class of the user's may raise anything here, too
@@ -170,12 +171,13 @@ def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
             for found in _WRITTEN_FRAME.finditer(text)
         ]
         ours = [i for i, frame in enumerate(written) if frame.filename.startswith(_OURS)]
-        # What stands before is what called us: the user's script, or the command.
+        # The earlier frames called us: the user's script, or the command.
         frames += written[ours[0] :] if ours else written
-    return [frame for frame in frames if _is_of_the_user(frame.filename)]
+    return [frame for frame in frames if is_of_the_user(frame.filename)]
 
 
-def _is_of_the_user(file: str) -> bool:
+def is_of_the_user(file: str) -> bool:
+    """Return whether a file of code belongs to the user, not to us, Python or a library."""
     return not (
         file.startswith((*_OURS, _PYTHON, "<frozen")) or any(name in file for name in _INSTALLED)
     )

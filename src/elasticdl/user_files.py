@@ -1,13 +1,13 @@
-"""Opens files that a user names, and refuses what only looks like a file.
+"""Opens files that a user names, and rejects those that only look like a file.
 
-A named pipe that has no writer blocks whoever opens it, a device such as `/dev/zero` never ends,
-and both pass for a file until they are read. So every file that a user names is opened here, or is
-checked here before a library opens it.
+Opening a named pipe without a writer blocks, a device such as `/dev/zero` never ends, and both pass
+for a file until they are read. So every file that a user names is opened here, or checked here
+before a library opens it.
 
 The errors are `OSError`s whose `strerror` is a sentence for the user: the callers already turn
 those into the error that fits (a wrong flag, a wrong model file, unusable data).
 
-Callers: whatever opens a file by a path of the user's.
+Callers: all code that opens a file by a user's path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_TEXT_BYTES = 64 * 2**20
-"""Of a file that is read whole as text: a config, a spec, a model's code."""
+"""Largest file that is read whole as text: a config, a spec, a model's code."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def special_kind(path: Path | str) -> str | None:
-    """Return what a path is that is neither a regular file nor missing; links are followed.
+    """Return the kind of a path that is neither a regular file nor missing; follows links.
 
     Example:
         >>> special_kind("/dev/zero"), special_kind("/")
@@ -44,10 +44,10 @@ def special_kind(path: Path | str) -> str | None:
 
 
 def check_regular(path: Path | str) -> None:
-    """Refuse what is there and is no regular file.
+    """Raise if a path exists but is not a regular file.
 
     Raises:
-        OSError: It is a folder, a pipe, a socket or a device; `strerror` says so. Or its status
+        OSError: It is a folder, a pipe, a socket or a device; `strerror` says which. Or its status
             cannot be read: it does not exist, or a folder above it is closed to this user.
     """
     _check(Path(path).stat().st_mode, path)
@@ -57,11 +57,11 @@ def open_regular(path: Path | str) -> BinaryIO:
     """Open a regular file for reading; never blocks.
 
     Raises:
-        OSError: It is not there, may not be read, or is no regular file.
+        OSError: It does not exist, may not be read, or is not a regular file.
     """
-    # Before opening: that alone does something to some devices, and fails for a socket.
+    # Before opening: opening alone has an effect on some devices, and fails for a socket.
     check_regular(path)
-    # A pipe that has taken the file's place meanwhile does not block; it is refused as well.
+    # A pipe that has replaced the file in the meantime does not block; it is rejected as well.
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller's
     try:
         _check(os.fstat(file.fileno()).st_mode, path)
@@ -80,18 +80,18 @@ def read_bytes(path: Path | str, most_bytes: int | None = None) -> bytes:
 
     Args:
         path: The file.
-        most_bytes: The largest that is read; None for no bound.
+        most_bytes: Largest size that is read; None for no limit.
 
     Raises:
-        OSError: It is not there, may not be read, is no regular file, or is too large.
+        OSError: It does not exist, may not be read, is not a regular file, or is too large.
     """
     with open_regular(path) as file:
-        # A file of /proc has a size of 0 and content, so the size alone is no bound.
+        # A file of /proc has a size of 0 but some content, so checking the size is not enough.
         data = file.read(-1 if most_bytes is None else most_bytes + 1)
         if most_bytes is not None and len(data) > most_bytes:
             raise OSError(
                 errno.EFBIG,
-                f"it has more than {most_bytes:,} bytes, and a text of a few is expected",
+                f"it has more than {most_bytes:,} bytes; expected a short text",
                 str(path),
             )
         return data
@@ -101,14 +101,14 @@ def read_text(path: Path | str) -> str:
     """Return the content of a text file in UTF-8.
 
     Raises:
-        OSError: As `read_bytes`, with `MAX_TEXT_BYTES` as the bound.
+        OSError: As `read_bytes`, with `MAX_TEXT_BYTES` as the limit.
         UnicodeDecodeError: It is not UTF-8.
     """
     return read_bytes(path, MAX_TEXT_BYTES).decode("utf-8")
 
 
 def _kind(mode: int) -> str | None:
-    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _check(mode: int, path: Path | str) -> None:
@@ -116,10 +116,10 @@ def _check(mode: int, path: Path | str) -> None:
     if kind is None:
         return
     if kind == "a folder":
-        raise IsADirectoryError(errno.EISDIR, "it is a folder, and a file is expected", str(path))
+        raise IsADirectoryError(errno.EISDIR, "it is a folder; expected a file", str(path))
     raise OSError(
         errno.EINVAL,
-        f"it is {kind}, and a regular file is expected, because it is read more than once; write "
-        "the content into a file and name that",
+        f"it is {kind}; expected a regular file, because it is read more than once. Write the "
+        "content to a file and name that",
         str(path),
     )

@@ -18,6 +18,7 @@ import numpy as np  # noqa: E402
 
 from elasticdl.artifacts import lease  # noqa: E402
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore  # noqa: E402
+from elasticdl.artifacts.claim import claim  # noqa: E402
 from elasticdl.artifacts.folder import OutputFolder  # noqa: E402
 from elasticdl.errors import OutputBusyError, OutputLostError  # noqa: E402
 from elasticdl.job import Job, ModelReference  # noqa: E402
@@ -40,14 +41,14 @@ def main() -> None:
         command, *arguments = line.split()
         try:
             if command == "claim":
-                claim = folder.claim(JOB)
-                print("held", claim.generation, flush=True)
+                held = claim(folder, JOB)
+                print("held", held.generation, flush=True)
             elif command == "save":
                 state = {"host": np.frombuffer(HOST.encode(), np.uint8)}
                 store.save(Checkpoint(int(arguments[0]), state, {"host": HOST}))
                 print("saved", flush=True)
             elif command == "release":
-                claim.release()
+                held.release()
                 print("released", flush=True)
         except OutputBusyError as error:
             print("busy", error, flush=True)

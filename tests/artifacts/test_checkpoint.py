@@ -98,7 +98,9 @@ def test_numpy_values_in_metadata_come_back_as_numbers_and_lists(folder) -> None
 
 
 def test_metadata_that_is_no_json_is_refused_and_writes_nothing(folder) -> None:
-    with pytest.raises(OutputError, match="step 1 holds something .* callback remembers"):
+    with pytest.raises(
+        OutputError, match="step 1 contains a value that JSON cannot .* state of a callback"
+    ):
         CheckpointStore(folder).save(at(1, model=object()))
 
     assert folder.list("checkpoints") == []
@@ -116,7 +118,7 @@ def test_a_full_disk_is_told_and_keeps_what_was_there(local_folder, limited_room
     store = saved(local_folder, 1)
     large = Checkpoint(2, {"w": np.zeros(1000)}, {})
 
-    with pytest.raises(OutputError, match=r"step-0000000002: there is no room left.*--output"):
+    with pytest.raises(OutputError, match=r"step-0000000002: no space left.*--output"):
         store.save(large)
 
     assert local_folder.list("checkpoints") == ["step-0000000001"]

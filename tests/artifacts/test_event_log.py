@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from elasticdl.artifacts.event_log import EVENTS_FILE, open_event_log
-from elasticdl.events import JobFinished, parse_events
+from elasticdl.event_file import parse_events
+from elasticdl.events import JobFinished
 
 
 def steps_in(folder) -> list[int]:

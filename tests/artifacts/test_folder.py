@@ -141,9 +141,9 @@ def test_reading_what_is_not_there_names_it(folder) -> None:
 
 @pytest.mark.parametrize("name", ["../other", "/etc/passwd", "a/../../b", "a\\b", "a\0b"])
 def test_names_do_not_leave_the_folder(folder, name) -> None:
-    with pytest.raises(OutputError, match="not a name inside"):
+    with pytest.raises(OutputError, match="not a valid name inside"):
         folder.write_bytes(name, b"")
-    with pytest.raises(OutputError, match="not a name inside"):
+    with pytest.raises(OutputError, match="not a valid name inside"):
         folder.read_bytes(name)
 
 
@@ -160,7 +160,7 @@ def test_a_full_disk_is_an_output_error_and_keeps_what_was_there(
 ) -> None:
     local_folder.write_bytes("a", b"old")
 
-    with pytest.raises(OutputError, match=r"(?s)output/a: there is no room left.*--output"):
+    with pytest.raises(OutputError, match=r"(?s)output/a: no space left.*--output"):
         local_folder.write_bytes("a", b"x" * 2000)
 
     assert local_folder.read_bytes("a") == b"old"
@@ -168,19 +168,22 @@ def test_a_full_disk_is_an_output_error_and_keeps_what_was_there(
 
 
 def test_an_output_that_may_not_be_written_is_an_output_error(unwritable) -> None:
-    with pytest.raises(OutputError, match=r"new/a: may not be written .*--output"):
+    with pytest.raises(OutputError, match=r"new/a: permission denied to write .*--output"):
         OutputFolder(unwritable / "new").write_bytes("a", b"")
 
 
 def test_an_output_that_may_not_be_read_says_so() -> None:
-    with as_nobody(0o000) as path, pytest.raises(OutputError, match="may not be read .*to read it"):
+    with (
+        as_nobody(0o000) as path,
+        pytest.raises(OutputError, match="permission denied to read .*to read it"),
+    ):
         OutputFolder(path).list()
 
 
 def test_a_file_where_the_folder_should_be_is_an_output_error(tmp_path) -> None:
     (tmp_path / "output").write_bytes(b"")
 
-    with pytest.raises(OutputError, match="a file stands where a folder is needed"):
+    with pytest.raises(OutputError, match="found a file where a folder is needed"):
         OutputFolder(tmp_path / "output").write_bytes("a", b"")
 
 
@@ -287,7 +290,7 @@ def test_a_folder_that_cannot_be_copied_is_told_in_one_sentence(tmp_path) -> Non
         (target / name).symlink_to("/dev/full")
 
     with (
-        pytest.raises(OutputError, match="there is no room left to write it") as raised,
+        pytest.raises(OutputError, match="no space left to write it") as raised,
         local_storage.output_errors(target),
     ):
         shutil.copytree(source, target, dirs_exist_ok=True)

@@ -89,7 +89,7 @@ def test_a_dtype_without_a_place_in_the_format_is_named(tmp_path, array) -> None
 
 @pytest.mark.parametrize("data", [b"", b"\xff" * 100, b"\x08\0\0\0\0\0\0\0{}      x"])
 def test_damaged_bytes_are_named(data) -> None:
-    with pytest.raises(OutputError, match=r"here: is not a whole safetensors file"):
+    with pytest.raises(OutputError, match=r"here: not a complete safetensors file"):
         read_tensors(data, "here")
 
 
@@ -97,7 +97,7 @@ def test_a_dtype_of_the_future_is_named() -> None:
     header = b'{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}   '
     data = len(header).to_bytes(8, "little") + header + b"\0"
 
-    with pytest.raises(OutputError, match=r"here: holds a tensor of dtype F4"):
+    with pytest.raises(OutputError, match=r"here: contains a tensor of dtype F4"):
         read_tensors(data, "here")
 
 
@@ -120,7 +120,7 @@ def test_a_tensor_that_claims_more_than_its_bytes_is_refused(shape, offsets) -> 
     header = {"kernel": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}
     text = json.dumps(header).encode()
 
-    with pytest.raises(OutputError, match="is not a whole safetensors file"):
+    with pytest.raises(OutputError, match="not a complete safetensors file"):
         read_tensors(struct.pack("<Q", len(text)) + text + bytes(4), "t")
 
 
@@ -128,10 +128,10 @@ def test_two_tensors_do_not_share_bytes() -> None:
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
     text = json.dumps({"a": entry, "b": entry}).encode()
 
-    with pytest.raises(OutputError, match="is not a whole safetensors file"):
+    with pytest.raises(OutputError, match="not a complete safetensors file"):
         read_tensors(struct.pack("<Q", len(text)) + text + bytes(4), "t")
 
 
 def test_a_header_longer_than_the_file_is_refused() -> None:
-    with pytest.raises(OutputError, match="is not a whole safetensors file"):
+    with pytest.raises(OutputError, match="not a complete safetensors file"):
         read_tensors(struct.pack("<Q", 2**62) + b"{}", "t")

@@ -126,7 +126,9 @@ def test_exports_lie_beside_the_model_under_their_own_names(folder) -> None:
 def test_an_export_that_is_not_there_is_named_with_those_that_are(folder) -> None:
     save_trained_model(folder, FULL, PARAMS, export=write_exports)
 
-    with pytest.raises(OutputError, match=r"holds no model\.pt2; it has model\.keras, saved_model"):
+    with pytest.raises(
+        OutputError, match=r"contains no model\.pt2; it has model\.keras, saved_model"
+    ):
         load_trained_model(folder.uri).exported("model.pt2")
 
 
@@ -228,7 +230,7 @@ def test_an_output_whose_training_goes_on_is_said_so(folder) -> None:
 def test_a_folder_that_is_something_else_is_said_so(folder) -> None:
     folder.write_bytes("a", b"")
 
-    with pytest.raises(OutputError, match=r"holds no trained_model\.pb"):
+    with pytest.raises(OutputError, match=r"contains no trained_model\.pb"):
         load_trained_model(folder.uri)
 
 
@@ -237,7 +239,7 @@ def test_a_truncated_model_file_is_named(folder, cut) -> None:
     save_trained_model(folder, FULL, PARAMS)
     folder.write_bytes(MODEL_FILE, folder.read_bytes(MODEL_FILE)[:cut])
 
-    with pytest.raises(OutputError, match=r"trained_model\.pb: is damaged"):
+    with pytest.raises(OutputError, match=r"trained_model\.pb: damaged"):
         load_trained_model(folder.uri)
 
 
@@ -245,7 +247,7 @@ def test_every_changed_byte_of_the_model_file_is_found() -> None:
     data = _encode(FULL)
 
     for at in range(len(data)):
-        with pytest.raises(OutputError, match="here: is damaged"):
+        with pytest.raises(OutputError, match="here: damaged"):
             _decode(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :], "here")
 
 
@@ -254,7 +256,7 @@ def test_a_changed_byte_of_the_tensors_is_found(folder) -> None:
     data = folder.read_bytes(PARAMS_FILE)
     folder.write_bytes(PARAMS_FILE, data[:-1] + bytes([data[-1] ^ 1]))
 
-    with pytest.raises(OutputError, match=r"params\.safetensors: is damaged: expected SHA-256"):
+    with pytest.raises(OutputError, match=r"params\.safetensors: damaged: expected SHA-256"):
         _ = load_trained_model(folder.uri).params
 
 
@@ -262,7 +264,9 @@ def test_a_changed_byte_of_the_tensors_is_found(folder) -> None:
 def test_another_format_version_is_refused_with_who_wrote_it(folder, version) -> None:
     folder.write_bytes(MODEL_FILE, _encode(replace(FULL, format_version=version)))
 
-    with pytest.raises(OutputError, match=rf"format version {version} .*elasticdl 1\.0; this one"):
+    with pytest.raises(
+        OutputError, match=rf"format version {version} .*elasticdl 1\.0; this version"
+    ):
         load_trained_model(folder.uri)
 
 
@@ -270,7 +274,7 @@ def test_another_format_version_is_refused_with_who_wrote_it(folder, version) ->
 def test_tensors_outside_the_folder_are_refused(folder, name) -> None:
     folder.write_bytes(MODEL_FILE, _encode(replace(FULL, params_filename=name)))
 
-    with pytest.raises(OutputError, match="not a name inside"):
+    with pytest.raises(OutputError, match="not a valid name inside"):
         _ = load_trained_model(folder.uri).params
 
 
@@ -281,7 +285,7 @@ def test_a_link_out_of_the_folder_is_refused(local_folder) -> None:
         path.replace(outside.name)
         path.symlink_to(outside.name)
 
-        with pytest.raises(OutputError, match="leads out of the folder"):
+        with pytest.raises(OutputError, match="outside the folder"):
             _ = load_trained_model(local_folder.uri).params
 
 

@@ -147,8 +147,8 @@ class Storm(Training):
     # --- what is seen of it ---------------------------------------------------------------------
 
     def workers(self):
-        """Return slot -> process of those that train and live, of this start of the job."""
-        return {slot: pid for slot, pid in super().workers().items() if _is_a_worker(pid)}
+        """Return rank -> process of those that train and live, of this start of the job."""
+        return {rank: pid for rank, pid in super().workers().items() if _is_a_worker(pid)}
 
     def num_starts(self):
         """Return how often the training began, or went on from a checkpoint."""
@@ -164,7 +164,7 @@ class Storm(Training):
         return next((step for step in reversed(steps) if step is not None), 0)
 
     def updates(self, since=0):
-        """Return (epoch, slots) of each update that was made, without so many of the first."""
+        """Return (epoch, ranks) of each update that was made, without so many of the first."""
         path = self._tokens / "updates"
         lines = path.read_text().splitlines(keepends=True)[since:] if path.exists() else []
         return [tuple(json.loads(line)[:2]) for line in lines if line.endswith("\n")]
@@ -207,7 +207,7 @@ class Storm(Training):
         """Return when so many train together, or more: a step has records of each."""
         since = len(self.updates())
         self.wait_for(
-            lambda: any(len(slots) >= count for _, slots in self.updates(since)),
+            lambda: any(len(ranks) >= count for _, ranks in self.updates(since)),
             f"steps of {count} workers",
         )
 
@@ -280,15 +280,15 @@ class Storm(Training):
         """Let it come."""
         (self._tokens / "release").touch()
 
-    def kill_a_worker(self, slot=None):
-        """Kill one from outside, wherever it is; that of a slot, if it is there."""
+    def kill_a_worker(self, rank=None):
+        """Kill one from outside, wherever it is; that of a rank, if it is there."""
         self.wait_for(self.workers, "a worker")
         workers = self.workers()
-        if slot not in workers:
-            slot = self._rng.choice(sorted(workers))
-        pid = workers[slot]
+        if rank not in workers:
+            rank = self._rng.choice(sorted(workers))
+        pid = workers[rank]
         _signal(pid, signal.SIGKILL)
-        self.wait_for(lambda: self.workers().get(slot) != pid, f"the death of {pid}")
+        self.wait_for(lambda: self.workers().get(rank) != pid, f"the death of {pid}")
 
     def kill_driver(self):
         """Kill the driver, and give the same command again."""
@@ -374,11 +374,11 @@ class Storm(Training):
                 return
         raise AssertionError(f"No join in {phase!r}: {self.joins()}\n{self.diagnosis()}")
 
-    def _await_join(self, phase, slot=None):
+    def _await_join(self, phase, rank=None):
         self.wait_for_steps_of(2)
         (self._tokens / "joining").touch()
         (self._tokens / "awaited").write_text(phase)
-        self.kill_a_worker(slot)
+        self.kill_a_worker(rank)
         self.wait_for((self._tokens / "door").exists, "a worker that is to join")
 
     def _forget_join(self):
@@ -413,15 +413,15 @@ class Storm(Training):
         hit = self.hits()[-1]
         since = len(self.updates())
         self.wait_for(
-            lambda: self._num_updates(hit["slot"], since, own=False) >= _STEPS_WITHOUT,
+            lambda: self._num_updates(hit["rank"], since, own=False) >= _STEPS_WITHOUT,
             "steps without the one that is stopped",
         )
         since = len(self.updates())
         _signal(hit["pid"], signal.SIGCONT)
-        self.wait_for(lambda: self._num_updates(hit["slot"], since, own=True), "its return")
+        self.wait_for(lambda: self._num_updates(hit["rank"], since, own=True), "its return")
 
-    def _num_updates(self, slot, since, *, own):
-        return sum((slot in slots) == own for _, slots in self.updates(since))
+    def _num_updates(self, rank, since, *, own):
+        return sum((rank in ranks) == own for _, ranks in self.updates(since))
 
     def finish(self, finally_hit=None):
         """Let the training come to its end; returns the number of epochs.
@@ -432,8 +432,8 @@ class Storm(Training):
         Raises:
             AssertionError: It failed, paused for too long, or left something behind.
         """
-        # The lowest slot decides whether the training ends, and that is who joins.
-        self._await_join("end", slot=min(self.workers(), default=None))
+        # The lowest rank decides whether the training ends, and that is who joins.
+        self._await_join("end", rank=min(self.workers(), default=None))
         if finally_hit is not None:
             (self._tokens / finally_hit).touch()
         last = self.epoch() + _EPOCHS_TO_THE_END

@@ -96,7 +96,7 @@ def assert_same_bits(output, expected):
     assert state.keys() == expected_state.keys()
     differing = [p for p in state if state[p].tobytes() != expected_state[p].tobytes()]
     assert not differing
-    assert metadata["place"] == expected_metadata["place"]
+    assert metadata["progress"] == expected_metadata["progress"]
     assert metadata["hooks"] == expected_metadata["hooks"]
 
 

@@ -185,13 +185,13 @@ def _another(rng):
 
 @pytest.fixture(scope="module")
 def broken(numbers, tmp_path_factory):
-    """A training that forgets a piece in the first epoch, and skips a batch in the second."""
+    """A training that forgets a lease in the first epoch, and skips a batch in the second."""
     with storm_on(
         numbers, tmp_path_factory.mktemp("broken"), "--num_workers=2", f"--num_epochs={NUM_EPOCHS}",
         faults=["forgetful", "skipping"], pause_s=0.3,
     ) as storm:  # fmt: skip
         storm.wait_for_steps_of(2)
-        # Who comes at once goes on with the piece, and nothing is lost.
+        # Who comes at once goes on with the lease, and nothing is lost.
         storm.hold_one_back()
         storm.strike(ELSEWHERE)
         storm.wait_for(lambda: storm.events("worker_left"), "its death to be told")
@@ -239,9 +239,9 @@ def test_a_silent_fork_leaves_each_record_counted_once(numbers, tmp_path):
 def test_without_lineages_a_silent_fork_shows_in_the_weights(numbers, tmp_path):
     storm = train_with_a_fork(numbers, tmp_path, "forked", "blind")
 
-    # Slot 0 has its lonely step behind it; the others never get what it brought in there.
+    # Rank 0 has its lonely step behind it; the others never get what it brought in there.
     wrong = [replica for replica in storm.replicas() if replica["wrong"]]
-    assert {replica["slot"] for replica in wrong} == {1, 2, 3}
+    assert {replica["rank"] for replica in wrong} == {1, 2, 3}
     for replica in wrong:
         assert min(replica["wrong"].values()) == replica["epoch"]
 

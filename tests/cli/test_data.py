@@ -155,7 +155,7 @@ def test_prepare_again_says_what_it_kept(folder):
     run(*PREPARE)
     (folder / "in" / "00.txt").write_text("changed")
 
-    assert "9 of 10 parts were there already" in run(*PREPARE)
+    assert "9 of 10 parts exist already" in run(*PREPARE)
 
 
 def test_prepare_says_when_kept_files_were_made_by_another_version_of_the_file(folder):
@@ -163,7 +163,10 @@ def test_prepare_says_when_kept_files_were_made_by_another_version_of_the_file(f
     (folder / "zoo" / "texts.py").write_text(MODEL_FILE + "\n# Other.\n")
 
     printed = run(*PREPARE)
-    assert "texts has changed since 10 of them were made; they were kept. --overwrite" in printed
+    assert (
+        "texts has changed since 10 of them were written; they were kept. Use --overwrite"
+        in printed
+    )
 
     assert "kept" not in run(*PREPARE, "--overwrite")
 
@@ -342,7 +345,7 @@ def test_show_prints_records_that_are_no_examples_as_bytes(folder):
     printed = run("show", "a.recordio")
 
     assert "recordio: 1 file, 2 records" in printed
-    assert "which are no tf.Examples" in printed
+    assert "which are not tf.Examples" in printed
     assert "b'hello, [bold]'" in printed
     assert "(512 bytes)" in printed
 
@@ -391,10 +394,10 @@ def test_show_of_a_huge_file_reads_its_beginning_and_estimates_the_rest(
         (
             ["zoo", "--schema=x float32"],
             UsageError,
-            "'x float32' is no field; expected NAME: DTYPE",
+            "'x float32' is not a field; expected NAME: DTYPE",
         ),
         (["zoo", "--schema=x: float23[1]"], DefinitionError, "dtype is 'float23'"),
-        (["zoo", "--schema=x: int8[]", "--model_def=a"], UsageError, "both say a schema"),
+        (["zoo", "--schema=x: int8[]", "--model_def=a"], UsageError, "both define a schema"),
         (["zoo", "--model_zoo=zoo"], UsageError, "--model_zoo=zoo needs --model_def"),
     ],
 )

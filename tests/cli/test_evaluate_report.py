@@ -12,7 +12,6 @@ from tests.engines.conftest import MODEL, write_records
 import elasticdl
 from elasticdl.cli.main import _run
 from elasticdl.engines.progress import Silent
-from elasticdl.job import Job
 
 pytestmark = pytest.mark.usefixtures("weights_only")
 
@@ -170,23 +169,15 @@ def test_a_loss_that_is_no_mean_of_its_examples_is_told(small, data, tmp_path) -
     elasticdl.evaluate(trained_model=str(out), data=str(data), report=True, reporter=told)
     elasticdl.evaluate(trained_model=str(small), data=str(data), report=True, reporter=quiet)
 
-    assert "not the mean of its examples" in told.notes[0]
+    assert "not the mean of the losses" in told.notes[0]
     assert quiet.notes == []
-
-
-def test_a_job_of_before_is_read_as_one_without_a_report() -> None:
-    job = Job(command="evaluate", data="d", output=None, trained_model="m")
-    values = json.loads(job.to_json())
-    del values["report"]
-
-    assert Job.from_json(json.dumps(values)) == job
 
 
 def test_a_report_on_workers_is_refused(small, data, capsys) -> None:
     flags = [f"--trained_model={small}", f"--data={data}", "--report", "--num_workers=2"]
 
     assert _run(["evaluate", *flags], debug=False) == 2
-    assert "--report is made in one process" in capsys.readouterr().err
+    assert "--report runs in one process" in capsys.readouterr().err
 
 
 def test_pictures_come_from_the_records(digits, tmp_path) -> None:

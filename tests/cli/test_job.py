@@ -166,7 +166,7 @@ def test_workers_that_were_lost_are_counted_in_their_epoch(tmp_path, audit) -> N
 
     def with_loss(events):
         at = next(i for i, event in enumerate(events) if event["event"] == "epoch_finished")
-        left = {"event": "worker_left", "time": 0.0, "step": 10, "slot": 0, "incarnation": 1}
+        left = {"event": "worker_left", "time": 0.0, "step": 10, "rank": 0, "incarnation": 1}
         return [*events[: at + 1], left, *events[at + 1 :]]
 
     change_log(tmp_path, with_loss)
@@ -182,7 +182,7 @@ def test_a_pipeline_is_audited_by_batches_and_says_what_it_cannot_know(tmp_path,
 
     assert code == 0
     assert said.count("each batch once") == 2
-    assert "known to it alone" in said
+    assert "Only the pipeline knows" in said
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_row_that_cannot_be_counted_is_an_error(tmp_path, audit, row) -> None:
     code, said = audit()
 
     assert code == 4
-    assert "put a copy back" in said
+    assert "restore it from a copy" in said
 
 
 def test_an_event_that_cannot_be_read_is_told(tmp_path, audit) -> None:
@@ -233,7 +233,7 @@ def test_a_folder_that_is_no_output_is_an_error(audit) -> None:
     code, said = audit()
 
     assert code == 6
-    assert "there is no log of a training" in said
+    assert "no training log found" in said
 
 
 def test_help_says_what_the_exit_code_means(capsys) -> None:
@@ -292,7 +292,7 @@ def test_records_that_were_left_out_are_named_and_expected(tmp_path, audit) -> N
 @pytest.mark.parametrize(
     ("skipped", "num_left_out", "said_of_it"),
     [
-        ([], (10, 0), "Epoch 1: 10 records left out, and no event names them."),
+        ([], (10, 0), "Epoch 1: 10 records left out, but no event names them."),
         ([SKIPPED], (10, 9), "Epoch 2: 1 record trained on, but to be left out."),
     ],
 )

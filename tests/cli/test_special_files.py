@@ -56,7 +56,7 @@ def test_a_spec_that_is_no_regular_file_is_refused_by_what_it_is(place, capsys, 
     code, message = train(capsys, spec=spec)
 
     assert (code, kind in message) == (2, True), message
-    assert "file is expected" in message
+    assert "; expected " in message
 
 
 def test_a_spec_of_process_substitution_is_refused_with_the_reason(place, capsys):
@@ -66,11 +66,11 @@ def test_a_spec_of_process_substitution_is_refused_with_the_reason(place, capsys
 
     os.close(reading)
     os.close(writing)
-    assert (code, "write the content into a file" in message) == (2, True), message
+    assert (code, "write the content to a file" in message) == (2, True), message
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"), [("fifo", "a pipe"), ("/dev/zero", "a device"), ("/", "no SavedModel")]
+    ("file", "reason"), [("fifo", "a pipe"), ("/dev/zero", "a device"), ("/", "not a SavedModel")]
 )
 def test_a_model_definition_that_is_no_regular_file_is_refused(place, capsys, file, reason):
     pytest.importorskip("tensorflow")

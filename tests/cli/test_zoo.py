@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,7 +60,20 @@ def test_init_writes_a_model_file_and_says_how_to_train_it(tmp_path: Path) -> No
 def test_init_leaves_a_file_that_is_there_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "my_model.py").write_text("mine")
 
-    with pytest.raises(OutputTakenError, match="left as it is"):
+    with pytest.raises(OutputTakenError, match="was not changed"):
         CliRunner().invoke(zoo, ["init", str(tmp_path)], catch_exceptions=False)
 
     assert (tmp_path / "my_model.py").read_text() == "mine"
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    # As in `elasticdl zoo list | head`, without the chance that all of it fits into the pipe.
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticdl.cli.main", "zoo", "list"],
+        stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -205,6 +205,8 @@ def base_tar() -> bytes:
             folder.type, folder.mode = tarfile.DIRTYPE, mode
             tar.addfile(folder)
         _add_text(tar, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\n")
+        # BuildKit looks up the groups of a user.
+        _add_text(tar, "etc/group", "root:x:0:\n")
         _add_text(tar, "etc/profile", _PROFILE)
         _add_python(tar)
     return packed.getvalue()

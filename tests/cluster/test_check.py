@@ -113,9 +113,9 @@ def test_a_person_reads_one_line_a_subject(cluster, capsys):
 @pytest.mark.parametrize(
     ("context", "code", "subject", "words"),
     [
-        ("wrong-token", 2, "credentials", "does not accept the credentials"),
+        ("wrong-token", 2, "credentials", "rejected the credentials"),
         ("unreachable", 75, "server", "does not answer"),
-        ("untrusted", 2, "server", "is not one that the kubeconfig trusts"),
+        ("untrusted", 2, "server", "is not trusted by the kubeconfig"),
         ("goood", 2, "kubeconfig", "did you mean 'good'?"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_context_without_credentials_is_told_so(cluster, check, kubeconfig):
     code, found = check()
 
     assert (code, list(found)[-1]) == (2, "credentials")
-    assert "the server takes this machine for system:anonymous Log in" in found["credentials"]
+    assert "the server identifies this user as system:anonymous Log in" in found["credentials"]
 
 
 @pytest.mark.parametrize("status", [200, 404])
@@ -173,7 +173,7 @@ def test_another_kind_of_server_is_told_so(check, kubeconfig, monkeypatch, statu
         thread.join()
 
     assert (code, list(found)[-1]) == (2, "server")
-    assert "does not answer as a Kubernetes API server does" in found["server"]
+    assert "does not reply like a Kubernetes API server" in found["server"]
 
 
 def test_a_server_that_stays_silent_is_told_within_seconds(cluster, check, api_server, monkeypatch):
@@ -216,7 +216,7 @@ def operator(image="quay.example/kuberay/operator:v1.5.1", args=(), available=1,
         (operator("mirror.example/kuberay:main", labels={"helm.sh/chart": "operator-1.7.0"}),
          0, "ok: KubeRay 1.7.0"),
         (operator(available=0), 75, "is not ready"),
-        (operator(args=["--watch-namespace", "a,b"]), 2, "but at a, b"),
+        (operator(args=["--watch-namespace", "a,b"]), 2, "but a, b"),
         (operator(args=["--watch-namespace=a,default"]), 0, "ok: KubeRay 1.5.1"),
     ],
 )  # fmt: skip
@@ -328,9 +328,9 @@ def test_a_quota_for_other_pods_does_not_count(cluster, check, scope, flags, cod
     [
         ({"type": "Container", "max": {"memory": "4Gi"}}, 0, "ok: the LimitRange allows its pods"),
         ({"type": "Container", "max": {"memory": "3Gi"}}, 2,
-         "worker asks for memory 4Gi, at most 3Gi is allowed"),
+         "worker requests memory 4Gi; at most 3Gi is allowed"),
         ({"type": "Pod", "min": {"cpu": "600m"}}, 2,
-         "submitter asks for cpu 0.5, at least 0.6 is allowed"),
+         "submitter requests cpu 0.5; at least 0.6 is allowed"),
         ({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}, 0, "ok: "),
     ],
 )  # fmt: skip
@@ -383,7 +383,7 @@ def test_without_a_default_class_claims_are_warned_of(cluster, check):
     code, found = check()
 
     assert code == 0
-    assert "warning: no default StorageClass; there are standard" in found["storage"]
+    assert "warning: no default StorageClass; available: standard" in found["storage"]
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_what_a_flag_names_has_to_be_there(
 
     code, found = check(f"--{flag}=mine")
     assert code == 2
-    assert f"missing: there is none called 'mine' Create it, or change --{flag}" in found[subject]
+    assert f"missing: 'mine' does not exist Create it, or change --{flag}" in found[subject]
 
     cluster.create(resource, namespace, {"metadata": {"name": "mine"}})
     code, found = check(f"--{flag}=mine")

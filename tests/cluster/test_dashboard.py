@@ -18,7 +18,7 @@ from tests.cluster.pod_states import exited
 from tests.cluster.test_launch import OPTIONS
 from tests.cluster.test_progress import wait_until
 
-from elasticdl import api
+from elasticdl import api, job_options
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -66,7 +66,7 @@ def operator(api_server):
 @pytest.fixture
 def job(monkeypatch, kubeconfig):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    return api.prediction_job(
+    return job_options.prediction_job(
         trained_model="s3://honest/model", data="s3://honest/a", output="s3://honest/b",
         num_workers=1,
     )  # fmt: skip

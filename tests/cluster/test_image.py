@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import distribution
+from collections import Counter
+from importlib.metadata import PathDistribution, distribution
 
 import pytest
 
 pytest.importorskip("pathspec")
 
 from click.testing import CliRunner
+from packaging.requirements import Requirement
 from tests.cluster.test_rayjob import IMAGE, job_of, options_of
 
 from elasticdl import api
 from elasticdl.artifacts.trained_model import Description, OutputFolder, save_trained_model
 from elasticdl.cli.main import cli
 from elasticdl.cluster.images import complaints, names
+from elasticdl.cluster.images import lock as lock_module
 from elasticdl.cluster.images.build import DEFAULT_BASE, ImageOptions, check
 from elasticdl.cluster.images.complaints import Wanted
 from elasticdl.cluster.images.dockerfile import MARK, dockerfile
@@ -33,10 +37,16 @@ from elasticdl.errors import UnavailableError, UsageError
 def test_layers_are_ordered_by_how_seldom_they_change():
     text = dockerfile("python:3.11-slim", "e.whl", ["requirements.txt"], {"a": "b"})
 
-    parts = ["FROM python", "dependencies.txt", "e.whl", "requirements/", "COPY zoo/", "USER 1000"]
+    parts = ["FROM python", "dependencies.txt", "e.whl", "requirements/", "USER 1000", "COPY zoo/"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     assert "requirements" not in dockerfile("python:3.11-slim", "e.whl", [], {})
+
+
+def test_an_edit_of_the_zoo_needs_the_last_instruction_only():
+    text = dockerfile("python:3.11-slim", "e.whl", ["requirements.txt"], {"a": "b"})
+
+    assert text.splitlines()[-1].startswith("COPY zoo/ ")
 
 
 def test_the_wheel_has_what_runs_here_and_installs(tmp_path):
@@ -85,11 +95,60 @@ def test_the_lock_has_all_that_is_needed_as_it_is_installed_here():
     assert not [line for line in locked.requirements if "kubernetes" in line]
 
 
+def test_the_lock_reads_the_metadata_of_each_package_once(monkeypatch):
+    read, parsed = Counter(), Counter()
+
+    def counted(name):
+        read[name] += 1
+        return distribution(name)
+
+    def parsed_line(line):
+        parsed[line] += 1
+        return Requirement(line)
+
+    monkeypatch.setattr(lock_module, "distribution", counted)
+    monkeypatch.setattr(lock_module, "Requirement", parsed_line)
+    locked = lock("linux/amd64")
+
+    names = [line.partition("==")[0] for line in locked.constraints]
+    assert {read[name] for name in names} == {1}
+    lines = sum(len(distribution(name).requires or ()) for name in ["elasticdl", *names])
+    assert parsed.total() == lines
+
+
 def test_the_lock_is_of_the_platform_of_the_image():
     locked = lock("linux/arm64")
 
     assert "tensorflow>=2.21" in locked.requirements
     assert "tensorflow-cpu>=2.21" not in locked.requirements
+
+
+METADATA = """\
+Metadata-Version: 2.4
+Name: elasticdl
+Version: 1
+Requires-Dist: ray; extra == "elastic"
+Requires-Dist: tensorflow-cpu>=2; (platform_machine == "x86_64") and extra == "tensorflow"
+Requires-Dist: tensorflow>=2; (platform_machine != "x86_64") and extra == "tensorflow"
+Requires-Dist: {other}; extra == "tensorflow-gpu"
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the name of TensorFlow's package")
+@pytest.mark.parametrize("other", ["tensorflow-cpu", "no-such-package"])
+def test_the_image_gets_tensorflow_by_the_name_of_its_platform(tmp_path, other):
+    (tmp_path / "METADATA").write_text(METADATA.format(other=other))
+
+    locked = lock("linux/arm64", PathDistribution(tmp_path))
+
+    assert locked.requirements == ("ray", "tensorflow>=2")
+
+
+def test_the_image_gets_no_framework_that_is_not_installed_here(tmp_path):
+    text = METADATA.format(other="no-such-package").replace("tensorflow-cpu", "no-such-build")
+    (tmp_path / "METADATA").write_text(text)
+
+    assert lock("linux/amd64", PathDistribution(tmp_path)).requirements == ("ray",)
 
 
 # --- names and flags
@@ -110,7 +169,7 @@ def test_names_of_images_are_taken_as_pods_report_them(text, name):
 
 @pytest.mark.parametrize("text", ["App", "a b", "reg/app@sha256:12", "", "https://reg/app"])
 def test_what_is_no_image_is_refused(text):
-    with pytest.raises(UsageError, match="is no name of an image"):
+    with pytest.raises(UsageError, match="is not an image name"):
         names.image(text)
 
 
@@ -129,7 +188,7 @@ def test_an_image_is_pushed_to_a_repository_without_a_tag(text):
     ],
 )
 def test_a_password_never_enters_an_image_nor_a_message(options):
-    with pytest.raises(UsageError, match="holds a password or token") as caught:
+    with pytest.raises(UsageError, match="contains a password or token") as caught:
         check(ImageOptions("reg.example/app", **options))
     assert "pw" not in str(caught.value).replace("password", "")
     assert "token@" not in str(caught.value)
@@ -149,10 +208,13 @@ CLUSTER = ["train", "--model_def=mnist", "--data=s3://b/d", "--output=s3://b/o",
     ("flags", "words"),
     [
         ([], "needs --image.*--docker_image_repository"),
-        ([f"--image={IMAGE}", "--docker_image_repository=r.example/a"], "Give one of them"),
-        (["--base_image=python:3.12-slim"], "Say where it goes: --docker_image_repository"),
+        ([f"--image={IMAGE}", "--docker_image_repository=r.example/a"], "Use only one of them"),
+        (
+            ["--base_image=python:3.12-slim"],
+            "Add the repository to push it to: --docker_image_repository",
+        ),
         (["--docker_image_repository=r.example/a", "--manifest"], "builds no image"),
-        (["--image=A B"], "is no name of an image"),
+        (["--image=A B"], "is not an image name"),
     ],
 )
 def test_flags_of_images_that_do_not_fit_are_refused(flags, words):
@@ -194,7 +256,7 @@ def test_a_prediction_on_a_cluster_runs_the_image_that_the_model_was_trained_in(
 
 
 def test_a_model_that_was_trained_on_a_machine_has_no_image(tmp_path):
-    with pytest.raises(UsageError, match="does not say in which image it was trained"):
+    with pytest.raises(UsageError, match="records no image"):
         api.recorded_image(saved(tmp_path / "model", ""))
 
 
@@ -207,8 +269,8 @@ PIP = "(from -r /model_zoo/custom/requirements.txt (line 3))"
 @pytest.mark.parametrize(
     ("said", "kind", "words"),
     [
-        ([f"{MARK} python"], UsageError, "it has no python3 that is 3.11 or newer"),
-        ([f"{MARK} command ray"], UsageError, "does not find the command ray"),
+        ([f"{MARK} python"], UsageError, "it has no python3 of version 3.11 or newer"),
+        ([f"{MARK} command ray"], UsageError, "the command ray was not found"),
         (
             ["ERROR: Could not find a version that satisfies the requirement tiny>=2 (versions: 1)",
              "ERROR: No matching distribution found for tiny>=2"],
@@ -222,7 +284,7 @@ PIP = "(from -r /model_zoo/custom/requirements.txt (line 3))"
         (
             ["ERROR: Cannot install numpy<1 because these package versions have conflicts.",
              "    The user requested numpy<1", "    The user requested (constraint) numpy==2.4"],
-            UsageError, r"^requirements\.txt:1: numpy<1 does not fit .* numpy==2\.4",
+            UsageError, r"^requirements\.txt:1: numpy<1 conflicts with .* numpy==2\.4",
         ),
         (["ERROR: No matching distribution found for torch==2.13.0+cpu"],
          UsageError, r"^torch==2\.13\.0\+cpu, which ElasticDL needs, is not on"),
@@ -253,8 +315,8 @@ def test_a_base_image_without_a_shell_is_told():
 @pytest.mark.parametrize(
     ("said", "kind", "words"),
     [
-        ("manifest for base:1 not found: manifest unknown", UsageError, "there is no such image"),
-        ("pull access denied for base", UsageError, "or you may not read it"),
+        ("manifest for base:1 not found: manifest unknown", UsageError, "the image does not exist"),
+        ("pull access denied for base", UsageError, "or you are not allowed to pull it"),
         ("Get https://r/v2/: dial tcp: lookup r: no such host", UnavailableError,
          "its registry cannot be reached"),
     ],

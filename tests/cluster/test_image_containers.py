@@ -225,7 +225,9 @@ def test_an_index_that_does_not_answer_is_told_as_such(build, zoo):
 
 
 def test_a_base_image_that_is_not_there_is_named(build, registry):
-    with pytest.raises(UsageError, match=rf"--base_image={registry}/none:1: there is no such"):
+    with pytest.raises(
+        UsageError, match=rf"--base_image={registry}/none:1: the image does not exist"
+    ):
         build(base_image=f"{registry}/none:1")
 
 
@@ -257,7 +259,7 @@ def test_a_registry_that_refuses_or_does_not_answer_is_told_apart(
 ):
     log_in(monkeypatch, tmp_path, closed, "wrong")
 
-    with pytest.raises(UsageError, match=f"refuses the image.*docker login {closed}"):
+    with pytest.raises(UsageError, match=f"rejected the image.*docker login {closed}"):
         build(f"{closed}/team/app")
     with pytest.raises(UnavailableError, match="127.0.0.1:1 cannot be reached"):
         build("127.0.0.1:1/team/app")
@@ -326,6 +328,6 @@ def test_a_training_without_an_image_builds_one_and_pods_run_it_by_its_digest(
     assert {"name": "ELASTICDL_IMAGE", "value": container["image"]} in container["env"]
     assert "trained" in first.output
     # What is done needs no image.
-    assert "Builds" in first.output
-    assert "Builds" not in again.output
-    assert "is done already" in again.output
+    assert "Building an image" in first.output
+    assert "Building an image" not in again.output
+    assert "has already finished" in again.output

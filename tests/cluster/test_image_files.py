@@ -119,7 +119,7 @@ def test_a_link_out_of_the_zoo_is_refused_by_name(tmp_path, target):
     (tmp_path / "secret").write_text("")
     (zoo / "inner" / "leak").symlink_to(target if target[0] == "/" else f"../{target}")
 
-    with pytest.raises(UsageError, match=r"leads out of it: inner/leak -> "):
+    with pytest.raises(UsageError, match=r"to a path outside it: inner/leak -> "):
         zoo_files(zoo)
 
 
@@ -161,9 +161,9 @@ def test_requirements_take_along_what_they_include(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--index-url https://me:pw@host/simple", "holds a password or token"),
-        ("tiny @ https://token@host/tiny.whl", "holds a password or token"),
-        ("git+https://oauth2:pw@host/tiny.git", "holds a password or token"),
+        ("--index-url https://me:pw@host/simple", "contains a password or token"),
+        ("tiny @ https://token@host/tiny.whl", "contains a password or token"),
+        ("git+https://oauth2:pw@host/tiny.git", "contains a password or token"),
         ("-e .", "a path cannot be installed"),
         ("./tiny", "a path cannot be installed"),
         ("--find-links wheels", "a path cannot be installed"),
@@ -184,7 +184,7 @@ def test_other_requirements_are_left_to_pip(line):
 
 
 def test_a_constraint_with_a_password_is_refused_with_its_line():
-    with pytest.raises(UsageError, match=r"pins\.txt:2: the URL holds a password"):
+    with pytest.raises(UsageError, match=r"pins\.txt:2: the URL contains a password"):
         check_lines("pins.txt", "six==1.17\ntiny @ https://me:pw@host/tiny.whl\n")
 
 

@@ -10,11 +10,16 @@ from click.testing import CliRunner
 from tests.cluster.operator import Operator
 from tests.cluster.pod_states import image_pull_back_off, unschedulable
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.cli.main import cli
 from elasticdl.cluster.kubernetes import Kubernetes
 from elasticdl.cluster.options import ClusterOptions
-from elasticdl.errors import ClusterJobError, UnavailableError, UsageError
+from elasticdl.errors import (
+    ClusterJobError,
+    MissingExtraError,
+    UnavailableError,
+    UsageError,
+)
 
 OPTIONS = ClusterOptions(
     image="registry.example/team/app@sha256:" + "4b" * 32, ray_version="2.60.0"
@@ -25,7 +30,7 @@ SAYS = "python3 -c \"print('epoch 1 is done')\""
 @pytest.fixture
 def job(monkeypatch, kubeconfig):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    return api.training_job(
+    return job_options.training_job(
         model_def="mnist",
         data="s3://bucket/train/*.recordio",
         output="s3://bucket/my_model",
@@ -63,12 +68,12 @@ def test_a_job_is_followed_to_its_end_and_done_only_once(job, running):
     assert "running: running on 2 of 2 workers" in told
     assert "epoch 1 is done" in told
     assert told.endswith("Done: s3://bucket/my_model")
-    assert "is done already" in run(job)
+    assert "has already finished" in run(job)
 
 
 def test_a_prediction_that_is_done_is_done_again_for_there_may_be_other_data(job, running):
     running(SAYS)
-    prediction = api.prediction_job(
+    prediction = job_options.prediction_job(
         trained_model="s3://bucket/my_model",
         data="s3://bucket/new/*.recordio",
         output="s3://bucket/predicted",
@@ -116,7 +121,7 @@ def test_a_job_that_another_creates_before_the_dry_run_is_followed(job, running,
 
     told = run(job)
 
-    assert "is there already" in told
+    assert "already exists" in told
     assert told.endswith("Done: s3://bucket/my_model")
 
 
@@ -171,15 +176,15 @@ def test_a_quota_is_told_in_its_words(job, running):
         api.run_on_cluster(job, OPTIONS, tell=tell)
 
     assert any("does not allow more pods" in line for line in told)
-    assert "The job goes on." in told[-1]
+    assert "The job continues to run on the cluster." in told[-1]
 
 
 @pytest.mark.parametrize(
     ("context", "kind", "words"),
     [
-        ("wrong-token", UsageError, "does not accept the credentials"),
+        ("wrong-token", UsageError, "rejected the credentials"),
         ("unreachable", UnavailableError, "does not answer"),
-        ("untrusted", UsageError, "is not one that the kubeconfig trusts"),
+        ("untrusted", UsageError, "is not trusted by the kubeconfig"),
         ("none", UsageError, "has no context 'none'; it has good"),
     ],
 )
@@ -218,6 +223,17 @@ def test_jobs_are_listed_shown_and_stopped_by_commands(job, running):
         time.sleep(0.1)
     assert job.id in command("list")
     assert "is stopped" in command("stop", job.id)
-    assert "There is no job" in command("list")
+    assert "No jobs found" in command("list")
     with pytest.raises(UsageError, match="There is no job"):
         command("show", job.id)
+
+
+def test_an_image_that_would_lack_the_storage_of_the_data_is_not_built(job, monkeypatch):
+    def absent(uri):
+        raise MissingExtraError("s3fs", "s3", uri)
+
+    monkeypatch.setattr("elasticdl.data.stored_file.filesystem", absent)
+    monkeypatch.setattr(api, "build_image", lambda *_: pytest.fail("an image was built"))
+
+    with pytest.raises(MissingExtraError, match=r"s3://bucket/train.*elasticdl\[s3\]"):
+        api.run_on_cluster(job, OPTIONS, build=object(), tell=lambda _: None)

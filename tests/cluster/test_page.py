@@ -19,7 +19,7 @@ from tests.cluster.test_launch import OPTIONS
 from tests.cluster.test_progress import training, wait_until
 from tests.page.test_server import Client
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cluster.rayjob import PAGE_PORT
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture
 def job(monkeypatch, kubeconfig, s3, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    return api.training_job(
+    return job_options.training_job(
         model_def="line",
         data="s3://honest/train/*.recordio",
         output=f"s3://honest/{tmp_path.name}",
@@ -253,7 +253,7 @@ def test_a_job_that_has_ended_names_the_command_that_shows_it(job, api_server):
 def test_a_job_that_is_not_there_or_no_training_has_no_page(job, api_server):
     code, said = page("none", "--cluster=kubernetes")
     assert (code, "There is no job 'none'" in said) == (2, True)
-    prediction = api.prediction_job(
+    prediction = job_options.prediction_job(
         trained_model="s3://honest/model", data="s3://honest/a", output="s3://honest/b",
         num_workers=1,
     )  # fmt: skip
@@ -262,7 +262,7 @@ def test_a_job_that_is_not_there_or_no_training_has_no_page(job, api_server):
 
         code, said = page(prediction.id, "--cluster=kubernetes")
 
-    assert (code, "it is no training" in said) == (2, True)
+    assert (code, "it is not a training" in said) == (2, True)
 
 
 def test_options_of_a_cluster_need_one():

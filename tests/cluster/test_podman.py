@@ -60,5 +60,5 @@ def test_an_image_is_built_and_pushed_and_the_registry_has_it_by_its_digest(
 def test_a_base_image_that_is_not_there_is_named(podman, tmp_path):
     base = f"--base_image={podman.address}/none:1"
 
-    with pytest.raises(UsageError, match=f"{base}: there is no such"):
+    with pytest.raises(UsageError, match=f"{base}: the image does not exist"):
         build(podman, tmp_path, base)

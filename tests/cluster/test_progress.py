@@ -16,14 +16,15 @@ from tests.cluster.operator import Operator
 from tests.cluster.test_api_server import rayjob
 
 import elasticdl
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.cli.main import cli
 from elasticdl.cluster import annotate, progress
 from elasticdl.cluster.options import ClusterOptions
-from elasticdl.cluster.progress import Progress
+from elasticdl.cluster.progress import JobProgress
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.engines.progress import Silent
+from elasticdl.event_file import parse_events
 from elasticdl.events import (
     EpochFinished,
     JobFailed,
@@ -32,7 +33,6 @@ from elasticdl.events import (
     StepCommitted,
     WorkerJoined,
     WorkerLeft,
-    parse_events,
     to_json,
 )
 
@@ -48,7 +48,7 @@ def steps(step, epoch, num_records=10, loss=0.5, **more):
 
 def told(*events, **job):
     """Return the annotations after some events, without their prefix."""
-    shown = Progress(**job).of_history(events).annotations()
+    shown = JobProgress(**job).of_history(events).annotations()
     return {name.removeprefix("elasticdl.org/"): value for name, value in shown.items()}
 
 
@@ -92,8 +92,8 @@ def test_the_time_left_follows_the_speed_of_late():
 
 
 def test_workers_are_those_that_take_part():
-    joined = [WorkerJoined(step=0, slot=slot, incarnation=slot + 1) for slot in range(3)]
-    left = WorkerLeft(step=1, slot=1, incarnation=2)
+    joined = [WorkerJoined(step=0, rank=rank, incarnation=rank + 1) for rank in range(3)]
+    left = WorkerLeft(step=1, rank=1, incarnation=2)
 
     assert told(STARTED, *joined, num_workers=4)["workers"] == "3 of 4"
     assert told(STARTED, *joined, left, num_workers=4)["workers"] == "2 of 4"
@@ -140,7 +140,7 @@ def test_the_last_line_of_a_log_that_tells_progress_counts():
 
 
 def test_people_read_one_line():
-    shown = Progress(num_workers=4).of_history([STARTED, steps(1, 0, 41, loss=1 / 3)])
+    shown = JobProgress(num_workers=4).of_history([STARTED, steps(1, 0, 41, loss=1 / 3)])
     texts = {name: text for name, text in shown.annotations().items() if text is not None}
 
     assert progress.in_words(texts) == (
@@ -375,7 +375,7 @@ def command(*arguments):
 @pytest.fixture
 def job(kubeconfig, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    return api.training_job(
+    return job_options.training_job(
         model_def="mnist", data="s3://bucket/a", output="s3://bucket/b", num_workers=1
     )
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from tests.cluster.crd import rayjob_schema
 
-from elasticdl import api
+from elasticdl import job_options
 from elasticdl.cluster.options import ClusterOptions, Resources, Volume
 from elasticdl.cluster.rayjob import manifest, merged
 from elasticdl.errors import UsageError
@@ -18,7 +18,7 @@ IMAGE = "registry.example/team/app@sha256:" + "4b" * 32
 
 
 def job_of(**options):
-    return api.training_job(
+    return job_options.training_job(
         **{
             "model_zoo": "/home/me/work",
             "model_def": "fintech.MyKerasModel",
@@ -137,7 +137,7 @@ def test_the_command_makes_the_same_job_again(job):
     del given["dry_run"], given["quiet"], given["with_page"]
 
     # But for where the image has the code, and Ray.
-    assert api.training_job(**given) == replace(
+    assert job_options.training_job(**given) == replace(
         job,
         model=replace(job.model, zoo="/model_zoo/custom"),
         workers=replace(job.workers, ray_address="auto"),
@@ -178,7 +178,7 @@ def test_a_list_in_a_patch_replaces_the_list():
 def test_a_path_of_this_machine_is_refused_unless_it_is_mounted(name):
     job = job_of(**{name: "/data/here"})
 
-    with pytest.raises(UsageError, match=rf"--{name}=/data/here is a path of this machine"):
+    with pytest.raises(UsageError, match=rf"--{name}=/data/here is a path on this machine"):
         manifest(job, options_of())
     manifest(job, options_of(volumes=[Volume("pvc", "claim", "/data")]))
 
@@ -208,3 +208,25 @@ def test_all_pods_keep_the_strictest_pod_security():
     for each in (*containers, cluster["autoscalerOptions"]):
         assert each["securityContext"]["allowPrivilegeEscalation"] is False
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_kueue_takes_the_priority_of_the_pods():
+    # Its own label names a WorkloadPriorityClass, which is another kind of object.
+    made = manifest(job_of(), options_of(queue="team", priority_class="batch-low"))
+    spec = made["spec"]
+
+    assert not [label for label in made["metadata"]["labels"] if "priority" in label]
+    assert {
+        pod["spec"]["priorityClassName"]
+        for pod in (
+            spec["submitterPodTemplate"],
+            spec["rayClusterSpec"]["headGroupSpec"]["template"],
+            spec["rayClusterSpec"]["workerGroupSpecs"][0]["template"],
+        )
+    } == {"batch-low"}
+
+
+def test_the_submitter_has_the_service_account_of_the_others():
+    made = manifest(job_of(), options_of(service_account="trainer"))
+
+    assert made["spec"]["submitterPodTemplate"]["spec"]["serviceAccountName"] == "trainer"

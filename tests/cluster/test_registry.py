@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from elasticdl import api
-from elasticdl.cluster.findings import Verdict
+from elasticdl.cluster.findings import ClusterVerdict
 from elasticdl.cluster.registry import image, parse_image
 from elasticdl.errors import UsageError
 
@@ -67,7 +67,7 @@ def test_an_image_that_is_there_by_its_digest_is_fine(wants_token):
     with registry(wants_token=wants_token) as server:
         found = image(f"{server.host}/open/app@{DIGEST}")
 
-    assert found.verdict is Verdict.OK
+    assert found.verdict is ClusterVerdict.OK
     assert server.token_requests == [
         "/token?service=reg&scope=repository%3Aopen%2Fapp%3Apull"
     ] * wants_token  # fmt: skip
@@ -77,7 +77,7 @@ def test_a_tag_is_warned_of_with_the_digest_to_name():
     with registry() as server:
         found = image(f"{server.host}/open/app:1")
 
-    assert found.verdict is Verdict.WARNING
+    assert found.verdict is ClusterVerdict.WARNING
     assert f"--image={server.host}/open/app@{DIGEST}" in found.advice
 
 
@@ -85,15 +85,15 @@ def test_an_image_that_is_not_there_is_missing():
     with registry() as server:
         found = image(f"{server.host}/open/app:2")
 
-    assert (found.verdict, found.exit_code) == (Verdict.MISSING, 2)
+    assert (found.verdict, found.exit_code) == (ClusterVerdict.MISSING, 2)
 
 
 def test_of_what_needs_credentials_nothing_can_be_said():
     with registry(wants_token=True) as server:
         found = image(f"{server.host}/team/app:1")
 
-    assert found.verdict is Verdict.UNKNOWN
-    assert "cannot tell from here" in found.message
+    assert found.verdict is ClusterVerdict.UNKNOWN
+    assert "cannot check from here" in found.message
 
 
 @pytest.mark.parametrize("realm", ["file://{folder}/token#", "no address"])
@@ -102,7 +102,7 @@ def test_a_token_is_asked_for_at_addresses_of_the_web_only(realm, tmp_path):
     realm = realm.format(folder=tmp_path)
 
     with registry(wants_token=True, realm=realm) as server:
-        assert image(f"{server.host}/open/app:1").verdict is Verdict.UNKNOWN
+        assert image(f"{server.host}/open/app:1").verdict is ClusterVerdict.UNKNOWN
 
 
 def test_a_registry_that_does_not_answer_or_fails_is_no_reason_not_to_begin():
@@ -112,7 +112,7 @@ def test_a_registry_that_does_not_answer_or_fails_is_no_reason_not_to_begin():
     with registry() as server:
         failing = image(f"{server.host}/broken:1")
 
-    assert (silent.verdict, silent.exit_code) == (Verdict.UNKNOWN, 0)
+    assert (silent.verdict, silent.exit_code) == (ClusterVerdict.UNKNOWN, 0)
     assert "status 500" in failing.message
 
 
@@ -124,8 +124,8 @@ def test_a_registry_that_does_not_answer_or_fails_is_no_reason_not_to_begin():
 def test_what_is_no_reference_is_told_without_asking_anybody(text):
     found = image(text)
 
-    assert found.verdict is Verdict.MISSING
-    assert "is no reference to an image" in found.message
+    assert found.verdict is ClusterVerdict.MISSING
+    assert "is not an image reference" in found.message
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticdl.cluster.states import Phase, state_of
+from elasticdl.cluster.states import JobPhase, state_of
 
 
 def rayjob(deployment="", job="", *, spec=None, labels=None, **status):
@@ -32,34 +32,39 @@ def container(state, **detail):
 @pytest.mark.parametrize(
     ("job", "pods", "phase", "words"),
     [
-        (rayjob(), [], Phase.WAITING, "waiting for KubeRay"),
+        (rayjob(), [], JobPhase.WAITING, "waiting for KubeRay"),
         (
             rayjob(spec={"suspend": True}, labels={"kueue.x-k8s.io/queue-name": "team"}),
             [],
-            Phase.WAITING,
+            JobPhase.WAITING,
             "in the queue team",
         ),
-        (rayjob("Suspended"), [], Phase.WAITING, "because it is suspended"),
+        (rayjob("Suspended"), [], JobPhase.WAITING, "because it is suspended"),
         (
             rayjob("Initializing"),
             [pod(), pod("worker-2", "Pending")],
-            Phase.STARTING,
+            JobPhase.STARTING,
             "1 of 2 pods are running",
         ),
-        (rayjob("Running", "RUNNING"), [pod(), pod()], Phase.RUNNING, "running on 2 of 4 workers"),
-        (rayjob("Running", "FAILED"), [pod()], Phase.RUNNING, "its command has ended"),
-        (rayjob("Complete", "SUCCEEDED"), [], Phase.SUCCEEDED, "finished"),
-        (rayjob("Complete", "STOPPED"), [], Phase.STOPPED, "the same command resumes"),
+        (
+            rayjob("Running", "RUNNING"),
+            [pod(), pod()],
+            JobPhase.RUNNING,
+            "running on 2 of 4 workers",
+        ),
+        (rayjob("Running", "FAILED"), [pod()], JobPhase.RUNNING, "its command has ended"),
+        (rayjob("Complete", "SUCCEEDED"), [], JobPhase.SUCCEEDED, "finished"),
+        (rayjob("Complete", "STOPPED"), [], JobPhase.STOPPED, "run the same command to resume"),
         (
             rayjob("Failed", "FAILED", reason="DeadlineExceeded"),
             [],
-            Phase.FAILED,
+            JobPhase.FAILED,
             "longer than --deadline",
         ),
         (
             rayjob("ValidationFailed", reason="ValidationFailed", message="no such version"),
             [],
-            Phase.FAILED,
+            JobPhase.FAILED,
             "no such version",
         ),
     ],
@@ -113,7 +118,7 @@ def test_the_exit_code_of_the_command_is_found():
                 ]
             },
             "no node has room for it: 0/3 nodes",
-            "Ask for less",
+            "Request less",
         ),
     ],
 )

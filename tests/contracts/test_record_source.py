@@ -64,7 +64,7 @@ def write_recordio(compressor: recordio.Compressor, path: Path, rows: Sequence[F
 
 
 def write_tfrecord(compressor: tfrecord.Compressor, path: Path, rows: Sequence[Features]) -> None:
-    with tfrecord.Writer(str(path), compressor) as writer:
+    with tfrecord.TFRecordWriter(str(path), compressor) as writer:
         for row in rows:
             writer.write(example.encode(row))
 

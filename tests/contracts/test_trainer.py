@@ -203,7 +203,7 @@ def torch_definition_of(create_model, create_optimizer):
         create_model=create_model,
         input=RecordInput(lambda records: records),
         loss=torch_loss,
-        create_optimizer=lambda: create_optimizer,
+        create_optimizer=lambda: lambda parameters, model: create_optimizer(parameters),
         create_metrics=lambda mode: MetricFunctions(
             scalars=torch_accuracy,
             named=[NamedMetric("right", lambda y, p: p.argmax(1) == y.flatten())]
@@ -238,9 +238,9 @@ def test_the_keras_trainer_keeps_the_laws(create_model):
     rng = np.random.default_rng(0)
     batches = [batch(rng, 32) for _ in range(4)] + [batch(rng, 7)]
 
-    def create(slot):
+    def create(rank):
         return KerasTrainer(
-            definition_of(create_model), batches[0], minibatch_size=32, seed=3, slot=slot
+            definition_of(create_model), batches[0], minibatch_size=32, seed=3, rank=rank
         )
 
     check_trainer(create, batches)
@@ -259,8 +259,8 @@ def test_the_keras_trainer_keeps_the_laws_with_a_compiled_model():
 
     batches = [weighted(32) for _ in range(4)] + [weighted(7)]
 
-    def create(slot):
-        return KerasTrainer(compiled_definition(), batches[0], minibatch_size=32, seed=3, slot=slot)
+    def create(rank):
+        return KerasTrainer(compiled_definition(), batches[0], minibatch_size=32, seed=3, rank=rank)
 
     check_trainer(create, batches)
 
@@ -273,13 +273,13 @@ def test_the_torch_trainer_keeps_the_laws(create_model, create_optimizer):
     rng = np.random.default_rng(0)
     batches = [batch(rng, 32) for _ in range(4)] + [batch(rng, 7)]
 
-    def create(slot):
+    def create(rank):
         return TorchTrainer(
             torch_definition_of(create_model, create_optimizer),
             batches[0],
             minibatch_size=32,
             seed=3,
-            slot=slot,
+            rank=rank,
         )
 
     check_trainer(create, batches)
@@ -296,8 +296,8 @@ def keras_trainer():
         return keras.Model(inputs, keras.layers.Dense(10)(hidden(keras.layers.Flatten()(inputs))))
 
     example = batch(np.random.default_rng(0), 8)
-    return lambda slot: KerasTrainer(
-        definition_of(small), example, minibatch_size=8, seed=3, slot=slot
+    return lambda rank: KerasTrainer(
+        definition_of(small), example, minibatch_size=8, seed=3, rank=rank
     )
 
 

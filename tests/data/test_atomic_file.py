@@ -80,7 +80,7 @@ def test_discarded_file_cannot_be_published(folder: str) -> None:
     file = AtomicFile(f"{folder}/x")
     file.discard()
 
-    with pytest.raises(OutputError, match="discarded before"):
+    with pytest.raises(OutputError, match="discarded already"):
         file.publish()
 
 

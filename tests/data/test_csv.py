@@ -304,10 +304,10 @@ def test_rows_are_counted_as_pyarrow_counts_them_wherever_quotes_are(
         ("", r"a\.csv is empty; its first line should be the names"),
         ("\n\n", r"a\.csv is empty"),
         ("1,2.5\n3,4\n", r"has no header: its first line is '1,2.5', which are numbers"),
-        ("x,,y\n", "its header has a nameless column: 'x,,y'"),
+        ("x,,y\n", "its header has an unnamed column: 'x,,y'"),
         ("x,x\n", "its header has 2 columns named 'x'"),
         (b"x\xff,y\n", "its header is not UTF-8"),
-        ("x" * 200_000 + ",y\n", "its first line is no header"),
+        ("x" * 200_000 + ",y\n", "its first line is not a header"),
     ],
 )
 def test_a_header_that_cannot_be_used_is_refused(write, text, message):
@@ -441,7 +441,9 @@ def test_text_of_a_time_field_is_seconds(write, text, seconds):
 def test_text_that_is_no_time_is_named(write):
     entry = {"name": "t", "shape": [], "dtype": "float64", "time": True}
 
-    with pytest.raises(SchemaError, match="record 1: column 't': holds b'soon', which is no date"):
+    with pytest.raises(
+        SchemaError, match="record 1: column 't': holds b'soon', which is not a date"
+    ):
         read_all(write("t\n2020-01-02\nsoon\n"), Schema.from_user([entry]))
 
 

@@ -139,7 +139,7 @@ def test_an_index_of_other_files_says_nothing(folder, caplog):
     ("change", "expected", "reason"),
     [
         (lambda: write("d/d.recordio", 5), [1, 2, 3, 4, 5], "d.recordio is not in it"),
-        (lambda: Path("d/b.recordio").unlink(), [1, 2, 4], "b.recordio is gone"),
+        (lambda: Path("d/b.recordio").unlink(), [1, 2, 4], "b.recordio was deleted"),
         (lambda: write("d/b.recordio", 7), [1, 2, 7, 4], "b.recordio has changed"),
         (lambda: os.utime("d/b.recordio"), [1, 2, 3, 4], "b.recordio has changed"),
     ],
@@ -149,8 +149,8 @@ def test_an_index_that_is_not_true_any_more_is_not_used(folder, change, expected
 
     assert values("d") == expected
     (message,) = caplog.messages
-    assert message.startswith(f"d/{INDEX_FILE} is not used: {reason}. The files are counted again")
-    assert message.endswith("to renew it: elasticdl data index d")
+    assert message.startswith(f"Ignoring d/{INDEX_FILE}: {reason}. The files are counted again")
+    assert message.endswith("to rebuild the index: elasticdl data index d")
 
 
 def test_a_damaged_index_is_named(folder):
@@ -249,7 +249,7 @@ def test_an_index_on_s3_is_used_until_a_file_changes(bucket, caplog):
     forget_listings()
 
     assert values(bucket) == [1, 3]
-    assert f"{bucket}/{INDEX_FILE} is not used: b.recordio has changed." in caplog.messages[0]
+    assert f"Ignoring {bucket}/{INDEX_FILE}: b.recordio has changed." in caplog.messages[0]
 
 
 def test_a_file_on_s3_that_changed_after_it_was_listed_is_found(bucket):
@@ -269,8 +269,8 @@ def test_an_index_is_copied_with_its_times(folder, caplog):
     shutil.copytree("d", "without", copy_function=shutil.copyfile)
 
     assert values("with_times") == values("without") == [1, 2, 3, 4]
-    assert [message.split(" is not used")[0] for message in caplog.messages] == [
-        f"without/{INDEX_FILE}"
+    assert [message.split(": ")[0] for message in caplog.messages] == [
+        f"Ignoring without/{INDEX_FILE}"
     ]
 
 
@@ -309,5 +309,5 @@ def test_rows_of_another_parquet_file_of_the_same_size_and_time_are_not_left_out
 def test_an_index_of_any_size_is_not_read_into_memory(folder) -> None:
     os.truncate(folder / INDEX_FILE, 20 << 30)
 
-    with pytest.raises(DataError, match=r"found 21,474,836,480, which is not read.* data index d"):
+    with pytest.raises(DataError, match=r"found 21,474,836,480.* data index d"):
         open_source("d")

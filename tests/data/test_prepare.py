@@ -18,7 +18,7 @@ import pytest
 from elasticdl.data import prepare_part, recordio
 from elasticdl.data.find_files import find_files
 from elasticdl.data.index_file import INDEX_FILE, find_index
-from elasticdl.data.prepare import Preparation, prepare_data
+from elasticdl.data.prepare import PartPreparation, prepare_data
 from elasticdl.data.prepare_part import arguments_of
 from elasticdl.data.prepare_plan import Input, Settings, plan_parts
 from elasticdl.data.schema import Schema
@@ -112,7 +112,7 @@ def slow(filename):
 
 
 def preparation(function, code="1", model="model"):
-    return Preparation(function, SCHEMA, "model.py:7", model, code)
+    return PartPreparation(function, SCHEMA, "model.py:7", model, code)
 
 
 @pytest.fixture
@@ -437,8 +437,8 @@ def test_other_processes_stop_after_the_file_they_are_at(numbers, tmp_path):
         (fails_late, UserCodeError, "ValueError: Later"),
         (too_long_text, SchemaError, r"00\.txt, field 'folder': has shape \[2\]; data_schema"),
         (nothing, DefinitionError, "returned None for .*00.txt; expected one record, as a tuple"),
-        (list_as_a_record, DefinitionError, "number 0 of them is 1; .* return a tuple"),
-        (none_at_all, NoDataError, "gave no record for any of the 40 files"),
+        (list_as_a_record, DefinitionError, "record 0 is 1; .* return a tuple"),
+        (none_at_all, NoDataError, "returned no records for any of the 40 files"),
     ],
 )
 def test_what_is_no_record_is_refused_with_the_file(numbers, tmp_path, function, error, message):
@@ -449,7 +449,7 @@ def test_what_is_no_record_is_refused_with_the_file(numbers, tmp_path, function,
 
 
 def test_a_process_that_dies_is_an_error_and_not_a_hang(numbers, tmp_path):
-    with pytest.raises(UserCodeError, match="died without a word: .*--num_processes=1"):
+    with pytest.raises(UserCodeError, match="died without an error message: .*--num_processes=1"):
         prepare(numbers, tmp_path / "out", dies, num_processes=2)
 
 
@@ -495,7 +495,7 @@ def test_a_killed_run_leaves_whole_files_and_no_process_and_is_taken_up_again(nu
         deadline = time.monotonic() + 60
         while len(content(tmp_path / "out")) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-        with pytest.raises(OutputBusyError, match="another `elasticdl data prepare` is at work"):
+        with pytest.raises(OutputBusyError, match="another `elasticdl data prepare` is running"):
             prepare(numbers, tmp_path / "out")
         process.kill()
     while (alive := processes_of_session(process.pid)) and time.monotonic() < deadline:

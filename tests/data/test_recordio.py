@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from elasticdl.data import recordio, recordio_chunk
 from elasticdl.data.example import encode
+from elasticdl.data.masked_crc import masked_crc32c
 from elasticdl.data.recordio import COMPRESSORS, Compressor, RecordIOSource, Writer
-from elasticdl.data.tfrecord import masked_crc32c
 from elasticdl.errors import CorruptDataError, DataError, OutputError, SchemaError, UsageError
 from elasticdl.testing.record_source import check_damage_is_found, check_record_source
 
@@ -556,7 +556,8 @@ def test_misfit_in_a_compressed_chunk_counts_bytes_after_decompression(tmp_path:
 
     assert offset == 20
     assert (
-        "after decompression, found a record that ends at byte 19, from byte 6 of them" in message
+        "after decompression, found a record that ends at byte 19, from decompressed byte "
+        "6" in message
     )
 
 
@@ -657,9 +658,9 @@ def test_what_does_not_fit_into_the_format_is_refused_and_leaves_no_file(
 ) -> None:
     monkeypatch.setattr(recordio, "UINT32_MAX", 100)
     monkeypatch.setattr(recordio_chunk, "UINT32_MAX", 100)
-    with pytest.raises(DataError, match="record of 97 bytes does not fit"):
+    with pytest.raises(DataError, match="record of 97 bytes is too large"):
         written(tmp_path / "x", [b"a" * 97], max_chunk_bytes=100)
-    with pytest.raises(DataError, match="chunk of 160 bytes does not fit"):
+    with pytest.raises(DataError, match="chunk of 160 bytes is too large"):
         written(tmp_path / "x", [b"abcd"] * 20, "none", max_chunk_bytes=100)
 
     assert list(tmp_path.iterdir()) == []

@@ -122,6 +122,27 @@ def test_writing_again_replaces_the_files(tmp_path):
     assert write_sample("iris", str(tmp_path)).files == first.files
 
 
+@pytest.mark.parametrize(
+    ("name", "seed", "found"), [("wine", 0, "name iris seed 0"), ("iris", 1, "name iris seed 0")]
+)
+def test_another_sample_or_seed_is_not_overwritten(tmp_path, name, seed, found):
+    files = write_sample("iris", str(tmp_path)).files
+    before = [Path(file).read_bytes() for file in files]
+
+    with pytest.raises(OutputTakenError, match=rf"contains {found}; part-.* is not overwritten"):
+        write_sample(name, str(tmp_path), seed=seed)
+    assert [Path(file).read_bytes() for file in files] == before
+
+
+def test_files_of_the_same_names_that_are_no_sample_are_not_overwritten(tmp_path):
+    files = write_sample("iris", str(tmp_path)).files
+    (tmp_path / ".sample.json").unlink()
+
+    with pytest.raises(OutputTakenError, match="files that are not known to be a sample"):
+        write_sample("iris", str(tmp_path))
+    assert len(files) == 6
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     write_sample("iris", str(tmp_path))
 
@@ -132,7 +153,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 
 
 def test_pictures_are_not_written_as_csv(tmp_path):
-    with pytest.raises(UsageError, match="hold pictures, .*recordio, tfrecord, parquet"):
+    with pytest.raises(UsageError, match="contain images, .*recordio, tfrecord, parquet"):
         write_sample("digits", str(tmp_path), "csv")
     assert list(tmp_path.iterdir()) == []
 

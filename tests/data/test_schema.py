@@ -88,7 +88,7 @@ def test_tensorflows_own_dtypes_and_shapes_are_understood():
             "has no 'shape'; did you mean 'shpae'",
         ),
         ([{"name": "x", "shape": [1], "dtype": "int64", "mode": 1}], "has an entry 'mode'"),
-        ([{"name": "", "shape": [1], "dtype": "int64"}], "name is ''; expected some text"),
+        ([{"name": "", "shape": [1], "dtype": "int64"}], "name is ''; expected a non-empty string"),
         ([{"name": "x", "shape": [None, 2], "dtype": "int64"}], r"shape is \[None, 2\]; expected"),
         ([{"name": "x", "shape": [-1], "dtype": "int64"}], r"shape is \[-1\]; expected"),
         ([{"name": "x", "shape": [2.5], "dtype": "int64"}], r"shape is \[2.5\]; expected"),
@@ -96,7 +96,7 @@ def test_tensorflows_own_dtypes_and_shapes_are_understood():
         ([{"name": "x", "shape": None, "dtype": "int64"}], "shape is None; expected"),
         (
             [{"name": "x", "shape": [1], "dtype": "int64", "nullable": True}],
-            "it is nullable, and its dtype is int64, which has no value for what is missing",
+            "it is nullable, but its dtype int64 cannot represent a missing value",
         ),
         (
             [{"name": "x", "shape": [1], "dtype": "float32", "nullable": "yes"}],
@@ -108,7 +108,7 @@ def test_tensorflows_own_dtypes_and_shapes_are_understood():
         ),
         (
             [{"name": "x", "shape": [1], "dtype": "float32", "time": True}],
-            "it is a time, and its dtype is float32; expected float64 or int64",
+            "it is a time, but its dtype is float32; expected float64 or int64",
         ),
         ([{"name": "x", "shape": [1], "dtype": "float31"}], "dtype is 'float31'; expected one of"),
         ([{"name": "x", "shape": [1], "dtype": None}], "dtype is None; expected one of"),
@@ -426,8 +426,8 @@ def test_a_value_is_encoded_if_it_stays_what_it_is(dtype, value, message):
             r"field 'labels' is not in data_schema\(\) .*; did you mean 'label'\?",
         ),
         (([1, 2, 3], 1), r"field 'image': has shape \[3\]; data_schema\(\) says \[2\]"),
-        (([[1], [2]], 1), r"has shape \[2, 1\]; .* reshape\(\[2\]\) would do"),
-        (([[1], [2, 3]], 1), "field 'image': .*parts differ in length"),
+        (([[1], [2]], 1), r"has shape \[2, 1\]; .* use reshape\(\[2\]\)"),
+        (([[1], [2, 3]], 1), "field 'image': .*parts have different lengths"),
     ],
 )
 def test_a_record_that_does_not_fit_is_not_encoded(record, message):
@@ -456,7 +456,7 @@ GOOD = {"image": np.float32([1, 2]), "label": np.int64([3])}
         ({"image": np.int64([1, 2])}, "float32", "stored as integers; .* float32"),
         ({"image": np.float32([1, 2])}, "int64", "stored as floating numbers; .* says int64"),
         ({"image": np.float32([1, 2])}, "string", "stored as floating numbers; .* says string"),
-        ({"image": [b"1", b"2"]}, "float32", "stored as 2 byte strings; .* be one of 8 bytes"),
+        ({"image": [b"1", b"2"]}, "float32", "stored as 2 byte strings; .* needs 8 bytes"),
         ({"image": [b"1234567"]}, "float32", "stored as a byte string of 7 bytes; .* 8 bytes"),
         ({"image": [b"1"]}, "string", r"'image' has 1 value; .* says shape \[2\]"),
         ({"image": np.int64([1, 256])}, "uint8", "holds 256, which a uint8 cannot hold"),

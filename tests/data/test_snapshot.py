@@ -86,7 +86,7 @@ def test_a_failed_read_leaves_nothing(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("schema", "problem"),
-    [(pa.schema([("a", pa.int64())] * 2), "'a'"), (pa.schema([("a", pa.int64())]), "no row")],
+    [(pa.schema([("a", pa.int64())] * 2), "'a'"), (pa.schema([("a", pa.int64())]), "no rows")],
 )
 def test_a_table_that_cannot_be_trained_on_is_refused(tmp_path, schema, problem) -> None:
     with pytest.raises(DataError, match=problem):
@@ -99,7 +99,7 @@ def test_rows_to_validate_on_may_be_given(tmp_path) -> None:
     snapshot = stored(table, tmp_path, validation=[held])
 
     assert (snapshot.num_training, snapshot.num_validation) == (NUM_ROWS, 1)
-    with pytest.raises(DataError, match="lack the column 'b'"):
+    with pytest.raises(DataError, match="have no column 'b'"):
         stored(table, tmp_path, validation=[held.select(["a"])])
 
 

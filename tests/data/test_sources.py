@@ -21,8 +21,7 @@ from elasticdl.data.parquet import ParquetSource
 from elasticdl.data.recordio import RecordIOSource
 from elasticdl.data.recordio import Writer as RecordIOWriter
 from elasticdl.data.sources import open_source
-from elasticdl.data.tfrecord import TFRecordSource
-from elasticdl.data.tfrecord import Writer as TFRecordWriter
+from elasticdl.data.tfrecord import TFRecordSource, TFRecordWriter
 from elasticdl.errors import CorruptDataError, DataError, MissingExtraError, NoDataError, UsageError
 
 RECORD = example.encode({"x": np.float32([1])})
@@ -202,14 +201,14 @@ def test_an_unknown_format_is_refused(folder, content):
     (folder / "a.dat").write_bytes(content)
 
     assert format_of("a.dat") is None
-    with pytest.raises(DataError, match=r"a\.dat is of no format that is known: .* \.recordio"):
+    with pytest.raises(DataError, match=r"a\.dat has an unknown format: .* \.recordio"):
         open_source("a.dat")
 
 
 def test_an_error_never_shows_what_is_in_a_file_that_is_no_data(folder):
     (folder / "key").write_bytes(b"secret:x:0:0")
 
-    with pytest.raises(DataError, match="of no format that is known") as raised:
+    with pytest.raises(DataError, match="an unknown format") as raised:
         open_source("key")
 
     assert "secret" not in str(raised.value)
@@ -227,7 +226,8 @@ def test_files_of_two_formats_are_not_read_together(folder):
     write_recordio(folder / "b.recordio")
 
     with pytest.raises(
-        DataError, match=r"of 2 formats: a\.csv is csv, b\.recordio is recordio\. Name files of one"
+        DataError,
+        match=r"2 different formats: a\.csv is csv, b\.recordio is recordio\. Name files of one",
     ):
         open_source("*")
 
@@ -238,16 +238,22 @@ def test_files_of_two_formats_are_not_read_together(folder):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("train/*.rec", r"'train/\*\.rec'\. The folder train exists; it holds a\.recordio, b\.txt"),
+        (
+            "train/*.rec",
+            r"'train/\*\.rec'\. The folder train exists; it contains a\.recordio, b\.txt",
+        ),
         ("train/b.recordio", r"Did you mean 'a\.recordio', 'b\.txt'|Did you mean 'a\.recordio'"),
         ("trian/*.csv", r"the folder \. has no 'trian' in it; did you mean 'train'\?"),
-        ("train/x/y/*.csv", r"the folder train has no 'x' in it \(it holds a\.recordio, b\.txt\)"),
+        (
+            "train/x/y/*.csv",
+            r"the folder train has no 'x' in it \(it contains a\.recordio, b\.txt\)",
+        ),
         ("/nonsense/*.csv", "the folder / has no 'nonsense' in it"),
-        ("*.csv", r"No file matches '\*\.csv'\. The folder \. exists; it holds empty/, many/"),
+        ("*.csv", r"No file matches '\*\.csv'\. The folder \. exists; it contains empty/, many/"),
         ("empty/*", "The folder empty exists; it is empty"),
-        ("empty", r"The folder empty has no data file in it \(csv, .*\)\. It is empty"),
-        ("texts", r"The folder texts has no data file in it .* It holds c\.txt"),
-        ("many", r"It has the folders test/, train/: name one of them"),
+        ("empty", r"The folder empty contains no data files \(csv, .*\)\. It is empty"),
+        ("texts", r"The folder texts contains no data files .* It contains c\.txt"),
+        ("many", r"It contains the folders test/, train/: choose one of them"),
         ("", "The name of the data is empty"),
         (" , ", "The name of the data is empty"),
         ("train/a.recordio,nothing.csv", r"No file matches 'nothing\.csv'"),
@@ -265,7 +271,7 @@ def test_what_is_not_there_is_said_with_what_is(folder, data, message):
 def test_what_is_not_there_in_another_file_system_is_said_with_what_is(memory):
     memory("/bucket/train/a.csv")
 
-    with pytest.raises(NoDataError, match=r"folder /bucket/train exists; it holds a\.csv"):
+    with pytest.raises(NoDataError, match=r"folder /bucket/train exists; it contains a\.csv"):
         open_source("memory://bucket/train/*.recordio")
 
 
@@ -274,7 +280,7 @@ def test_files_without_a_record_are_no_data(folder, num_files):
     for i in range(num_files):
         write_recordio(folder / f"d/{i}.recordio", num_records=0)
 
-    with pytest.raises(NoDataError, match=rf"d: {num_files} files? \(d/0\.recordio.*no record in"):
+    with pytest.raises(NoDataError, match=rf"d: {num_files} files? \(d/0\.recordio.*no records in"):
         open_source("d")
 
 
@@ -359,7 +365,7 @@ def test_a_server_that_is_not_there_is_an_error_with_its_address():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    with pytest.raises(DataError, match=rf"http://127.0.0.1:{port}/x.csv cannot be looked at: .*"):
+    with pytest.raises(DataError, match=rf"http://127.0.0.1:{port}/x.csv cannot be accessed: .*"):
         find_files(f"http://127.0.0.1:{port}/x.csv")
 
 
@@ -368,5 +374,5 @@ def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}/x.csv"
 
-        with pytest.raises(DataError, match=r"cannot be looked at: no answer for 0\.2 s"):
+        with pytest.raises(DataError, match=r"cannot be accessed: no response for 0\.2 s"):
             find_files(uri)

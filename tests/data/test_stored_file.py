@@ -66,7 +66,7 @@ def test_file_that_is_gone_when_it_is_read_is_named(uri: str) -> None:
 
 
 def test_folder_is_refused_when_it_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="it is a folder, and a file is expected"):
+    with pytest.raises(DataError, match="it is a folder; expected a file"):
         open_stored(str(tmp_path))
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from elasticdl.data import inflated_file, tfrecord
 from elasticdl.data.example import encode
+from elasticdl.data.masked_crc import masked_crc32c
 from elasticdl.data.stored_file import StoredFile
-from elasticdl.data.tfrecord import COMPRESSORS, Compressor, TFRecordSource, Writer
+from elasticdl.data.tfrecord import COMPRESSORS, Compressor, TFRecordSource, TFRecordWriter
 from elasticdl.errors import CorruptDataError, SchemaError, UsageError
 from elasticdl.testing.record_source import check_damage_is_found, check_record_source
 
@@ -56,7 +57,7 @@ def fail_half_way() -> Iterator[bytes]:
 
 
 def written(path: Path, records: Iterable[bytes], compressor: Compressor = "none") -> bytes:
-    with Writer(str(path), compressor) as writer:
+    with TFRecordWriter(str(path), compressor) as writer:
         for record in records:
             writer.write(record)
     return path.read_bytes()
@@ -214,7 +215,7 @@ def test_record_that_is_no_example_is_named_by_file_and_number(tmp_path: Path) -
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 def test_uris_are_written_and_read(tmp_path: Path, protocol: str, compressor: Compressor) -> None:
     uri = f"{protocol}://{tmp_path}/x.tfrecord"
-    with Writer(uri, compressor) as writer:
+    with TFRecordWriter(uri, compressor) as writer:
         for record in RECORDS:
             writer.write(record)
 
@@ -284,7 +285,7 @@ def test_damaged_data_is_named_with_its_offset_and_both_checksums(tmp_path: Path
     offset, message = refused(tmp_path / "x", GOLDEN["none"].replace(b"World", b"world"))
 
     assert offset == 49
-    found = tfrecord.masked_crc32c(b"world,")
+    found = masked_crc32c(b"world,")
     assert f"data with the checksum 0xbc139962, found 0x{found:08x}" in message
 
 
@@ -301,7 +302,7 @@ def test_length_that_is_right_by_its_checksum_and_beyond_the_file_is_refused(
     tmp_path: Path, num_bytes: int
 ) -> None:
     length = struct.pack("<Q", num_bytes)
-    content = length + struct.pack("<I", tfrecord.masked_crc32c(length)) + b"abc"
+    content = length + struct.pack("<I", masked_crc32c(length)) + b"abc"
 
     offset, message = refused(tmp_path / "x", content)
 
@@ -326,7 +327,7 @@ def test_exception_leaves_no_file_and_keeps_the_one_before(
 
 
 def test_file_appears_when_it_is_closed(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path / "x"))
+    writer = TFRecordWriter(str(tmp_path / "x"))
     writer.write(b"a")
     assert not (tmp_path / "x").exists()
 
@@ -337,7 +338,7 @@ def test_file_appears_when_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_closed_writer_takes_no_record(tmp_path: Path) -> None:
-    with Writer(str(tmp_path / "x")) as writer:
+    with TFRecordWriter(str(tmp_path / "x")) as writer:
         pass
 
     with pytest.raises(ValueError, match="is closed"):
@@ -346,4 +347,4 @@ def test_closed_writer_takes_no_record(tmp_path: Path) -> None:
 
 def test_unknown_compressor_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'snappy'; choose one of none, gzip, zlib"):
-        Writer(str(tmp_path / "x"), "snappy")
+        TFRecordWriter(str(tmp_path / "x"), "snappy")

@@ -368,13 +368,13 @@ def test_rest_of_the_params_reaches_a_model_that_takes_anything(define) -> None:
 def test_a_contract_argument_is_no_param(refused) -> None:
     message = refused(FIRST, UsageError, params={"labels": 1})
 
-    assert "no function of the model takes 'labels'" in message
+    assert "no function of the model has a parameter 'labels'" in message
 
 
 def test_an_unknown_param_is_told_with_a_near_name_and_all_there_are(refused) -> None:
     message = refused(LATER, UsageError, params={"unit": 1})
 
-    assert "no function of the model takes 'unit'. Did you mean 'units'?" in message
+    assert "no function of the model has a parameter 'unit'. Did you mean 'units'?" in message
     assert "m.py:12: optimizer(lr=...)" in message
 
 

@@ -109,7 +109,7 @@ def test_metrics_with_other_argument_names_are_refused(refused) -> None:
 
     message = refused(text, DefinitionError, model_def="m.Mine")
 
-    assert "create_metrics() does not say what out, lab should be" in message
+    assert "create_metrics() has unknown arguments: out, lab" in message
 
 
 def test_methods_share_the_object_of_their_run(define) -> None:

@@ -15,7 +15,8 @@ import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
-from elasticdl.events import EpochFinished, JobStarted, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, JobStarted
 
 pytest.importorskip("tf_keras")
 
@@ -204,7 +205,7 @@ def test_code_outside_of_the_project_is_refused(place, tmp_path):
         custom_objects=f"[{{key: test_loss, value: test_loss, path: {tmp_path}/loss.py}}]",
     )
 
-    with pytest.raises(UsageError, match="lies outside of"):
+    with pytest.raises(UsageError, match="is outside of"):
         train(place, spec, tmp_path / "out")
 
 
@@ -227,7 +228,7 @@ def test_a_custom_loss_of_one_hot_rows_is_given_such(place, tmp_path, model):
         compiled_options="{loss: test_loss, optimizer: sgd, metrics: [accuracy]}",
     )
     outcome = train(place, spec, tmp_path / "own", notes)
-    assert "rows of 3: test_loss takes no numbers of classes" in " ".join(notes.told)
+    assert "rows of 3: test_loss does not accept class numbers" in " ".join(notes.told)
 
     named = "{loss: sparse_categorical_crossentropy, optimizer: sgd, metrics: [accuracy]}"
     spec = write_spec(place, model_definition=model, compiled_options=named)
@@ -278,7 +279,7 @@ def test_code_above_the_working_directory_is_never_taken(place, beside, tmp_path
     monkeypatch.chdir(tmp_path / "federation")
     (tmp_path / "loss.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\n{LOSS}")
 
-    with pytest.raises(UsageError, match=r"\.\./loss.py lies outside of .*--model_zoo=DIR"):
+    with pytest.raises(UsageError, match=r"\.\./loss.py is outside of .*--model_zoo=DIR"):
         train(place, "model.yml", "out")
 
     assert not (tmp_path / "it ran").exists()
@@ -291,7 +292,7 @@ def test_a_link_out_of_the_working_directory_is_not_followed(place, beside, tmp_
     (elsewhere / "loss.py").symlink_to(tmp_path / "loss.py")
     monkeypatch.chdir(elsewhere)
 
-    with pytest.raises(UsageError, match="lies outside of"):
+    with pytest.raises(UsageError, match="is outside of"):
         train(place, "federation/model.yml", "out")
 
 
@@ -323,7 +324,7 @@ MISTAKES = {
     ),
     "no loss": (
         {"name": "PytorchFLModel", "model_definition": "model.pt", "optimizer": "optim.Adam"},
-        "is not there",
+        "is missing",
     ),
 }
 
@@ -379,15 +380,15 @@ def test_trust_is_written_into_the_record_of_the_run(place, tmp_path):
 
 
 def test_a_spec_names_its_folder_as_the_zoo(place, tmp_path):
-    from elasticdl import api
+    from elasticdl import job_options
 
     spec = write_spec(place, model_definition="legacy.h5")
-    by_spec = api.training_job(spec=str(spec), data="d", output="o")
-    in_zoo = api.training_job(spec="model.yml", model_zoo=str(place), data="d", output="o")
+    by_spec = job_options.training_job(spec=str(spec), data="d", output="o")
+    in_zoo = job_options.training_job(spec="model.yml", model_zoo=str(place), data="d", output="o")
 
     assert (by_spec.model.zoo, by_spec.model.model_def) == (str(place), "model.yml")
     assert in_zoo == by_spec
     with pytest.raises(UsageError, match="neither is given"):
-        api.training_job(data="d", output="o")
+        job_options.training_job(data="d", output="o")
     with pytest.raises(UsageError, match="both are given"):
-        api.training_job(spec="model.yml", model_def="x.Y", data="d", output="o")
+        job_options.training_job(spec="model.yml", model_def="x.Y", data="d", output="o")

@@ -153,7 +153,7 @@ def test_an_input_that_does_not_say_what_it_takes_is_refused(refused) -> None:
         with_body(batches="def default_input(self, data): ..."), DefinitionError, model_def=NAME
     )
 
-    assert message.startswith("m.py:3: default_input(data, ...) does not say")
+    assert message.startswith("m.py:3: default_input(data, ...) has an unclear first argument")
 
 
 @pytest.mark.parametrize("mode", [Mode.TRAINING, Mode.EVALUATION])

@@ -1,11 +1,13 @@
 """A LightningModule is trained as it is, or refused by name."""
 
+import csv
 import textwrap
 
 import numpy as np
 import pytest
 
 import elasticdl
+from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.errors import DefinitionError, UserCodeError
@@ -61,6 +63,7 @@ class Data(L.LightningDataModule):
         self.data_dir, self.batch_size = data_dir, batch_size
 
     def setup(self, stage):
+        self.stage = stage
         x = torch.tensor(np.load(f"{self.data_dir}/x.npy"))
         rows = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
         self.train, self.val = torch.utils.data.random_split(rows, [48, 16])
@@ -132,20 +135,104 @@ def test_its_data_module_is_read(tmp_path, data):
     assert first.step == 3 * 48 // 16
 
 
+def test_its_own_loader_is_validated_on_and_predicted_for(tmp_path, data):
+    predicting = """
+        def predict_step(self, batch, batch_idx):
+            x, y = batch
+            return {"out": self(x), "off": self(x) - y}
+    """
+    zoo = written(tmp_path, data=LOADERS, methods=predicting)
+    text = (zoo / "net.py").read_text()
+    (zoo / "net.py").write_text(
+        text
+        + """
+    def predict_dataloader(self):
+        assert self.stage == "predict"
+        return torch.utils.data.DataLoader(self.val, 8)
+"""
+    )
+
+    trained = train(tmp_path, data, zoo)
+    elasticdl.predict(
+        trained_model=str(tmp_path / "out"),
+        data=str(data),
+        output=str(tmp_path / "predicted"),
+        format="csv",
+    )
+
+    with (tmp_path / "predicted/part-00000.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 16
+    found = np.mean([float(row["off"]) ** 2 for row in rows])
+    assert found == pytest.approx(trained.metrics["val_loss"], rel=1e-5)
+
+
+def test_prepare_data_of_a_module_is_called_once_and_before_setup(tmp_path, data):
+    prepared = tmp_path / "prepared"
+    methods = f"""
+        def prepare_data(self):
+            with open({str(prepared)!r}, "a") as file:
+                file.write("x")
+
+        def setup(self, stage):
+            with open({str(prepared)!r}) as file:
+                assert file.read() == "x"
+    """
+
+    train(tmp_path, data / "data.recordio", written(tmp_path, methods=methods))
+
+    assert prepared.read_text() == "x"
+
+
+METRIC = """
+def setup(self, stage):
+    from torchmetrics import MeanSquaredError
+    self.error = MeanSquaredError()
+"""
 REFUSED = {
-    "metric object": (
+    "a metric among layers": (
         {
             "methods": """
             def setup(self, stage):
                 from torchmetrics import MeanSquaredError
-                self.error = MeanSquaredError()
+                self.parts = torch.nn.ModuleList([torch.nn.Tanh(), MeanSquaredError()])
             """
         },
-        r"error of the model is a metric of TorchMetrics.*self\.log\(name, ",
+        r"parts.1 of the model is a metric of TorchMetrics.*Make it a separate attribute",
+    ),
+    "a metric's value so far": (
+        {"methods": METRIC, "training": "self.error(self(x), y)\nself.error.compute()\n"},
+        r"self\.error\.compute\(\) is called in a step.*\n?.*self\.log\(name, self\.metric\)",
+    ),
+    "a metric that is reset": (
+        {"methods": METRIC, "training": "self.error.reset()\n"},
+        r"self\.error\.reset\(\) is called in a step",
+    ),
+    "a collection's values so far": (
+        {
+            "methods": METRIC.replace(
+                "self.error = MeanSquaredError()",
+                "from torchmetrics import MetricCollection\n"
+                "    self.errors = MetricCollection({'mse': MeanSquaredError()}, prefix='val_')",
+            ),
+            "training": "self.errors['mse'](self(x), y)\nself.errors.compute()\n",
+        },
+        r"self\.errors\.val_mse\.compute\(\) is called in a step",
+    ),
+    "a metric as the loss": (
+        {"methods": METRIC, "training": "self.log('train_loss', self.error)\n"},
+        r"self\.log\('train_loss', \.\.\.\) logs a metric as the loss",
+    ),
+    "a maximum of the training": (
+        {
+            "methods": METRIC.replace("MeanSquaredError", "MaxMetric"),
+            "training": "self.error(loss)\nself.log('worst', self.error)\n",
+        },
+        r"metric 'worst' \(MaxMetric\) do not add up: .* by the steps of an epoch\. Log it in val",
     ),
     "validation hook": (
         {"methods": "def on_validation_epoch_end(self):\n    pass\n"},
-        r"net\.py:\d+: Net has on_validation_epoch_end\(\), which nothing here would call",
+        r"net\.py:\d+: Net has on_validation_epoch_end\(\), which would not be called here",
     ),
     "optimizer_step": (
         {"methods": "def optimizer_step(self, *args, **more):\n    pass\n"},
@@ -168,13 +255,17 @@ REFUSED = {
         {"training": "self.log('worst', loss, reduce_fx='max')\n"},
         r"reduce_fx='max'",
     ),
+    "an option that is not there": (
+        {"training": "self.log('x', loss, on_epoc=True)\n"},
+        r"self\.log\('x', on_epoc=\.\.\.\): there is no such option",
+    ),
     "several numbers": (
         {"training": "self.log('outputs', self(x))\n"},
         r"the tensor has the shape \[\d+, 1\]",
     ),
     "Trainer": (
         {"training": "loss = loss / self.trainer.max_epochs\n"},
-        r"asks for self\.trainer\.max_epochs",
+        r"uses self\.trainer\.max_epochs",
     ),
 }
 
@@ -185,6 +276,69 @@ def test_what_nothing_here_would_do_is_refused(tmp_path, data, what):
 
     with pytest.raises(DefinitionError, match=expected):
         train(tmp_path, data / "data.recordio", written(tmp_path, **instead))
+
+
+def test_a_metric_of_its_own_goes_on_after_a_resume_and_chooses_the_best(tmp_path, data):
+    methods = """
+        def setup(self, stage):
+            from torchmetrics import MaxMetric, R2Score
+            self.farthest, self.val_r2 = MaxMetric(), R2Score()
+    """
+    lines = "self.farthest.update((self(x) - y).abs())\nself.log('val_farthest', self.farthest)\n"
+    lines += "self.val_r2(self(x), y)\nself.log('val_r2', self.val_r2)\n"
+    zoo = written(tmp_path, methods=methods, validation=lines)
+    records = str(data / "data.recordio")
+    options = {"validation_data": records, "best_metric": "val_r2", "evaluation_steps": 5}
+
+    whole = train(tmp_path, records, zoo, "whole", **options)
+    train(tmp_path, records, zoo, "resumed", **options, num_epochs=1)
+    resumed = train(tmp_path, records, zoo, "resumed", **options)
+
+    assert resumed.metrics == whole.metrics
+    # No mean over batches: the largest of all errors, and a value for all of the data.
+    rows = np.load(data / "x.npy")
+    params = dict(load_trained_model(str(tmp_path / "whole")).params)
+    found = rows @ params["net.weight"].T + params["net.bias"]
+    expected = np.abs(found[:, 0] - rows.sum(1)).max()
+    evaluated = elasticdl.evaluate(trained_model=str(tmp_path / "whole"), data=records)
+    assert evaluated.metrics["farthest"] == pytest.approx(expected, rel=1e-5)
+    assert evaluated.metrics["r2"] == pytest.approx(
+        1
+        - np.square(found[:, 0] - rows.sum(1)).sum()
+        / np.square(rows.sum(1) - rows.sum(1).mean()).sum(),
+        rel=1e-5,
+    )
+
+
+def test_it_begins_with_a_checkpoint_of_lightnings(tmp_path, data):
+    import lightning as L  # noqa: N812 - as its users call it
+
+    zoo = written(tmp_path)
+    records = data / "data.recordio"
+    before = {}
+    exec((zoo / "net.py").read_text(), before)
+    net = before["Net"](lr=0.0)
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.strategy.connect(net)
+    trainer.save_checkpoint(tmp_path / "before.ckpt")
+    text = (zoo / "net.py").read_text()
+    path = str(tmp_path / "before.ckpt")
+    maker = f"\n\ndef custom_model(lr):\n    return Net.load_from_checkpoint({path!r}, lr=lr)\n"
+    (zoo / "net.py").write_text(text + maker)
+
+    train(tmp_path, records, zoo, params={"lr": 0.0})
+
+    params = dict(load_trained_model(str(tmp_path / "out")).params)
+    for name, tensor in net.state_dict().items():
+        np.testing.assert_array_equal(params[name], tensor.numpy())
+    (zoo / "net.py").write_text(
+        text + "\n\ndef custom_model():\n    return torch.nn.Linear(2, 1)\n"
+    )
+    with pytest.raises(DefinitionError, match=r"returned a Linear\.[\s\S]* a Net"):
+        train(tmp_path, records, zoo, "other")
 
 
 def test_an_epoch_and_a_step_are_known(tmp_path, data):
@@ -207,7 +361,7 @@ def test_a_loss_that_couples_examples_is_refused_where_sums_are_shared(tmp_path,
     zoo = written(tmp_path, training=lines)
 
     train(tmp_path, data / "data.recordio", zoo)
-    with pytest.raises(DefinitionError, match="no mean over examples"):
+    with pytest.raises(DefinitionError, match="not a mean over examples"):
         train(tmp_path, data / "data.recordio", zoo, "shared", global_batch_size=16)
 
 
@@ -219,7 +373,7 @@ def test_without_data_it_says_what_could_be_added(tmp_path, data):
 def test_what_a_module_does_by_itself_is_refused_beside_it(tmp_path, data):
     more = INPUT + "\n\ndef eval_metrics_fn():\n    return {}\n"
 
-    with pytest.raises(DefinitionError, match="nothing here would read eval_metrics_fn"):
+    with pytest.raises(DefinitionError, match="eval_metrics_fn would not be used"):
         train(tmp_path, data / "data.recordio", written(tmp_path, data=more))
 
 

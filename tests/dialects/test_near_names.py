@@ -28,14 +28,15 @@ def notes_of(define):
         ("gradient_clip = {'value': 1.0}", "gradient_clip", "gradient_clipping"),
         ("def ema_model(model): pass", "ema_model", "averaged_model"),
         ("def callback(): return []", "callback", "callbacks"),
+        ("def validation_dataloader(data): pass", "validation_dataloader", "val_dataloader"),
     ],
 )
 def test_a_name_that_is_nearly_one_of_the_contract_is_noted(notes_of, text, name, meant):
     (note,) = notes_of(text)
 
     assert note.endswith(
-        f": {name} is not used: nothing in the file uses it, and ElasticDL looks for {meant}. "
-        "If that is meant, rename it."
+        f": {name} is not used: nothing in the file uses it, and ElasticDL looks for {meant}. If "
+        "you meant that, rename it."
     )
     assert "m.py:8" in note
 

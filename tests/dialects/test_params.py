@@ -95,7 +95,7 @@ def test_a_value_unlike_the_default_is_refused_with_the_place(default, value) ->
     with pytest.raises(UsageError) as caught:
         check_params({"x": value}, [declared(f)])
 
-    assert f"x={value!r} does not fit" in str(caught.value)
+    assert f"x={value!r} is not valid" in str(caught.value)
     assert "m.py:7: f(x=" in str(caught.value)
 
 

@@ -23,7 +23,7 @@ def test_a_class_that_can_be_read_in_two_ways_is_refused(refused) -> None:
 
     assert message == (
         "m.py:3: m.Mine can be read as an ElasticDL module and as a Keras class.\n"
-        "  Say which is meant: --dialect=elasticdl_module or --dialect=keras_class"
+        "  Choose one: --dialect=elasticdl_module or --dialect=keras_class"
     )
 
 
@@ -43,7 +43,7 @@ def test_a_class_with_defaults_beside_a_lone_function_is_a_keras_class(define) -
 def test_what_no_dialect_knows_is_told_with_what_each_needs(refused) -> None:
     message = refused("class Mine:\n    def fit(self): ...", DefinitionError, model_def="m.Mine")
 
-    assert message.startswith("m.py:1: Mine is a class with fit; that is no model")
+    assert message.startswith("m.py:1: Mine is a class with fit; this does not match any dialect")
     for dialect in ("elasticdl_module", "elasticdl_spec", "keras_class"):
         assert f"    {dialect}: " in message
 
@@ -51,7 +51,7 @@ def test_what_no_dialect_knows_is_told_with_what_each_needs(refused) -> None:
 def test_a_file_of_nothing_is_told_what_it_has(refused) -> None:
     message = refused("import os\nX = 1\ndef f(): ...", DefinitionError)
 
-    assert message.startswith("m.py:1: the file has X, f; that is no model")
+    assert message.startswith("m.py:1: the file has X, f; this does not match any dialect")
 
 
 @pytest.mark.parametrize("dialect", ["keras_class", "elasticdl_spec"])

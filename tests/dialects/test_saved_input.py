@@ -105,7 +105,7 @@ MISTAKES = {
     "no label": (
         records(image=np.arange(6), digit=[0]),
         {},
-        "image, digit. Say which is the label",
+        "image, digit. Name the label",
     ),
     "a label that is not there": (records(), {"label": "digit"}, "no field 'digit'"),
     "a feature that is not there": (records(), {"features": ["x"]}, "no field x"),
@@ -113,9 +113,9 @@ MISTAKES = {
     "rows of a model that says no classes": (
         records(),
         {"one_hot": True},
-        "does not say how many classes",
+        "does not define its number of classes",
     ),
-    "only a label": (records(label=[0]), {}, "nothing but label"),
+    "only a label": (records(label=[0]), {}, "no field except label"),
     "texts among numbers": (
         records(a=[1.0], b=np.array([b"x"], object), label=[0]),
         {"inputs": [TakenInput("x", (2,))]},

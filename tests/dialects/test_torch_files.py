@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -59,7 +61,7 @@ def parameters():
 
 
 def made_by(definition):
-    return definition.create_optimizer()(parameters())
+    return definition.create_optimizer()(parameters(), None)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,9 @@ def test_a_model_of_another_framework_than_the_file_looks_like_is_told(define) -
     text = hidden.replace("return Net(units)", "import torch; return torch.nn.Linear(2, units)")
     definition = define(text.partition("def optimizer")[0] + OPTIMIZER)
 
-    with pytest.raises(DefinitionError, match=r"made a Linear, which is no model of Keras; .*\n"):
+    with pytest.raises(
+        DefinitionError, match=r"created a Linear, which is not a model of Keras, .*\n"
+    ):
         definition.create_model()
 
 
@@ -205,11 +209,59 @@ def test_an_optimizer_takes_the_parameters_in_any_of_these_ways(define, text) ->
     definition = define(with_optimizer(text))
     given = parameters()
 
-    made = definition.create_optimizer()(given)
+    made = definition.create_optimizer()(given, None)
 
     assert isinstance(made, torch.optim.Adam)
     assert made.param_groups[0]["lr"] == 0.5
     assert made.param_groups[0]["params"][0] is given[0]
+
+
+BY_NAME = """
+def optimizer(named_parameters):
+    return torch.optim.SGD([{"params": [p], "lr": len(name)} for name, p in named_parameters])
+"""
+BY_LAYER = """
+def optimizer(model, parameters, lr=2):
+    return torch.optim.SGD([{"params": [model.weight]}, {"params": parameters[1:], "lr": 4}], lr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BY_NAME, [6, 4]),
+        (BY_LAYER, [2, 4]),
+        ("def optimizer(net, /): return torch.optim.SGD(net.parameters(), 3)", [3]),
+    ],
+)
+def test_an_optimizer_makes_groups_by_name_or_by_layer(define, text, expected) -> None:
+    make = define(with_optimizer(text)).create_optimizer()
+    model = torch.nn.Linear(2, 1)
+    others = [torch.nn.Parameter(torch.zeros_like(p)) for p in model.parameters()]
+
+    for given in (list(model.parameters()), others):
+        groups = make(given, model).param_groups
+
+        assert [group["lr"] for group in groups] == expected
+        assert [id(p) for group in groups for p in group["params"]] == [id(p) for p in given]
+
+
+def test_a_model_that_cannot_be_copied_is_named_where_its_optimizer_takes_it(define) -> None:
+    make = define(
+        with_optimizer("def optimizer(model): return torch.optim.SGD(model.parameters(), 1)")
+    ).create_optimizer()
+    model = torch.nn.Linear(2, 1)
+    model.lock = threading.Lock()
+    make(list(model.parameters()), model)
+
+    with pytest.raises(DefinitionError, match=r"optimizer is tested on a copy .*cannot be copied"):
+        make([torch.nn.Parameter(torch.zeros_like(p)) for p in model.parameters()], model)
+
+
+def test_a_param_may_be_called_model(define) -> None:
+    text = "def optimizer(model): return functools.partial(torch.optim.SGD, lr=len(model))"
+
+    assert made_by(define(with_optimizer(text), params={"model": "abc"})).param_groups[0]["lr"] == 3
 
 
 @pytest.mark.parametrize(
@@ -231,15 +283,17 @@ def test_a_param_of_an_optimizer_that_is_missing_or_unknown_is_told(refused) -> 
     text = with_optimizer("def optimizer(parameters, lr): ...")
 
     assert "lr missing" in refused(text, UsageError)
-    assert "takes 'parameters'" in refused(text, UsageError, params={"lr": 1, "parameters": 2})
+    assert "has a parameter 'parameters'" in refused(
+        text, UsageError, params={"lr": 1, "parameters": 2}
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("def optimizer(model): ...", "optimizer(model) does not say what model should be"),
-        ("optimizer = 'adam'", "optimizer is a str, which is for no parameters"),
-        ("optimizer = torch.optim.Adam(Net().parameters())", "optimizer is an Adam, which is for"),
+        ("def optimizer(modle): ...", "optimizer(modle) has unknown arguments: modle"),
+        ("optimizer = 'adam'", "optimizer is a str, which has no parameters"),
+        ("optimizer = torch.optim.Adam(Net().parameters())", "optimizer is an Adam, which has"),
     ],
 )
 def test_an_optimizer_without_the_models_parameters_is_refused(refused, text, problem) -> None:
@@ -254,7 +308,9 @@ def test_an_optimizer_that_is_made_without_the_parameters_is_refused(define) -> 
         with_optimizer("def optimizer(): return torch.optim.Adam(Net().parameters())")
     )
 
-    with pytest.raises(DefinitionError, match=r"optimizer\(\) returned an Adam, without being"):
+    with pytest.raises(
+        DefinitionError, match=r"optimizer\(\) returned an Adam, but did not receive"
+    ):
         definition.create_optimizer()
 
 
@@ -304,7 +360,7 @@ def test_a_metric_of_keras_is_refused(define, metric) -> None:
         f"{text}from fake_keras import Metric\ndef eval_metrics_fn(): return {{'a': {metric}}}\n"
     )
 
-    with pytest.raises(DefinitionError, match="metric 'a' of eval_metrics_fn is Keras's"):
+    with pytest.raises(DefinitionError, match="metric 'a' of eval_metrics_fn is a Keras metric"):
         definition.create_metrics(Mode.EVALUATION)
 
 
@@ -362,7 +418,7 @@ def test_functions_of_updates_are_given_params(define):
     [
         ("gradient_clipping = 0", "gradient_clipping is 0"),
         ("gradient_clipping = True", "gradient_clipping is True"),
-        ("gradient_clipping = float('inf')", "the largest norm"),
+        ("gradient_clipping = float('inf')", "the maximum norm"),
         ("gradient_clipping = {'norm': 1, 'value': 1}", "gradient_clipping is {'norm'"),
         ("def gradient_clipping(): pass", "takes no argument"),
         ("lr_scheduler = 3", "expected a function of the optimizer"),

@@ -1,5 +1,6 @@
 """Batches of a DataLoader are a function of (seed, epoch, number), on every process."""
 
+import csv
 import textwrap
 
 import numpy as np
@@ -87,21 +88,147 @@ def test_it_is_trained_on_and_evaluated(tmp_path, data):
     assert trained.metrics["val_loss"] < trained.metrics["loss"]
     with pytest.raises(UsageError, match=r"reads batches of a DataLoader .*\n.*val_dataloader"):
         elasticdl.predict(
-            trained_model=str(tmp_path / "out"), data=str(data), output=str(tmp_path / "p")
+            trained_model=str(tmp_path / "out"),
+            data=str(data),
+            output=str(tmp_path / "p"),
+            num_workers=1,
         )
     assert (
         elasticdl.evaluate(trained_model=str(tmp_path / "out"), data=str(data)).metrics["loss"] > 0
     )
 
 
+def test_it_is_validated_on_its_own_loader_unless_another_place_is_named(tmp_path, data):
+    zoo, other = written(tmp_path), tmp_path / "other.npy"
+    np.save(other, np.load(data) * 10)
+
+    own = train(tmp_path, data, zoo, "own").metrics["val_loss"]
+
+    assert own == train(tmp_path, data, zoo, "same", validation_data=str(data)).metrics["val_loss"]
+    assert train(tmp_path, data, zoo, "other", validation_data=str(other)).metrics["val_loss"] > own
+
+
+PREDICTED = """
+
+def predict_dataloader(data):
+    return DataLoader(np.load(data)[:10], 4)
+"""
+
+
+@pytest.mark.parametrize(("more", "count"), [("", 60), (PREDICTED, 10)], ids=["val", "predict"])
+def test_predictions_are_made_for_the_examples_of_a_loader(tmp_path, data, more, count):
+    zoo = written(tmp_path)
+    (zoo / "rows.py").write_text(FILE.replace("+ 0.01 * np", "+ 0.0 * np") + more)
+    train(tmp_path, data, zoo)
+
+    elasticdl.predict(
+        trained_model=str(tmp_path / "out"),
+        data=str(data),
+        output=str(tmp_path / "predicted"),
+        format="csv",
+    )
+
+    with (tmp_path / "predicted/part-00000.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    params = weights(tmp_path, "out")
+    expected = np.load(data) @ params["weight"].T + params["bias"]
+    assert [row["key"] for row in rows] == [f"example:{number}" for number in range(count)]
+    np.testing.assert_allclose(
+        [float(row["output"]) for row in rows], expected[:count, 0], rtol=1e-5
+    )
+
+
+def test_a_loader_that_shuffles_is_not_predicted_for(tmp_path, data):
+    zoo = written(tmp_path)
+    (zoo / "rows.py").write_text(FILE + PREDICTED.replace("4)", "4, shuffle=True)"))
+    train(tmp_path, data, zoo)
+
+    with pytest.raises(DefinitionError, match=r"rows.py:\d+: .*predict_dataloader\(\) shuffles"):
+        elasticdl.predict(
+            trained_model=str(tmp_path / "out"), data=str(data), output=str(tmp_path / "p")
+        )
+
+
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        ("DataLoader(np.load(data)[:10], 4, sampler=Drawn())", r"predict_dataloader\(\) shuffles"),
+        ("DataLoader(np.load(data)[:10], 4, drop_last=True)", "the last 2 examples would have no"),
+    ],
+)
+def test_examples_that_could_not_be_told_or_are_dropped_are_not_predicted_for(
+    tmp_path, data, loader, expected
+):
+    zoo = written(tmp_path)
+    drawn = """
+
+class Drawn(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter(torch.randperm(10).tolist())
+
+    def __len__(self):
+        return 10
+
+
+def predict_dataloader(data):
+    return """
+    (zoo / "rows.py").write_text(FILE + drawn + loader + "\n")
+    train(tmp_path, data, zoo, num_epochs=1)
+
+    with pytest.raises(DefinitionError, match=expected):
+        elasticdl.predict(
+            trained_model=str(tmp_path / "out"), data=str(data), output=str(tmp_path / "p")
+        )
+
+
+def test_a_generator_that_two_loaders_share_is_refused(tmp_path, data):
+    zoo = written(tmp_path)
+    text = FILE.replace("shuffle=True, num_workers=2", "shuffle=True, generator=shared()")
+    text = text.replace(
+        "DataLoader(Rows(data), 16)", "DataLoader(Rows(data), 16, generator=shared())"
+    )
+    once = "\nimport functools\nshared = functools.cache(torch.Generator)\n"
+    (zoo / "rows.py").write_text(text + once)
+
+    with pytest.raises(DefinitionError, match=r"val_dataloader\(\) shares its generator with"):
+        train(tmp_path, data, zoo)
+
+
+MAXIMUM = """
+
+import torchmetrics
+
+
+class Farthest(torchmetrics.MaxMetric):
+    def update(self, preds, target):
+        super().update((preds - target).abs())
+
+
+def eval_metrics_fn():
+    return {"farthest": Farthest()}
+"""
+
+
+def test_a_maximum_is_one_of_all_batches_in_an_evaluation_too(tmp_path, data):
+    zoo = written(tmp_path)
+    (zoo / "rows.py").write_text(FILE + MAXIMUM)
+
+    trained = train(tmp_path, data, zoo)
+
+    evaluated = elasticdl.evaluate(trained_model=str(tmp_path / "out"), data=str(data))
+    assert evaluated.metrics["farthest"] == pytest.approx(trained.metrics["val_farthest"])
+
+
 def test_an_update_is_made_of_batches_of_the_loader(tmp_path, data):
     zoo = written(tmp_path)
 
     # 60 examples: eight batches of 8, or four updates of 16, an epoch.
-    options = {"params": {"batch_size": 8}, "minibatch_size": 16, "num_epochs": 1}
+    options = {"params": {"batch_size": 8}, "minibatch_size": 64, "num_epochs": 1}
     assert train(tmp_path, data, zoo, "one", **options).step == 8
     assert train(tmp_path, data, zoo, "two", **options, global_batch_size=16).step == 4
-    with pytest.raises(UsageError, match="expected a multiple of 20, the examples in a batch of"):
+    with pytest.raises(
+        UsageError, match="is not a multiple of 20, the number of examples in a batch of"
+    ):
         options["params"] = {"batch_size": 20}
         train(tmp_path, data, zoo, "odd", **options, global_batch_size=16)
 
@@ -117,27 +244,24 @@ def test_a_resumed_training_sees_the_same_batches(tmp_path, data):
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_a_generator_of_the_loader_draws_another_order_in_each_epoch():
+def test_a_generator_of_the_loader_goes_on_from_epoch_to_epoch_as_in_a_plain_loop():
     rows = torch.utils.data.TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60, 1))
     made = torch.utils.data.DataLoader(
         rows, 8, shuffle=True, generator=torch.Generator().manual_seed(1)
     )
+    plain = [[int(x) for batch, _ in made for x in batch[:, 0]] for _ in range(3)]
+    made.generator.manual_seed(1)
     epochs = torch_loaders.epochs_of(made, SYMBOL, None, torch_loaders.as_module)
-    first, second, again = (order_of(epochs, seed) for seed in (1, 2, 1))
 
-    assert first == again
-    assert first != second
-    assert sorted(first) == list(range(60))
+    assert [order_of(epochs, number) for number in (2, 0, 1)] == [plain[2], plain[0], plain[1]]
+    assert sorted(plain[0]) == list(range(60))
 
 
 SYMBOL = type("Symbol", (), {"name": "train_dataloader", "__str__": lambda self: "rows.py:1"})()
 
 
-def order_of(epochs, seed):
-    np.random.seed(seed)  # noqa: NPY002 - as engines seed it
-    batches = list(epochs.begin(0, 0))
-    np.random.seed(seed)  # noqa: NPY002 - as above
-    tail = list(epochs.begin(0, 3))
+def order_of(epochs, number):
+    batches, tail = list(epochs.begin(number, 0)), list(epochs.begin(number, 3))
     assert [b.features.tolist() for b in tail] == [b.features.tolist() for b in batches[3:]]
     return [int(x) for batch in batches for x in batch.features[:, 0]]
 
@@ -145,8 +269,8 @@ def order_of(epochs, seed):
 REFUSED = {
     "no loader": ("return [1, 2]\n", r"train_dataloader\(\) returned a builtins\.list"),
     "three parts": (
-        "return DataLoader(Rows(data), 8, collate_fn=lambda rows: (1, 2, 3))\n",
-        r"expected \(features, labels\), or a dict with labels",
+        "return DataLoader(Rows(data), 8, collate_fn=lambda rows: (np.ones((8, 2)), 1, [2]))\n",
+        r"yields a tuple of 3: float64\[8, 2\], an int, a list; expected \(features, labels\)",
     ),
     "without a length": (
         """

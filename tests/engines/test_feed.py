@@ -17,7 +17,7 @@ from elasticdl.engines.feed import training_batches
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import RecordData, batches_in_order, shard_batches
 from elasticdl.errors import DataError, DefinitionError, SchemaError, UserCodeError
-from elasticdl.sharding.ledger import Ledger, Piece
+from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.sharding.left_out import BatchId
 from elasticdl.sharding.shard import ShardPlan
 from elasticdl.testing.memory_source import MemorySource
@@ -62,17 +62,17 @@ def reader_of(definition, source):
     return RecordData(definition, source).reader
 
 
-def from_shard(definition, num_records, plan, epoch, piece):
+def from_shard(definition, num_records, plan, epoch, lease):
     reader = reader_of(definition, source_of(num_records))
-    return shard_batches(definition, reader, plan, epoch, piece)
+    return shard_batches(definition, reader, plan, epoch, lease)
 
 
 def feed(definition, source, plan, ledger=None, num_epochs=1):
     return training_batches(
         functools.partial(shard_batches, definition, reader_of(definition, source), plan),
         ledger or Ledger(plan.num_shards),
-        slot=0,
-        slots=[0],
+        rank=0,
+        ranks=[0],
         num_epochs=num_epochs,
     )
 
@@ -91,10 +91,10 @@ def test_each_epoch_is_every_record_once_in_another_order():
 def test_a_batch_can_be_made_again_from_its_place_alone(committed):
     plan = ShardPlan(12, 2, 3)
     definition = definition_of(RecordInput(noisy, SCHEMA))
-    whole = values(from_shard(definition, 12, plan, 1, Piece(0)))
+    whole = values(from_shard(definition, 12, plan, 1, ShardLease(0)))
     np.random.rand(17)  # noqa: NPY002 - as above
 
-    rest = values(from_shard(definition, 12, plan, 1, Piece(0, committed)))
+    rest = values(from_shard(definition, 12, plan, 1, ShardLease(0, committed)))
 
     assert rest == whole[committed:]
 
@@ -174,7 +174,7 @@ def test_records_without_a_feature_are_refused_in_prediction():
     featureless = MemorySource([{"label": np.int64([1])}])
     definition = definition_of(RecordInput(stack_fields, SCHEMA))
 
-    with pytest.raises(DataError, match="the records have no x, which model.py:7 makes"):
+    with pytest.raises(DataError, match="the records have no x, which model.py:7 needs"):
         list(batches_in_order(definition, featureless, 2, Mode.PREDICTION))
 
 
@@ -199,12 +199,12 @@ def shuffled(dataset, mode):
 def test_an_unseeded_pipeline_goes_on_where_it_was():
     plan = ShardPlan(40, 4, 5)
     definition = definition_of(DatasetInput(shuffled))
-    whole = list(from_shard(definition, 40, plan, 2, Piece(1)))
+    whole = list(from_shard(definition, 40, plan, 2, ShardLease(1)))
 
-    rest = from_shard(definition, 40, plan, 2, Piece(1, 3, digest=whole[2].digest))
+    rest = from_shard(definition, 40, plan, 2, ShardLease(1, 3, digest=whole[2].digest))
 
     assert values(rest) == values(whole[3:])
-    assert values(whole) != values(from_shard(definition, 40, plan, 3, Piece(1)))
+    assert values(whole) != values(from_shard(definition, 40, plan, 3, ShardLease(1)))
 
 
 def test_a_pipeline_that_does_not_repeat_itself_is_named():
@@ -214,10 +214,10 @@ def test_a_pipeline_that_does_not_repeat_itself_is_named():
 
     plan = ShardPlan(8, 2)
     definition = definition_of(DatasetInput(unrepeatable))
-    first = next(from_shard(definition, 8, plan, 0, Piece(0)))
+    first = next(from_shard(definition, 8, plan, 0, ShardLease(0)))
 
     with pytest.raises(DefinitionError, match=r"model.py:7: the data pipeline does not yield the"):
-        list(from_shard(definition, 8, plan, 0, Piece(0, 1, digest=first.digest ^ 1)))
+        list(from_shard(definition, 8, plan, 0, ShardLease(0, 1, digest=first.digest ^ 1)))
 
 
 def test_another_number_of_examples_than_records_is_logged_once(caplog):
@@ -230,7 +230,7 @@ def test_another_number_of_examples_than_records_is_logged_once(caplog):
 
     told = [message for message in caplog.messages if "input function" in message]
     assert len(told) == 1
-    assert told[0].startswith("model.py:8: the input function made 8 examples of 4 records.")
+    assert told[0].startswith("model.py:8: the input function made 8 examples from 4 records.")
 
 
 def told_of(caplog, input_fn, line):
@@ -256,7 +256,9 @@ def test_an_input_function_that_looks_at_the_whole_minibatch_is_told(caplog, cha
     line = 100 + hash(request.node.name) % 10**6
     (told,) = told_of(caplog, input_fn, line)
 
-    assert told.startswith(f"model.py:{line}: what the input function makes of a record depends")
+    assert told.startswith(
+        f"model.py:{line}: the result of the input function for a record depends"
+    )
     assert "differ from those of the first 1 and the last 3" in told
 
 
@@ -383,8 +385,8 @@ def test_records_that_are_left_out_are_in_no_batch_from_that_epoch_on(committed)
     reader = reader_of(definition, source_of(25))
 
     def batches(epoch, shard, left_out=()):
-        piece = Piece(shard, committed if not shard else 0)
-        return list(shard_batches(definition, reader, plan, epoch, piece, left_out=left_out))
+        lease = ShardLease(shard, committed if not shard else 0)
+        return list(shard_batches(definition, reader, plan, epoch, lease, left_out=left_out))
 
     before = batches(0, 0, [bad])
     own = batches(1, 0, [bad])
@@ -416,9 +418,9 @@ def test_a_record_that_is_left_out_is_not_decoded(tmp_path):
     reader = reader_of(definition, source)
 
     with pytest.raises(SchemaError):
-        list(shard_batches(definition, reader, plan, 0, Piece(0)))
+        list(shard_batches(definition, reader, plan, 0, ShardLease(0)))
 
-    singly = shard_batches(definition, reader, plan, 0, Piece(0), singly=lambda: True)
+    singly = shard_batches(definition, reader, plan, 0, ShardLease(0), singly=lambda: True)
     assert values([next(singly), next(singly)]) == [[0, 1], [2, 3]]
-    rest = shard_batches(definition, reader, plan, 0, Piece(0), left_out=[BatchId(0, 0, 2)])
+    rest = shard_batches(definition, reader, plan, 0, ShardLease(0), left_out=[BatchId(0, 0, 2)])
     assert [fed.batch is None for fed in rest] == [False, False, True, False]

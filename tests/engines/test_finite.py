@@ -32,7 +32,7 @@ def test_numbers_that_become_finite_are_no_harm():
     ],
 )
 def test_a_number_that_stops_being_finite_ends_the_training(before, after):
-    with pytest.raises(NonFiniteLossError, match="w holds NaN or infinity at step 7"):
+    with pytest.raises(NonFiniteLossError, match="w contains NaN or infinity at step 7"):
         check(before, after)
 
 
@@ -42,7 +42,7 @@ def test_whole_numbers_and_sums_that_overflow_are_finite():
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64, np.complex64])
 def test_infinity_is_found_in_every_kind_of_float(dtype):
-    with pytest.raises(NonFiniteLossError, match="model/kernel holds NaN or infinity at step 7"):
+    with pytest.raises(NonFiniteLossError, match="model/kernel contains NaN or infinity at step 7"):
         check({}, {"model/kernel": np.array([1, np.inf], dtype)})
 
 

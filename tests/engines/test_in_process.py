@@ -16,6 +16,7 @@ from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import DataError, NonFiniteLossError, OutputTakenError, UsageError
+from elasticdl.event_file import read_events
 from elasticdl.events import (
     Checkpointed,
     EpochFinished,
@@ -24,7 +25,6 @@ from elasticdl.events import (
     JobFinished,
     JobStarted,
     StepCommitted,
-    read_events,
 )
 from elasticdl.job import Job
 
@@ -177,10 +177,10 @@ def test_the_best_is_found_by_the_metric_that_is_named(train, data, tmp_path):
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
-        ("val_accuracy", "found by val_accuracy, but there is no validation data"),
+        ("val_accuracy", "--best_metric=val_accuracy: there is no validation data"),
         # It is measured in evaluations only.
-        ("accuracy", "by 'accuracy', which is not measured. There is loss."),
-        ("losss", "did you mean 'loss'? There is loss."),
+        ("accuracy", "--best_metric=accuracy: no such metric. The metrics are loss."),
+        ("losss", "did you mean 'loss'? The metrics are loss."),
     ],
 )
 def test_a_best_metric_that_is_not_measured_is_refused_before_the_first_step(
@@ -290,7 +290,7 @@ def test_data_that_changed_under_a_job_is_refused(train, data):
     train(max_steps=3)
     write_records(data, 170)
 
-    with pytest.raises(DataError, match=r"not what the first 3 steps were trained on"):
+    with pytest.raises(DataError, match=r"differs from the data of the first 3 steps"):
         train()
 
 
@@ -387,7 +387,7 @@ def test_predicting_a_table_with_other_columns_says_that_the_data_differ(tmp_pat
         reporter=Silent(),
     )
 
-    with pytest.raises(DataError, match=r"other.recordio: these records do not fit .*out"):
+    with pytest.raises(DataError, match=r"other.recordio: these records do not match .*out"):
         elasticdl.predict(
             trained_model=outcome.output,
             data=str(tmp_path / "other.recordio"),

@@ -12,7 +12,8 @@ from elasticdl.engines import job_messages
 from elasticdl.engines.job_messages import MessageLog, Noting
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputError
-from elasticdl.events import EventLog, JobFailed, JobFinished, JobStarted, Noted, read_events
+from elasticdl.event_file import EventLog, read_events
+from elasticdl.events import JobFailed, JobFinished, JobStarted, Noted
 
 LOGGER = logging.getLogger("elasticdl")
 
@@ -53,7 +54,7 @@ def test_what_was_said_before_a_failure_is_kept_where_nothing_started(log):
 
 
 def test_a_job_that_was_done_before_gets_no_message(log):
-    MessageLog(log).take("trained already")
+    MessageLog(log).take("already complete")
 
     assert told(log) == []
 
@@ -71,7 +72,7 @@ def test_passwords_are_left_out_and_messages_are_bounded(log, monkeypatch):
     _, first, second, third = told(log)
     assert first == "no answer from postgresql://me:***@host/runs"
     assert len(second) == 2000
-    assert third == "More messages of this attempt are not kept."
+    assert third == "Further messages of this attempt are not recorded."
 
 
 def test_a_log_that_cannot_be_written_is_no_matter_of_a_warning(log, monkeypatch):
@@ -118,4 +119,4 @@ def test_a_training_leaves_its_notes_and_warnings(tmp_path):
         "warning",
     ]
     # The event of its start says that.
-    assert not any(note.message.startswith("Going on from step") for note in notes)
+    assert not any(note.message.startswith("Resuming from step") for note in notes)

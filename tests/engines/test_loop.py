@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from tests.engines.elastic.counting import CountingTrainer, batch_of
 
-from elasticdl.engines.elastic.reports import History, Point, Snapshots
-from elasticdl.engines.feed import FedBatch
+from elasticdl.engines.elastic.event_buffer import CommitId, EventBuffer, SnapshotBuffer
+from elasticdl.engines.feed import TrainingBatch
+from elasticdl.engines.interfaces import Commit
 from elasticdl.engines.loop import Loop
-from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.progress import Silent
-from elasticdl.engines.seams import Commit
+from elasticdl.engines.train_progress import EvaluationProgress, TrainProgress
 from elasticdl.events import Checkpointed, RecordsSkipped
 from elasticdl.job import TrainingOptions
-from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.sharding.ledger import LeaseUpdate, Ledger
 from elasticdl.sharding.left_out import BatchId
 
 
@@ -40,41 +40,41 @@ class Alone:
     def begin(self, *, ahead):
         pass
 
-    def commit(self, batches, place, *, stop):
+    def commit(self, batches, progress, *, stop):
         self.stops.append(stop)
         self._leads = self._leads or self._will_lead
         if stop and self._leads:
             return Commit([], [0], stop=True)
-        rows = [Row(0, 1, finished=batches[0].finished)] if batches else []
+        rows = [LeaseUpdate(0, 1, finished=batches[0].finished)] if batches else []
         return Commit(rows, [0], {"loss": (0.0, 1.0)} if batches else {})
 
 
-def loop_of(slot, open_feed, *, leads=False, will_lead=False, **options):
-    history = History(Point(0, 1))
+def loop_of(rank, open_feed, *, leads=False, will_lead=False, **options):
+    history = EventBuffer(CommitId(0, 1))
     return Loop(
         options=TrainingOptions(**options),
         trainer=CountingTrainer(20),
         committer=Alone(leads=leads, will_lead=will_lead),
         open_feed=open_feed,
-        slot=slot,
+        rank=rank,
         num_records=20,
         events=history,
-        checkpoints=Snapshots(history),
+        checkpoints=SnapshotBuffer(history),
         checkpoint_metadata={},
         reporter=Silent(),
         validation=None,
-        place=Place(Ledger(2, 10)),
+        progress=TrainProgress(Ledger(2, 10)),
         safe_point=lambda: None,
         event_interval_s=0.0,
-        slots=[0],
+        ranks=[0],
     )
 
 
-def whole_shards(ledger, slots):
+def whole_shards(ledger, ranks):
     """Make one batch of each shard, for ever."""
     for epoch in itertools.count(ledger.epoch):
         for shard in range(2):
-            yield FedBatch(epoch, shard, 0, batch_of(10 * shard), finished=True)
+            yield TrainingBatch(epoch, shard, 0, batch_of(10 * shard), finished=True)
 
 
 @pytest.mark.parametrize(("leads", "num_epochs"), [(True, 2), (False, 5)])
@@ -90,7 +90,7 @@ def test_callbacks_of_one_worker_decide_at_the_end_of_an_epoch(leads, num_epochs
     loop.run()
 
     assert begun == list(range(num_epochs))
-    assert loop.place.stopped == leads
+    assert loop.progress.stopped == leads
 
 
 def test_a_worker_that_takes_over_a_training_about_to_end_begins_no_further_epoch():
@@ -99,22 +99,22 @@ def test_a_worker_that_takes_over_a_training_about_to_end_begins_no_further_epoc
 
     first = loop_of(0, whole_shards, leads=True, num_epochs=5)
     first.trainer.hooks.epoch_end = ask_for_the_end
-    first._deal([0])
-    while first._prepare_commit() and not first.place.ledger.epoch:
+    first._assign([0])
+    while first._prepare_commit() and not first.progress.ledger.epoch:
         first._advance()
     begun = []
-    # Which slot is the lowest is known from the first commit on.
+    # Which rank is the lowest is known from the first commit on.
     second = loop_of(0, whole_shards, will_lead=True, num_epochs=5)
     second.resume(first.checkpoint())
     second.trainer.hooks.stop_requested = True
     second.trainer.hooks.epoch_begin = begun.append
     second.run()
 
-    assert (second.place.stopped, second.place.ledger.epoch, begun) == (True, 1, [])
+    assert (second.progress.stopped, second.progress.ledger.epoch, begun) == (True, 1, [])
 
 
 def test_a_worker_that_does_not_lead_yet_says_with_its_batch_that_its_callbacks_ask_for_the_end():
-    # It has joined in the lowest slot, or the one there has died: the next commit is led by it.
+    # It has joined in the lowest rank, or the one there has died: the next commit is led by it.
     loop = loop_of(0, whole_shards, leads=False, num_epochs=2)
 
     def ask_for_the_end(epoch, logs):
@@ -124,7 +124,7 @@ def test_a_worker_that_does_not_lead_yet_says_with_its_batch_that_its_callbacks_
     loop.run()
 
     assert loop.committer.stops == [False, False, True, True]
-    assert loop.place.ledger.epoch == 2
+    assert loop.progress.ledger.epoch == 2
 
 
 class Losing(Alone):
@@ -135,9 +135,9 @@ class Losing(Alone):
         self._losses = iter(losses)
         self.trainer = None
 
-    def commit(self, batches, place, *, stop):
+    def commit(self, batches, progress, *, stop):
         self.trainer.step += 1
-        commit = super().commit(batches, place, stop=stop)
+        commit = super().commit(batches, progress, stop=stop)
         return replace(commit, metrics={"loss": (next(self._losses), 1.0)})
 
 
@@ -150,19 +150,19 @@ class Grouping(Alone):
         super().__init__(leads=True)
         self._trainer, self.groups = trainer, []
 
-    def commit(self, batches, place, *, stop):
+    def commit(self, batches, progress, *, stop):
         if stop:
-            return super().commit(batches, place, stop=stop)
+            return super().commit(batches, progress, stop=stop)
         self.groups.append(len(batches))
         self._trainer.step += len(batches)
-        row = Row(0, len(batches), finished=batches[-1].finished)
+        row = LeaseUpdate(0, len(batches), finished=batches[-1].finished)
         return Commit([row], [0], {"loss": (0.0, 1.0)})
 
 
 def test_one_more_step_is_made_where_a_callback_stops_as_an_epoch_begins():
-    def batches(ledger, slots):
+    def batches(ledger, ranks):
         for epoch, shard, number in itertools.product(range(3), range(2), range(10)):
-            yield FedBatch(epoch, shard, number, batch_of(shard), finished=number == 9)
+            yield TrainingBatch(epoch, shard, number, batch_of(shard), finished=number == 9)
 
     def ask_for_the_end(epoch):
         loop.trainer.hooks.stop_requested = epoch == 1
@@ -193,9 +193,9 @@ def test_which_step_was_the_best_is_known_to_the_end_and_to_who_joins():
     joining.join(loop.checkpoint())
 
     assert kept == [(2, True, True), (4, True, True), (6, False, False)]
-    told = [event for _, event in loop.events._told if isinstance(event, Checkpointed)]
+    told = [event for _, event in loop.events._events if isinstance(event, Checkpointed)]
     assert [(event.step, event.best) for event in told] == [(2, True), (4, True), (6, False)]
-    assert (joining.place.best, joining.place.best_step, joining.is_best) == (1.0, 4, False)
+    assert (joining.progress.best, joining.progress.best_step, joining.is_best) == (1.0, 4, False)
 
 
 def test_a_checkpoint_does_not_move_with_the_metrics_of_the_loop():
@@ -211,13 +211,13 @@ def test_a_checkpoint_does_not_move_with_the_metrics_of_the_loop():
 def test_who_takes_over_a_piece_is_among_those_its_batches_are_forecast_for():
     asked = []
 
-    def open_feed(ledger, slots):
-        asked.append(set(slots))
-        yield FedBatch(0, 1, 0, batch_of(10), finished=False)
+    def open_feed(ledger, ranks):
+        asked.append(set(ranks))
+        yield TrainingBatch(0, 1, 0, batch_of(10), finished=False)
 
     peer = loop_of(0, open_feed)
-    # Slot 1 has a piece in hand and took no part in the last commit: its worker is gone.
-    peer.place, peer.slots = Place(Ledger(2, 10).deal([0, 1])), [0]
+    # Rank 1 has a lease in hand and took no part in the last commit: its worker is gone.
+    peer.progress, peer.ranks = TrainProgress(Ledger(2, 10).assign([0, 1])), [0]
     replacement = loop_of(1, open_feed)
 
     replacement.join(peer.checkpoint())
@@ -230,7 +230,7 @@ def test_who_takes_over_a_piece_is_among_those_its_batches_are_forecast_for():
 def test_a_worker_that_joins_an_evaluation_begins_it_and_one_that_missed_the_end_ends_it():
     peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
     without = peer.checkpoint()
-    peer.place = replace(peer.place, evaluation=Evaluation(Ledger(1)))
+    peer.progress = replace(peer.progress, evaluation=EvaluationProgress(Ledger(1)))
     within = peer.checkpoint()
     calls, hooks = [], joining.trainer.hooks
     hooks.test_begin = lambda: calls.append("test_begin")
@@ -251,8 +251,8 @@ class Agreeing(Alone):
 
     agreed = False
 
-    def commit(self, batches, place, *, stop):
-        commit = super().commit(batches, place, stop=stop)
+    def commit(self, batches, progress, *, stop):
+        commit = super().commit(batches, progress, stop=stop)
         before, self.agreed = self.agreed, True
         return commit if before else replace(commit, left_out=(BatchId(0, 1, 0),))
 
@@ -260,10 +260,10 @@ class Agreeing(Alone):
 def test_what_was_made_ahead_is_made_again_when_records_are_left_out():
     opened = []
 
-    def open_feed(ledger, slots):
+    def open_feed(ledger, ranks):
         opened.append((ledger.epoch, ledger.left_out))
         for shard in range(len(opened) - 1, 2):
-            yield FedBatch(0, shard, 0, batch_of(10 * shard), finished=True)
+            yield TrainingBatch(0, shard, 0, batch_of(10 * shard), finished=True)
 
     loop = loop_of(0, open_feed, num_epochs=1)
     loop.committer = Agreeing(leads=True)
@@ -275,4 +275,4 @@ def test_what_was_made_ahead_is_made_again_when_records_are_left_out():
     _, _, told = loop.events.since(None)
     skipped = [event for _, event in told if isinstance(event, RecordsSkipped)]
     assert [(event.epoch, event.shard, event.batch) for event in skipped] == [(0, 1, 0)]
-    assert loop.checkpoint().metadata["place"]["ledger"]["left_out"] == [[0, 1, 0]]
+    assert loop.checkpoint().metadata["progress"]["ledger"]["left_out"] == [[0, 1, 0]]

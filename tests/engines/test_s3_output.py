@@ -113,7 +113,7 @@ def test_the_same_command_resumes_elsewhere_after_a_kill(train, output, more) ->
     printed, _ = second.communicate(timeout=110)
 
     assert second.returncode == 0, printed
-    assert f"taken over if it stays silent for {LEASE_S:.0f} s" in printed
+    assert f"Its lease expires if it is not renewed within {LEASE_S:.0f} s" in printed
     assert_each_record_counted_once_an_epoch(output)
 
 

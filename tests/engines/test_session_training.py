@@ -11,7 +11,8 @@ import pytest
 
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted
 
 STORM = Path(__file__).parent / "session_storm.py"
 # Number of kills -> which sessions are killed so often.
@@ -181,7 +182,7 @@ def steps_of(flavour, num_kills):
 
 def final(output):
     last = CheckpointStore(OutputFolder(output)).latest().checkpoint
-    return {path: array.tobytes() for path, array in last.state.items()}, last.metadata["place"]
+    return {path: array.tobytes() for path, array in last.state.items()}, last.metadata["progress"]
 
 
 def history(output, kind):

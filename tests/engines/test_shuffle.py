@@ -13,10 +13,10 @@ from elasticdl.data.example import encode
 from elasticdl.data.schema import Field, Schema
 from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, ModelDefinition, Origin, RecordInput
-from elasticdl.engines import cut as cutting
+from elasticdl.engines import shard_sizes as cutting
 from elasticdl.engines.record_data import RecordData
 from elasticdl.job import TrainingOptions
-from elasticdl.sharding.ledger import Piece
+from elasticdl.sharding.ledger import ShardLease
 
 NUM_RECORDS, NUM_LABELS, BATCH_SIZE = 12_000, 10, 64
 LABELS = np.arange(NUM_RECORDS) * NUM_LABELS // NUM_RECORDS
@@ -34,7 +34,7 @@ def write_recordio(compressor, path):
 
 
 def write_tfrecord(compressor, path):
-    write_examples(tfrecord.Writer(str(path), compressor))
+    write_examples(tfrecord.TFRecordWriter(str(path), compressor))
 
 
 def write_csv(path):
@@ -97,15 +97,15 @@ def data_of(path, how=None):
 def plan_of(data, **options):
     options = TrainingOptions(minibatch_size=BATCH_SIZE, **options)
     splits = isinstance(data.definition.input, RecordInput)
-    return cutting.cut(data.reader.units, options, splits=splits)
+    return cutting.plan_shards(data.reader.units, options, splits=splits)
 
 
-def batches_of(data, plan, epoch=0, pieces=None):
-    pieces = [Piece(shard) for shard in range(plan.num_shards)] if pieces is None else pieces
+def batches_of(data, plan, epoch=0, leases=None):
+    leases = [ShardLease(shard) for shard in range(plan.num_shards)] if leases is None else leases
     return [
         fed.batch.features
-        for piece in pieces
-        for fed in data.shard_batches(plan, epoch, piece)
+        for lease in leases
+        for fed in data.shard_batches(plan, epoch, lease)
         if fed.batch is not None
     ]
 
@@ -141,10 +141,10 @@ def test_a_piece_of_a_shard_has_the_batches_of_the_whole_shard(path, too_large, 
     if share > 1:
         too_large(one.reader.units.memory_bytes // share)
     plan = plan_of(one)
-    whole = batches_of(one, plan, 2, [Piece(1)])
+    whole = batches_of(one, plan, 2, [ShardLease(1)])
 
-    front = batches_of(one, plan, 2, [Piece(1, 0, 3)])
-    rear = batches_of(other, plan, 2, [Piece(1, 3)])
+    front = batches_of(one, plan, 2, [ShardLease(1, 0, 3)])
+    rear = batches_of(other, plan, 2, [ShardLease(1, 3)])
 
     assert [batch.tolist() for batch in front + rear] == [batch.tolist() for batch in whole]
 
@@ -152,7 +152,7 @@ def test_a_piece_of_a_shard_has_the_batches_of_the_whole_shard(path, too_large, 
 def test_two_workers_train_on_each_record_once(path):
     workers = [data_of(path), data_of(path)]
     plan = plan_of(workers[0])
-    shards = [[Piece(s) for s in range(slot, plan.num_shards, 2)] for slot in (0, 1)]
+    shards = [[ShardLease(s) for s in range(rank, plan.num_shards, 2)] for rank in (0, 1)]
 
     seen = [batches_of(data, plan, 0, own) for data, own in zip(workers, shards, strict=True)]
 
@@ -168,7 +168,7 @@ def test_memory_is_bounded_where_data_do_not_fit(path, too_large):
 
     kept = []
     for shard in range(plan.num_shards):
-        batches_of(data, plan, 0, [Piece(shard)])
+        batches_of(data, plan, 0, [ShardLease(shard)])
         kept.append(sum(unit.memory_bytes for unit in data.reader._kept.values()))
 
     assert max(kept) <= limit_bytes
@@ -231,7 +231,7 @@ def test_data_that_cannot_be_mixed_well_are_named(tmp_path, too_large, caplog):
 
     plan = plan_of(data)
 
-    assert f"Records are shuffled {plan.shard_size} at a time, which are about" in caplog.text
+    assert f"Only {plan.shard_size} records are shuffled at a time, from about" in caplog.text
 
 
 def test_a_column_that_is_not_in_the_schema_may_hold_anything(tmp_path):
@@ -252,6 +252,6 @@ def test_large_records_behind_a_small_one_make_short_shards(tmp_path, monkeypatc
     monkeypatch.setattr(cutting, "MAX_SHARD_BYTES", 10_000)
     data = data_of(path)
 
-    plan = cutting.cut(data.reader.units, TrainingOptions(minibatch_size=2), splits=True)
+    plan = cutting.plan_shards(data.reader.units, TrainingOptions(minibatch_size=2), splits=True)
 
     assert plan.minibatches_per_shard == 5

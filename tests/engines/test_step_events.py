@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from elasticdl.engines.place import Place
+from elasticdl.engines.interfaces import Commit
 from elasticdl.engines.progress import Silent
-from elasticdl.engines.seams import Commit
 from elasticdl.engines.step_events import StepEvents
-from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.engines.train_progress import TrainProgress
+from elasticdl.sharding.ledger import LeaseUpdate, Ledger
 
 
 class Clock:
@@ -36,10 +36,36 @@ class Log:
 
 
 def commit(events, clock, at):
-    ledger = Ledger(4, 8).deal([0])
+    ledger = Ledger(4, 8).assign([0])
     clock.now = at
-    place = Place(ledger, epoch_states={"loss": (1.0, 1.0)})
-    events.add(Commit([Row(0, 1, finished=False)], [0], {"loss": (1.0, 1.0)}), ledger, place, 1)
+    place = TrainProgress(ledger, epoch_states={"loss": (1.0, 1.0)})
+    events.add(
+        Commit([LeaseUpdate(0, 1, finished=False)], [0], {"loss": (1.0, 1.0)}), ledger, place, 1
+    )
+
+
+class Shown(Silent):
+    def advanced(self, position, details):
+        self.position = position
+
+
+def test_records_are_counted_not_what_the_loss_is_divided_by(clock) -> None:
+    # The loss of a language model is a mean over tokens: twenty of them in four records.
+    log, shown = Log(), Shown()
+    events = StepEvents(log, shown, num_records=10, num_epochs=2, interval_s=1.0)
+    ledger = Ledger(4, 8).assign([0])
+    clock.now = 2.0
+
+    events.add(
+        Commit([LeaseUpdate(0, 1, finished=False)], [0], {"loss": (40.0, 20.0)}, num_examples=4),
+        ledger,
+        TrainProgress(ledger, epoch_states={"loss": (80.0, 40.0)}, epoch_examples=8),
+        1,
+    )
+    events.write(1)
+
+    assert shown.position == 8
+    assert [(event.num_records, event.loss) for event in log.written] == [(4, 2.0)]
 
 
 def test_the_longest_pause_counts_from_one_commit_to_the_next(clock) -> None:

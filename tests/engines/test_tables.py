@@ -159,7 +159,7 @@ def test_a_label_may_be_missing_in_prediction_alone(trained: Path, tmp_path: Pat
     found = predict(trained, gaps, tmp_path / "p")
 
     assert len(found) == 40
-    with pytest.raises(SchemaError, match="Field 'who', which is to be learned, has no value"):
+    with pytest.raises(SchemaError, match="Field 'who', the label, has no value"):
         train(gaps, tmp_path / "other")
 
 

@@ -39,7 +39,7 @@ def test_a_call_that_takes_too_long_is_named_with_its_line(clock):
 
     assert in_time == [None] * 3
     assert "has been running for 4 s on records 0 to 15" in str(late)
-    assert "set --batch_timeout to more" in str(late)
+    assert "increase --batch_timeout" in str(late)
 
 
 def test_time_in_which_the_process_was_stopped_does_not_count(clock):

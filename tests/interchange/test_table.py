@@ -40,7 +40,8 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.sources import open_source
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import UsageError
-from elasticdl.events import EpochFinished, Evaluated, RoundFinished, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, Evaluated, RoundFinished
 from elasticdl.job import Job, TrainingOptions, Workers
 
 SEED = 3
@@ -384,7 +385,7 @@ def test_a_trained_model_says_the_same_of_records_or_refuses_by_name(
         command = {"report": "evaluate --report", "predict": "predict"}[aspect]
         record_property("interchange", (aspect, dialect, name, str(ours)))
         assert isinstance(ours, str)
-        assert f"elasticdl {command} goes over records" in ours
+        assert f"elasticdl {command} reads records" in ours
         return
     found = difference(ours, expected)
     record_property("interchange", (aspect, dialect, name, found))

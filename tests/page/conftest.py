@@ -23,7 +23,7 @@ from elasticdl.events import (
     to_json,
 )
 from elasticdl.job import Job, ModelReference, TrainingOptions, Workers
-from elasticdl.page.history import History
+from elasticdl.page.history import JobHistory
 from elasticdl.page.parse import parse
 
 T0 = 1_700_000_000.0
@@ -33,8 +33,8 @@ def as_log(events) -> bytes:
     return "".join(to_json(event) + "\n" for event in events).encode()
 
 
-def history_of(events) -> History:
-    history = History()
+def history_of(events) -> JobHistory:
+    history = JobHistory()
     history.add(parse(as_log(events)))
     return history
 
@@ -62,13 +62,13 @@ def step(number, at=None, loss=1.0, epoch=0, rows=(), **fields) -> StepCommitted
     )
 
 
-def joined(slot, incarnation, at, **fields) -> WorkerJoined:
+def joined(rank, incarnation, at, **fields) -> WorkerJoined:
     values = {"step": 0, "host": "h", "pid": 100 + incarnation, **fields}
-    return WorkerJoined(time=T0 + at, slot=slot, incarnation=incarnation, **values)
+    return WorkerJoined(time=T0 + at, rank=rank, incarnation=incarnation, **values)
 
 
-def left(slot, incarnation, at, reason="died", number=0) -> WorkerLeft:
-    return WorkerLeft(time=T0 + at, step=number, slot=slot, incarnation=incarnation, reason=reason)
+def left(rank, incarnation, at, reason="died", number=0) -> WorkerLeft:
+    return WorkerLeft(time=T0 + at, step=number, rank=rank, incarnation=incarnation, reason=reason)
 
 
 def evaluated(number, loss, at=None) -> Evaluated:

@@ -196,7 +196,7 @@ def test_lanes_are_walked_by_keyboard(browser, finished_url) -> None:
     from selenium.webdriver.common.keys import Keys
 
     browser.open(finished_url)
-    browser.js("document.querySelector('[data-slot=\"1\"]').focus()")
+    browser.js("document.querySelector('[data-rank=\"1\"]').focus()")
     last = browser.text(".info")
     browser.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
     lost = browser.text(".info")
@@ -248,7 +248,7 @@ const light = (text) => {
 };
 const found = {};
 for (const selector of ['h1', '.message', 'dt', 'dd', '.level', '.about', '.legend', 'td', 'th',
-  '.told time', '.state']) {
+  '.events time', '.state']) {
   const element = document.querySelector(selector);
   if (!element) continue;
   const [a, b] = [light(getComputedStyle(element).color),
@@ -299,7 +299,7 @@ def test_what_happens_is_seen_live(browser, tmp_path) -> None:
         before = len(kinds(browser))
         with (output / "events.jsonl").open("ab") as log:
             log.write(as_log(shifted_to_now([joined(5, 9, 0)])))
-        browser.until("return document.querySelector('[data-slot=\"5\"]')")
+        browser.until("return document.querySelector('[data-rank=\"5\"]')")
 
         assert before == 2
         assert "live" in browser.text("#connection")
@@ -421,9 +421,9 @@ def test_a_worker_that_is_killed_is_seen_in_its_lane_while_the_job_goes_on(
             events = [
                 json.loads(each) for each in (output / "events.jsonl").read_text().splitlines()
             ]
-            victim = next(e for e in events if e["event"] == "worker_joined" and e["slot"] == 1)
+            victim = next(e for e in events if e["event"] == "worker_joined" and e["rank"] == 1)
             os.kill(victim["pid"], signal.SIGKILL)
-            browser.until("return document.querySelector('[data-slot=\"1\"] [data-kind=lost]')", 60)
+            browser.until("return document.querySelector('[data-rank=\"1\"] [data-kind=lost]')", 60)
             browser.until(
                 "return /Worker 1 was lost.*its replacement trained/s.test("
                 "document.querySelector('#findings').innerText)",

@@ -1,4 +1,4 @@
-"""What of a log counts: held against `events.parse_events`, which says it for the whole log."""
+"""What of a log counts: held against `event_file.parse_events`, which says it for the whole log."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.page.conftest import (
     step,
 )
 
+from elasticdl.event_file import parse_events
 from elasticdl.events import (
     Checkpointed,
     EpochFinished,
@@ -24,9 +25,8 @@ from elasticdl.events import (
     RecordsSkipped,
     StepCommitted,
     UnknownEvent,
-    parse_events,
 )
-from elasticdl.page.history import History
+from elasticdl.page.history import JobHistory
 from elasticdl.page.parse import parse
 
 
@@ -84,7 +84,7 @@ EVENTS = st.lists(
 @given(EVENTS, st.integers(1, 5))
 def test_the_history_is_the_one_that_the_log_defines(events, pieces) -> None:
     data = as_log(events)
-    history = History()
+    history = JobHistory()
     lines = data.splitlines(keepends=True)
     for first in range(0, len(lines), pieces):
         history.add(parse(b"".join(lines[first : first + pieces])))
@@ -105,10 +105,10 @@ def test_workers_come_and_go_by_the_clock() -> None:
     history = history_of(elastic_events())
 
     lost = [stay for stay in history.stays if stay.is_lost]
-    assert [(stay.slot, stay.incarnation, stay.reason) for stay in lost] == [(1, 2, "died")]
+    assert [(stay.rank, stay.incarnation, stay.reason) for stay in lost] == [(1, 2, "died")]
     assert lost[0].left == T0 + 11.4
     assert [stay.first_batch - T0 for stay in history.stays] == [2.0, 2.0, 18.0]
-    assert [stay.slot for stay in history.present] == [0, 1]
+    assert [stay.rank for stay in history.present] == [0, 1]
 
 
 def test_a_worker_that_died_in_steps_that_were_made_again_has_died_all_the_same() -> None:
@@ -131,11 +131,11 @@ def test_a_worker_that_died_in_steps_that_were_made_again_has_died_all_the_same(
 def test_a_job_without_workers_is_one_lane() -> None:
     history = history_of([started(pid=7), step(1), started(at=5, attempt=2, pid=8), step(1, at=6)])
 
-    assert [(stay.slot, stay.pid) for stay in history.stays] == [(0, 7), (0, 8)]
+    assert [(stay.rank, stay.pid) for stay in history.stays] == [(0, 7), (0, 8)]
 
 
 def test_an_event_of_a_newer_version_is_counted_and_shown() -> None:
-    event = UnknownEvent(time=T0, values={"event": "worker_dreamt", "time": T0, "slot": 1})
+    event = UnknownEvent(time=T0, values={"event": "worker_dreamt", "time": T0, "rank": 1})
 
     history = history_of([started(), event, step(1)])
 

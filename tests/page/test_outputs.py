@@ -188,7 +188,7 @@ def test_a_job_of_a_newer_version_is_shown_as_it_stands(tmp_path) -> None:
     values = json.loads((output / "job.json").read_text())
     (output / "job.json").write_text(json.dumps({**values, "dreams": {"kind": "electric"}}))
     with (output / "events.jsonl").open("ab") as log:
-        log.write(b'{"event": "worker_dreamt", "time": 1700000030.0, "slot": 1, "step": 15}\n')
+        log.write(b'{"event": "worker_dreamt", "time": 1700000030.0, "rank": 1, "step": 15}\n')
         log.write(as_log([step(16, at=31)]))
     watched = WatchedOutput(OutputFolder(output), "job")
     watched.refresh()

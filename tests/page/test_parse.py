@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from tests.page.conftest import T0, as_log, evaluated, joined, left, saved, started, step
 
 from elasticdl.events import Evaluated, JobStarted, WorkerJoined
-from elasticdl.page.history import History
-from elasticdl.page.parse import Damage, Steps, parse
+from elasticdl.page.history import JobHistory
+from elasticdl.page.parse import Damage, StepColumns, parse
 
 
 def steps_of(data: bytes) -> list[tuple[int, float, int]]:
     return [
         (int(item.step[at]), float(item.loss[at]), int(item.row_ends[at]))
         for item in parse(data)
-        if isinstance(item, Steps)
+        if isinstance(item, StepColumns)
         for at in range(len(item))
     ]
 
@@ -43,7 +43,7 @@ def test_events_that_steps_depend_on_keep_their_places() -> None:
     items = list(parse(as_log(events)))
 
     kinds = [type(item) for item in items]
-    assert kinds == [JobStarted, Evaluated, Steps, WorkerJoined, Steps]
+    assert kinds == [JobStarted, Evaluated, StepColumns, WorkerJoined, StepColumns]
     assert items[2].step.tolist() == list(range(31))
 
 
@@ -61,7 +61,7 @@ def test_columns_say_what_single_lines_say(kinds) -> None:
 
     def flat(items):
         for item in items:
-            if isinstance(item, Steps):
+            if isinstance(item, StepColumns):
                 for at in range(len(item)):
                     part = item.part(at, at + 1)
                     yield (
@@ -86,7 +86,7 @@ def test_a_damaged_line_is_told_with_its_place_and_costs_no_other() -> None:
 
     items = list(parse(data, offset=1000))
 
-    assert [type(item) for item in items] == [Steps, Damage, Steps]
+    assert [type(item) for item in items] == [StepColumns, Damage, StepColumns]
     assert items[1] == Damage(1000 + len(as_log([step(1)])), "{torn")
 
 
@@ -96,8 +96,8 @@ def test_a_line_of_hand_made_nonsense_among_many_steps_is_passed_over() -> None:
 
     items = list(parse(as_log(events) + odd + b"\n"))
 
-    assert sum(len(item) for item in items if isinstance(item, Steps)) == 40
-    assert not isinstance(items[-1], Steps) or len(items[-1]) == 40
+    assert sum(len(item) for item in items if isinstance(item, StepColumns)) == 40
+    assert not isinstance(items[-1], StepColumns) or len(items[-1]) == 40
 
 
 def test_steps_of_a_log_before_a_field_was_added_have_its_default() -> None:
@@ -116,7 +116,7 @@ def test_bytes_that_are_no_text_are_damage() -> None:
 def test_fields_of_other_types_and_times_beyond_any_calendar_are_damage() -> None:
     lines = [
         '{"event": "checkpointed", "time": 1, "step": "<b>", "blocked_s": 0, "num_bytes": 1}',
-        '{"event": "worker_joined", "time": 1e308, "step": 1, "slot": 0}',
+        '{"event": "worker_joined", "time": 1e308, "step": 1, "rank": 0}',
         '{"event": "step_committed", "time": 1e308, "step": 1, "epoch": 0, "num_records": 1}',
     ]
 
@@ -179,7 +179,7 @@ def test_a_log_read_in_blocks_gives_the_history_of_its_lines(lines, at_once) -> 
             # Times do not go back, as evaluations may be read before the steps around them.
             line = as_log([replace(event, time=T0 + at)])[:-1]
             texts.append(line if change is None else line.replace(*change, 1))
-    whole, alone, offset = History(), History(), 0
+    whole, alone, offset = JobHistory(), JobHistory(), 0
     for text in texts:
         alone.add(parse(text + b"\n", offset))
         offset += len(text) + 1
@@ -192,7 +192,7 @@ def test_a_log_read_in_blocks_gives_the_history_of_its_lines(lines, at_once) -> 
     assert _state(whole) == _state(alone)
 
 
-def _state(history: History) -> str:
+def _state(history: JobHistory) -> str:
     columns = ("time", "step", "epoch", "num_records", "loss", "num_left_out", "longest_s")
     return repr(
         [

@@ -278,13 +278,13 @@ def test_what_is_appended_comes_as_an_event_and_only_what_changed(tmp_path) -> N
             log.write(as_log([*shifted_to_now([now]), *shifted_to_now([joined(2, 9, 0)])]))
         for _ in range(10):
             second = next(events)
-            if "told" in second:
+            if "events" in second:
                 break
 
     assert first["head"]["state"] == "running"
     assert set(first) >= {"head", "curves", "clock", "shards", "checkpoints", "about"}
     assert second["head"]["step"] == 16
-    assert any(lane["slot"] == 2 for lane in second["clock"]["lanes"])
+    assert any(lane["rank"] == 2 for lane in second["clock"]["lanes"])
     assert "about" not in second
 
 

@@ -35,7 +35,7 @@ from elasticdl.page.facts import Facts
 from elasticdl.page.lanes import Activity, lanes
 from elasticdl.page.redaction import redacted
 from elasticdl.page.shard_map import DONE, cells, shard_states
-from elasticdl.page.status import State, status_of
+from elasticdl.page.status import JobState, status_of
 from elasticdl.page.view import summary, view
 from elasticdl.page.words import clock_text
 
@@ -47,8 +47,8 @@ def texts(sections) -> list[str]:
     return [finding["text"] for finding in sections["findings"]]
 
 
-def kinds(sections, slot) -> list[tuple[str, float, float]]:
-    (lane,) = [lane for lane in sections["clock"]["lanes"] if lane["slot"] == slot]
+def kinds(sections, rank) -> list[tuple[str, float, float]]:
+    (lane,) = [lane for lane in sections["clock"]["lanes"] if lane["rank"] == rank]
     return [(kind, round(a - T0, 1), round(b - T0, 1)) for a, b, kind, _ in lane["segments"]]
 
 
@@ -75,18 +75,18 @@ def test_a_running_job_says_when_it_will_end() -> None:
 @pytest.mark.parametrize(
     ("more", "held", "state", "word"),
     [
-        ([], True, State.RUNNING, "training"),
-        ([], False, State.KILLED, "without reporting why"),
+        ([], True, JobState.RUNNING, "training"),
+        ([], False, JobState.KILLED, "without reporting why"),
         (
             [JobFailed(time=T0 + 21, kind="DataError", message="no file")],
             False,
-            State.FAILED,
+            JobState.FAILED,
             "no file",
         ),
         (
             [JobFailed(time=T0 + 21, kind="Interrupted", message="", step=15)],
             False,
-            State.INTERRUPTED,
+            JobState.INTERRUPTED,
             "step 15",
         ),
     ],
@@ -115,7 +115,7 @@ def test_a_holder_elsewhere_that_is_silent_for_long_may_be_dead() -> None:
 
     status = status_of(history_of(elastic_events()), facts, NOW + 3600)
 
-    assert status.state is State.UNKNOWN
+    assert status.state is JobState.UNKNOWN
     assert "process 7 on far" in status.message
 
 
@@ -127,7 +127,7 @@ def test_a_lane_reads_start_join_train_lost_replaced(shown) -> None:
         ("starting", 0.3, 1.0),
         ("joining", 1.0, 2.0),
         ("training", 2.0, 11.4),
-        # Its replacement was prepared meanwhile, and has the slot from 17.0 on.
+        # Its replacement was prepared meanwhile, and has the rank from 17.0 on.
         ("lost", 11.4, 17.0),
         ("joining", 17.0, 18.0),
         ("training", 18.0, 21.0),
@@ -152,15 +152,15 @@ def test_who_has_no_batch_while_others_commit_is_behind() -> None:
 
 
 def test_of_ten_thousand_workers_those_are_drawn_that_something_happened_to() -> None:
-    events = [started(), *(joined(slot, slot + 1, 1) for slot in range(10_000))]
+    events = [started(), *(joined(rank, rank + 1, 1) for rank in range(10_000))]
     events += [
-        WorkerLeft(time=T0 + 2, step=0, slot=7_777, incarnation=7_778, reason="died"),
+        WorkerLeft(time=T0 + 2, step=0, rank=7_777, incarnation=7_778, reason="died"),
         joined(7_777, 10_001, 3),
     ]
 
     drawn, num_more = lanes(history_of(events).stays, Activity(np.zeros(0)), T0 + 5)
 
-    assert 7_777 in [lane["slot"] for lane in drawn]
+    assert 7_777 in [lane["rank"] for lane in drawn]
     assert len(drawn) + num_more == 10_000
 
 
@@ -225,7 +225,7 @@ def test_ten_thousand_evaluations_are_counted_and_nobody_is_behind_meanwhile() -
         at += 9.0 if is_after else 1.0
         if is_after:
             events.append(evaluated(number, 0.5, at=at - 0.5))
-        rows = [(0, slot, slot, 0, 1) for slot in (0, 1)]
+        rows = [(0, rank, rank, 0, 1) for rank in (0, 1)]
         events.append(step(number, at=at, rows=rows, longest_s=8.0 if is_after else 0.1))
 
     shown = view(history_of(events), LIVE, T0 + at)
@@ -236,7 +236,7 @@ def test_ten_thousand_evaluations_are_counted_and_nobody_is_behind_meanwhile() -
 
 
 def test_steps_that_take_long_leave_no_worker_behind() -> None:
-    rows = [(0, slot, slot, 0, 1) for slot in (0, 1)]
+    rows = [(0, rank, rank, 0, 1) for rank in (0, 1)]
     events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
     events += [step(number, at=5.0 * number, rows=rows, longest_s=5.0) for number in range(1, 40)]
 
@@ -256,7 +256,7 @@ def test_shards_are_done_leased_returned_or_queued(shown) -> None:
 
 def test_a_shard_of_a_worker_that_died_came_back() -> None:
     events = elastic_events()[:14]  # up to its death
-    events.append(WorkerLeft(time=T0 + 12, step=10, slot=1, incarnation=2, reason="died"))
+    events.append(WorkerLeft(time=T0 + 12, step=10, rank=1, incarnation=2, reason="died"))
 
     assert view(history_of(events), LIVE, T0 + 12)["shards"]["cells"] == "33120"
 
@@ -303,7 +303,7 @@ def test_a_loss_of_a_worker_says_when_and_how_long_the_others_waited(shown) -> N
 def test_a_loss_of_a_worker_says_how_fast_it_was_before_and_after() -> None:
     events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
     both = [(0, 0, 0, 0, 1), (0, 1, 1, 0, 1)]
-    events += [step(n, rows=both, num_records=32, longest_s=0.1) for n in range(1, 11)]
+    events += [step(n, rows=both, num_records=3200, longest_s=0.1) for n in range(1, 11)]
     events.append(left(1, 2, 10.5, number=10))
     alone = [(0, 0, 0, 0, 1)]
     events += [step(n, rows=alone, num_records=12, longest_s=0.1) for n in range(11, 21)]
@@ -312,7 +312,7 @@ def test_a_loss_of_a_worker_says_how_fast_it_was_before_and_after() -> None:
 
     (text,) = [t for t in texts(view(history_of(events), LIVE, T0 + 31)) if "was lost" in t]
 
-    assert text.endswith("Speed: 32 examples/s before, 12 without it, 30 with its replacement.")
+    assert text.endswith("Speed: 3,200 examples/s before, 12 without it, 30 with its replacement.")
 
 
 def test_overfitting_is_told_with_its_step_and_numbers(shown) -> None:
@@ -338,7 +338,7 @@ def test_a_pause_that_is_told_late_is_that_of_the_loss_before_it() -> None:
     events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
     events += [step(n, longest_s=0.1) for n in range(1, 11)]
     # It is seen to be gone at once; steps it took part in are told of for two more seconds.
-    died = WorkerLeft(time=T0 + 8.5, step=8, slot=1, incarnation=2, reason="died")
+    died = WorkerLeft(time=T0 + 8.5, step=8, rank=1, incarnation=2, reason="died")
     events.insert(events.index(events[-2]), died)
     events += [step(11, at=14.2, longest_s=4.2), step(12, at=15.2, longest_s=0.1)]
 
@@ -468,7 +468,7 @@ def test_events_of_a_federation_speak_of_rounds() -> None:
     ]
     shown = view(history_of(events), FEDERATED, T0 + 13)
 
-    said = [text for _, _, text in shown["told"]]
+    said = [text for _, _, text in shown["events"]]
     assert "Evaluated at round 3: loss 0.5" in said
     assert "Checkpoint of round 3 (10 B)" in said
     assert "Interrupted; round 3 is saved" in said

@@ -25,12 +25,12 @@ FILES = {
         "Sequences",
     },
     "test_keras_optimizers": {
-        "Averages of weights",
+        "Weight averages",
         "Gradients",
         "Learning rate schedules",
         "Optimizers",
     },
-    "test_keras_losses": {"Losses", "Metrics", "Weights of examples"},
+    "test_keras_losses": {"Losses", "Metrics", "Sample and class weights"},
     "test_keras_training": {"Callbacks", "Custom training", "Input"},
 }
 """File -> the groups of Keras features it trains; `test_torch` trains all of PyTorch's."""

@@ -10,11 +10,11 @@ from tests.parity.cells import features_of
 from tests.parity.features import PLACES
 
 STATEFUL_GROUPS = {
-    "Averages of weights", "Callbacks", "Custom layers", "Learning rate schedules", "Metrics",
+    "Weight averages", "Callbacks", "Custom layers", "Learning rate schedules", "Metrics",
     "Number formats", "Optimizers", "Randomness in layers",
 }  # fmt: skip
 # What is resumed of an optimizer, a schedule or a metric is variables, whatever they mean: one of
-# each kind is enough. Slots of other shapes than a weight's, several optimizers, what users write;
+# each kind is enough. Ranks of other shapes than a weight's, several optimizers, what users write;
 # sums, matrices and what is derived from them. So it is of tensors that a PyTorch module holds.
 RESUMED = {
     ("keras", "Learning rate schedules"): {"cosine_decay_restarts", "own_schedule"},
@@ -26,7 +26,7 @@ RESUMED = {
         "adafactor", "adam", "ftrl", "gradient_centralization", "loss_scale_optimizer",
         "multi_optimizer", "muon", "nadam", "own_optimizer", "schedule_free_adamw",
     },
-    ("keras", "Averages of weights"): {"ema", "swap_ema_weights"},
+    ("keras", "Weight averages"): {"ema", "swap_ema_weights"},
     ("keras", "Number formats"): {
         "bfloat16_batch_normalization", "complex_weights", "float8", "layer_policies",
         "mixed_float16", "mixed_float16_small_loss",
@@ -88,7 +88,7 @@ ON_TWO_WORKERS = {
 # does for all of PyTorch, of which nothing is compiled.
 HALVED_GROUPS = {
     "Gradients", "Learning rate schedules", "Losses", "Metrics", "Normalization",
-    "Regularization", "Weights of examples",
+    "Regularization", "Sample and class weights",
 }  # fmt: skip
 # One of each of them is trained in one process all the same.
 IN_ONE_PROCESS = {
@@ -104,8 +104,8 @@ IMPLIED_ON_TWO_WORKERS = {
     "callback_teacher", "callback_train_begin", "csv_logger_append", "early_stopping",
     "ema_overwrite", "float64", "gradient_noise", "lambda_callback", "learning_rate_scheduler",
     "loss_with_state", "mirrored_strategy", "mixed_bfloat16", "model_checkpoint_of_batches",
-    "own_loss_tracker", "rand_augment", "recurrent_dropout", "resumed_history", "spatial_dropout",
-    "tensorboard_callback", "vae", "vector_quantizer",
+    "own_loss_tracker", "rand_augment", "random_contrast", "recurrent_dropout", "resumed_history",
+    "spatial_dropout", "tensorboard_callback", "vae", "vector_quantizer",
 }  # fmt: skip
 
 

@@ -17,46 +17,56 @@ _TITLES = {"keras": "Keras", "torch": "PyTorch"}
 _INTRODUCTION = """\
 # Compatibility with Keras and PyTorch
 
-Each feature below trains a small model twice: with ElasticDL, and with the script that a user of
-Keras or PyTorch would write (`model.fit`, or a loop with `optimizer.step()`). Losses, validation,
-metrics and final weights are compared. A feature either gives the numbers of that script, or
-ElasticDL refuses it with an error that names it; nothing trains with other numbers without a word.
+Each feature below trains a small model twice: with ElasticDL, and with a plain script of Keras or
+PyTorch (`model.fit`, or a loop with `optimizer.step()`). The losses, validation, metrics and final
+weights are compared. Either a feature gives the numbers of that script, or ElasticDL refuses it
+with an error that names it. Where the numbers differ, the table says so and why.
 
-Tests train the whole table, and this page is generated from it: each cell is a test.
+This page is generated from the tests: each cell is a test.
 
-**Places.** *One process* is `elasticdl train`. *Resumed*: the training is killed at some step, and
-the same command is given again. *One worker* and *two workers*: the [elastic engine](elastic.md)
-with `--global_batch_size` set to the batch of the script, which two workers share by halves. They
-would pair other records: slot 0 trains the front half of an epoch's minibatches and slot 1 the rear
-half, and an update is of minibatch i of each. So here the first halves of all of the script's
-batches lie before the second ones, and each update is of one batch of the script.
+| Column | Training |
+|---|---|
+| One process | `elasticdl train` |
+| Resumed | the training is killed at some step, and the same command is run again |
+| One worker | the [elastic engine](elastic.md) with one worker |
+| Two workers | the elastic engine with two workers; each has half of each batch of the script |
 
-| Word | Meaning |
+On workers, `--global_batch_size` is the batch size of the script. The records are arranged for
+two workers: usually, rank 0 trains the front half of an epoch's minibatches and rank 1 the rear
+half, and an update combines minibatch i of each. In these tests, the first halves of all batches
+of the script therefore lie before the second halves, so that each update has the examples of one
+batch of the script.
+
+| Result | Meaning |
 |---|---|
 """
 
 _MEANINGS = {
     "equal": (
-        "The numbers of the plain script, to 1e-5 of the largest number of a tensor. Resumed: the "
-        "same bits as the training that was not killed."
+        "The numbers of the plain script, to 1e-5 of the largest number of a tensor. Resumed: "
+        "bit-identical to the training that was not killed."
     ),
-    "within": "The same with another tolerance; the last column says why.",
+    "within": "Equal, with another tolerance; the last column gives the reason.",
     "differs": (
-        "Other numbers than the plain script's, for the reason given. The same job still gives "
-        "the same bits each time, resumed or not, and all workers hold the same weights."
+        "Other numbers than the plain script, for the given reason. The same job still gives "
+        "bit-identical results each time, resumed or not, and all workers hold the same weights."
     ),
-    "refused": "The job ends with an error that names the feature, for the reason given.",
+    "refused": "The job ends with an error that names the feature, for the given reason.",
 }
 
 _DIFFERENCES = """
-**Differences that stay.** Random draws inside a model (dropout, noise, augmentation) are functions
-of the seed, the step and the worker, so that a resumed training draws the same again; a plain
-script draws from the state of a generator. BatchNorm on workers uses the statistics of each
-worker's minibatch, as in most data-parallel training: choose a minibatch that is large enough, or
-another normalization. The scripts here see the records in their order (`shuffle=False`), since each
-framework shuffles in a way of its own. A weight without effect (the bias of attention's keys) has a
-gradient of nothing but rounding; Adam makes steps of it, which differ with the order of a sum.
-Losses and all other weights stay equal.
+**Remaining differences:**
+
+- Random draws inside a model (dropout, noise, augmentation) are functions of the seed, the step
+  and the worker, so that a resumed training draws the same numbers again. A plain script draws from
+  the state of a generator.
+- BatchNorm on workers uses the statistics of each worker's minibatch, as in most data-parallel
+  training. Choose a minibatch that is large enough, or another normalization.
+- The scripts here read the records in their stored order (`shuffle=False`), because each framework
+  shuffles in its own way.
+- A weight without effect (the bias of the keys in attention) has a gradient of rounding errors
+  only. Adam turns it into steps, which depend on the order of a sum. Losses and all other weights
+  are equal.
 """
 
 
@@ -74,7 +84,7 @@ def page(features: Sequence[Feature]) -> str:
 
 
 def _table(features: Sequence[Feature]) -> str:
-    head = ["Feature", *(place.capitalize() for place in PLACES), "Why"]
+    head = ["Feature", *(place.capitalize() for place in PLACES), "Reason"]
     rows = [head, ["---"] * len(head)]
     for feature in features:
         promises = [feature.promises[place] for place in PLACES]

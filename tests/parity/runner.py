@@ -35,7 +35,7 @@ from safetensors.numpy import load_file
 from tests.parity import records
 from tests.parity.features import Feature, Promise
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines import publish
@@ -43,7 +43,8 @@ from elasticdl.engines import run as training_run
 from elasticdl.engines.in_process import InProcessCommitter
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import ElasticDLError
-from elasticdl.events import EpochFinished, Evaluated, JobStarted, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, Evaluated, JobStarted
 
 if TYPE_CHECKING:
     from elasticdl.job import Job
@@ -53,7 +54,7 @@ _ABSOLUTE = 1e-7
 # Their models are those of other features: exporting them again would take a third of the time.
 _NOT_EXPORTED = {
     "Callbacks", "Gradients", "Learning rate schedules", "Losses", "Metrics", "Optimizers",
-    "Weights of examples",
+    "Sample and class weights",
 }  # fmt: skip
 
 
@@ -213,7 +214,7 @@ class Trainings:
 
     def job(self, output: Path, *, data: str = "train", **options: Any) -> Job:
         """Return the job of a training that leaves its model in `output`."""
-        return api.training_job(
+        return job_options.training_job(
             model_zoo=str(self._zoo),
             model_def=self.feature.name,
             data=str(self._data / f"{data}.recordio"),

@@ -1,6 +1,7 @@
 """A training that SIGKILL ends, several times, leaves the bits of one that nothing has ended."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,12 +45,16 @@ def test_two_kills_change_no_bit(feature, data, tmp_path, train_until):
 @pytest.fixture(scope="module")
 def train_until(tmp_path_factory):
     """Return what trains in a process that dies after a step, and says how it ended."""
+    import torch
+
     log = tmp_path_factory.mktemp("killing") / "log"
     with (
         log.open("w") as errors,
         subprocess.Popen(
             [sys.executable, "-m", "tests.parity.killing"],
             cwd=FOLDER.parents[1],
+            # Sums depend on the number of threads, and this process may have begun with one.
+            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

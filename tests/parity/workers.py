@@ -18,11 +18,17 @@ from unittest import mock
 
 import numpy as np
 
-from elasticdl.engines.elastic.journal import Journal
-from elasticdl.engines.elastic.pace import Pace
-from elasticdl.engines.elastic.reports import Snapshot
-from elasticdl.engines.elastic.worker import Assignment, Failure, Left, Start, Worker
-from elasticdl.engines.run import Run, Trained
+from elasticdl.engines.elastic.event_buffer import StateSnapshot
+from elasticdl.engines.elastic.event_writer import EventWriter
+from elasticdl.engines.elastic.timeouts import Timeouts
+from elasticdl.engines.elastic.worker import (
+    Assignment,
+    InitialState,
+    Worker,
+    WorkerExit,
+    WorkerFailure,
+)
+from elasticdl.engines.run import Run, TrainResult
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,9 +47,9 @@ class Meeting:
     def _add_up(self) -> None:
         self._sum = functools.reduce(np.add, (self._buffers[i] for i in sorted(self._buffers)))
 
-    def sum(self, slot: int, buffer: npt.NDArray[np.float32]) -> None:
+    def sum(self, rank: int, buffer: npt.NDArray[np.float32]) -> None:
         """Replace a buffer by the sum over all workers."""
-        self._buffers[slot] = buffer.copy()
+        self._buffers[rank] = buffer.copy()
         self.turn.release()
         try:
             self._all_here.wait(_PATIENCE_S)
@@ -65,7 +71,7 @@ class MemoryQuorum:
 
     def __init__(self, meeting: Meeting, *, name: str, **of_torchft: Any) -> None:
         self._meeting = meeting
-        self._slot = int(name.removeprefix("slot").partition("-")[0])
+        self._rank = int(name.removeprefix("rank").partition("-")[0])
 
     def begin(self) -> None:
         """Find nothing: the members are known."""
@@ -75,7 +81,7 @@ class MemoryQuorum:
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
         """Add up all workers' buffers in place."""
-        self._meeting.sum(self._slot, buffer)
+        self._meeting.sum(self._rank, buffer)
         return True
 
     def vote(self, *, commit: bool) -> bool:
@@ -90,20 +96,20 @@ class MemoryQuorum:
         """Leave the others alone."""
 
 
-def train_on(num_workers: int, minibatches_per_shard: int) -> Callable[[Run], Trained]:
+def train_on(num_workers: int, minibatches_per_shard: int) -> Callable[[Run], TrainResult]:
     """Return an engine, for `engines.run.train`."""
 
-    def engine(run: Run) -> Trained:
-        plan = dataclasses.replace(run.material.plan, minibatches_per_shard=minibatches_per_shard)
+    def engine(run: Run) -> TrainResult:
+        plan = dataclasses.replace(run.context.plan, minibatches_per_shard=minibatches_per_shard)
         assignment = Assignment(
-            job=run.material.job,
+            job=run.context.job,
             plan=plan,
             metadata={**run.metadata, "plan": dataclasses.asdict(plan)},
             code=None,
-            num_slots=num_workers,
+            num_ranks=num_workers,
             num_threads=1,
-            framework=run.material.definition.framework,
-            pace=Pace(),
+            framework=run.context.definition.framework,
+            pace=Timeouts(),
             key=bytes(32),
         )
         run.started(0)
@@ -122,27 +128,29 @@ def _run_together(workers: list[Worker], run: Run) -> None:
     meeting = Meeting(len(workers))
     results: list[Any] = [None] * len(workers)
 
-    def live(slot: int) -> None:
+    def live(rank: int) -> None:
         with meeting.turn:
             try:
-                results[slot] = workers[slot].prepare()
-                if not isinstance(results[slot], Failure):
-                    start = Start(slot, slot + 1, run.generation, 0, "http://127.0.0.1:9", None)
-                    results[slot] = workers[slot].run(start)
+                results[rank] = workers[rank].prepare()
+                if not isinstance(results[rank], WorkerFailure):
+                    start = InitialState(
+                        rank, rank + 1, run.generation, 0, "http://127.0.0.1:9", None
+                    )
+                    results[rank] = workers[rank].run(start)
             except BaseException as error:  # noqa: BLE001 - raised below, in the main thread
-                results[slot] = error
-            if results[slot] is not None:
+                results[rank] = error
+            if results[rank] is not None:
                 meeting.leave()
 
     with mock.patch.object(quorum, "Quorum", functools.partial(MemoryQuorum, meeting)):
-        threads = [threading.Thread(target=live, args=(slot,)) for slot in range(len(workers))]
+        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(len(workers))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     # One that left did so since another failed.
-    for result in sorted(results, key=lambda result: isinstance(result, Left)):
-        if isinstance(result, Failure):
+    for result in sorted(results, key=lambda result: isinstance(result, WorkerExit)):
+        if isinstance(result, WorkerFailure):
             raise result.to_error()
         if isinstance(result, BaseException):
             raise result
@@ -158,16 +166,16 @@ def _check_same_state(workers: list[Worker]) -> None:
         assert not differing, f"The workers have different {', '.join(sorted(differing))}"
 
 
-def _finish(worker: Worker, run: Run) -> Trained:
+def _finish(worker: Worker, run: Run) -> TrainResult:
     """Take the last state and the events from a worker, as the controller does."""
     report = worker.report(None, with_events=True)
     final = worker.final()
     assert report is not None
-    assert isinstance(final, Snapshot)
-    journal = Journal(run)
+    assert isinstance(final, StateSnapshot)
+    journal = EventWriter(run)
     journal.take(report)
     journal.save(final)
-    trainer = run.material.create_trainer()
+    trainer = run.context.create_trainer()
     # What callbacks keep belongs to the worker that called them; a loop that has ended may
     # publish other weights than it trained.
     trained = {
@@ -176,4 +184,4 @@ def _finish(worker: Worker, run: Run) -> Trained:
         if not path.startswith("callbacks/")
     }
     trainer.load_state({**trained, **getattr(final, "published", {})})
-    return Trained(trainer, dict(final.checkpoint.metadata["metrics"]))
+    return TrainResult(trainer, dict(final.checkpoint.metadata["metrics"]))

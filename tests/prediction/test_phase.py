@@ -21,13 +21,6 @@ class Doubling:
         return 2 * features
 
 
-class TwoRecords:
-    """A source of two records."""
-
-    files = (RecordFile("a.csv", 2),)
-    num_records = 2
-
-
 def written(predictions):
     """Return what a model with this hook writes for the features 1 and 2."""
     definition = ModelDefinition(
@@ -41,7 +34,7 @@ def written(predictions):
         places={"predictions": ("model.py", 7)},
     )
     rows = []
-    predictor = Predictor(Doubling(), definition, TwoRecords())
+    predictor = Predictor(Doubling(), definition, [RecordFile("a.csv", 2)])
     batch = Batch(np.float32([1, 2]), None, 2)
     for _ in predictor.predict([(0, batch)], lambda *row: rows.append(row)):
         pass

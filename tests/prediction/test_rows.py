@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl.data.record_source import RecordFile
 from elasticdl.errors import DefinitionError
-from elasticdl.prediction.rows import Field, RecordKeys, fields_of, named_outputs
+from elasticdl.prediction.rows import PredictionField, RecordKeys, fields_of, named_outputs
 
 TWO = np.zeros((2, 3), np.float32)
 
@@ -51,9 +51,9 @@ def test_fields_say_dtype_and_shape_of_one_example() -> None:
     columns = {"a": TWO, "b": np.array(["x", "y"]), "c": np.zeros(2, ml_dtypes.bfloat16)}
 
     assert fields_of(columns) == (
-        Field("a", "float32", (3,)),
-        Field("b", "bytes", ()),
-        Field("c", "bfloat16", ()),
+        PredictionField("a", "float32", (3,)),
+        PredictionField("b", "bytes", ()),
+        PredictionField("c", "bfloat16", ()),
     )
 
 

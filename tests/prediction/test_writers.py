@@ -48,7 +48,7 @@ def outputs(start: int, stop: int) -> np.ndarray:
     return np.stack([np.arange(start, stop), -np.arange(start, stop)], axis=1).astype(np.float32)
 
 
-def predict(output: str, file_format="recordio", num_records=5, batch=2, **options) -> None:
+def predict(output: str, file_format=None, num_records=5, batch=2, **options) -> None:
     with open_writer(output, file_format, **options) as writer:
         for start in range(0, num_records, batch):
             stop = min(start + batch, num_records)
@@ -99,20 +99,51 @@ def test_parts_are_ranges_of_records_whatever_the_batches_were(place, file_forma
     assert rows == [EXPECTED[:2], EXPECTED[2:4], EXPECTED[4:]]
 
 
-@pytest.mark.parametrize("num_parts", [1, 3])
-def test_a_name_that_ends_in_recordio_is_one_file(place, num_parts) -> None:
-    predict(f"{place}/out.recordio", records_per_part=5 if num_parts == 1 else 2)
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_name_that_ends_in_a_format_is_one_file_whatever_the_parts_were(
+    place, file_format
+) -> None:
+    for records_per_part in (5, 2):
+        name = f"{records_per_part}.{file_format}"
+        predict(f"{place}/{name}", None, records_per_part=records_per_part)
+        assert rows_of(f"{place}/{name}", file_format) == EXPECTED
 
-    assert names_in(place) == ["out.recordio"]
-    assert rows_of(f"{place}/out.recordio") == EXPECTED
+    assert names_in(place) == [f"2.{file_format}", f"5.{file_format}"]
+    one, other = (fsspec.open(f"{place}/{n}.{file_format}").open().read() for n in (5, 2))
+    assert one == other
 
 
-def test_no_record_makes_an_empty_file_or_folder(place) -> None:
-    predict(f"{place}/out", num_records=0)
-    predict(f"{place}/out.recordio", num_records=0)
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_no_record_makes_an_empty_file_or_folder(place, file_format) -> None:
+    predict(f"{place}/out", file_format, num_records=0)
+    for _ in range(2):
+        predict(f"{place}/out.{file_format}", None, num_records=0)
 
     assert names_in(f"{place}/out") == ["_SUCCESS"]
-    assert RecordIOSource([f"{place}/out.recordio"]).num_records == 0
+    with fsspec.open(f"{place}/out.{file_format}", "rb") as file:
+        if file_format == "csv":
+            assert file.read() == b"key\n"
+        elif file_format == "parquet":
+            assert pyarrow.parquet.read_table(file).to_pydict() == {"key": []}
+        else:
+            assert rows_of(f"{place}/out.recordio") == []
+
+
+def test_a_joined_parquet_file_has_row_groups_of_one_size(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("elasticdl.prediction.parquet._JOINED_ROWS", 3)
+
+    predict(str(tmp_path / "o.parquet"), None, num_records=8, records_per_part=2)
+
+    metadata = pyarrow.parquet.read_metadata(tmp_path / "o.parquet")
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [3, 3, 2]
+
+
+def test_a_name_with_a_line_break_is_one_column_of_a_joined_csv_file(tmp_path) -> None:
+    with open_writer(str(tmp_path / "o.csv"), records_per_part=1) as writer:
+        writer.write(0, keys(0, 2), {"a\nb": np.float32([1, 2])})
+
+    with (tmp_path / "o.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["key", "a\nb"], ["a:0", "1.0"], ["a:1", "2.0"]]
 
 
 def test_the_manifest_says_what_the_parts_are(tmp_path) -> None:
@@ -214,7 +245,7 @@ def test_two_outputs_that_would_share_a_csv_column_are_refused(tmp_path) -> None
 
 
 def test_bytes_that_are_no_text_are_refused_by_csv(tmp_path) -> None:
-    with pytest.raises(DefinitionError, match="no UTF-8"):
+    with pytest.raises(DefinitionError, match="not UTF-8"):
         write_one(str(tmp_path / "o"), "csv", np.array([b"\xff", b""], object))
 
 
@@ -319,7 +350,7 @@ def test_parts_of_different_models_are_refused(place) -> None:
 # --- Whole or not there -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["out", "out.recordio"])
+@pytest.mark.parametrize("name", ["out", *(f"out.{each}" for each in FORMATS)])
 def test_nothing_is_there_before_the_end(place, name) -> None:
     with open_writer(f"{place}/{name}", records_per_part=1) as writer:
         for start in range(3):
@@ -335,7 +366,7 @@ def fail_on_the_way(output: str, **options) -> None:
         raise KeyError
 
 
-@pytest.mark.parametrize("name", ["out", "out.recordio"])
+@pytest.mark.parametrize("name", ["out", *(f"out.{each}" for each in FORMATS)])
 def test_a_prediction_that_fails_leaves_nothing(place, name) -> None:
     with pytest.raises(KeyError):
         fail_on_the_way(f"{place}/{name}", records_per_part=2)
@@ -466,17 +497,38 @@ def test_a_file_of_training_data_is_not_overwritten(place, key) -> None:
         label = {"label": np.int64([1])}
         writer.write(encode(label if key is None else {**label, "key": [key]}))
 
-    with pytest.raises(OutputTakenError, match=r"train\.recordio: holds records that are no pred"):
+    with pytest.raises(OutputTakenError, match=r"train\.recordio: holds records that are not pred"):
         open_writer(f"{place}/train.recordio")
 
     assert names_in(place) == ["train.recordio"]
 
 
-def test_a_file_that_is_no_recordio_is_not_overwritten(tmp_path) -> None:
-    (tmp_path / "o.recordio").write_bytes(b"precious text")
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("o.recordio", b"precious text", "holds no predictions"),
+        ("o.parquet", b"precious text", "holds no predictions"),
+        ("o.csv", b"precious\xfftext", "holds no predictions"),
+        ("o.csv", b"name,age\nAda,36\n", "holds records that are not predictions"),
+        ("o.csv", b"key,age\nAda,36\n", "holds records that are not predictions"),
+    ],
+)
+def test_a_file_of_something_else_is_not_overwritten(tmp_path, name, content, why) -> None:
+    (tmp_path / name).write_bytes(content)
 
-    with pytest.raises(OutputTakenError, match="holds no predictions"):
-        open_writer(str(tmp_path / "o.recordio"))
+    with pytest.raises(OutputTakenError, match=why):
+        open_writer(str(tmp_path / name))
+    assert (tmp_path / name).read_bytes() == content
+
+
+def test_a_parquet_table_of_ones_own_is_not_overwritten(place) -> None:
+    fsspec.core.url_to_fs(place)[0].makedirs(place, exist_ok=True)
+    for number, columns in enumerate([{"age": [36]}, {"key": ["Ada"]}, {"key": [7]}]):
+        with fsspec.open(f"{place}/{number}.parquet", "wb") as file:
+            pyarrow.parquet.write_table(pyarrow.table(columns), file)
+
+        with pytest.raises(OutputTakenError, match="holds records that are not predictions"):
+            open_writer(f"{place}/{number}.parquet")
 
 
 def test_a_file_is_not_taken_for_a_folder_nor_a_folder_for_a_file(tmp_path) -> None:
@@ -489,8 +541,8 @@ def test_a_file_is_not_taken_for_a_folder_nor_a_folder_for_a_file(tmp_path) -> N
         open_writer(str(tmp_path / "folder.recordio"))
 
 
-def test_a_recordio_name_and_another_format_is_a_usage_error(tmp_path) -> None:
-    with pytest.raises(UsageError, match="--format=csv"):
+def test_a_name_of_one_format_and_another_format_is_a_usage_error(tmp_path) -> None:
+    with pytest.raises(UsageError, match="is a recordio file by its name, but --format=csv"):
         open_writer(str(tmp_path / "o.recordio"), "csv")
 
 

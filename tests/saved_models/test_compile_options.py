@@ -1,5 +1,7 @@
 """What a model is trained with: as the spec says, or else as the file says, and never otherwise."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -113,7 +115,7 @@ def test_each_optimizer_is_a_new_one() -> None:
         ({"optimizer": "adm", "loss": "mse"}, "Did you mean 'Adam'?"),
         ({"optimizer": "adam", "loss": "mean_square_error"}, "Did you mean 'mean_squared_error'?"),
         ({"optimizer": "adam", "loss": "mse", "metrics": ["acuracy"]}, "Did you mean 'accuracy'?"),
-        ({"optimizer": "__import__('os')", "loss": "mse"}, "is none of Keras 3"),
+        ({"optimizer": "__import__('os')", "loss": "mse"}, "is not part of Keras 3"),
         ({"optimizer": "adam", "loss": {"a": "mse", "b": "mse"}}, "expected a list"),
         ({"optimizer": "adam", "loss": ["mse", None]}, "one for each output"),
     ],
@@ -202,7 +204,7 @@ def test_the_rich_form_is_understood_with_texts_for_numbers() -> None:
 def test_a_class_of_another_module_is_not_imported() -> None:
     said = refused({"optimizer": {"value": "Prox", "path": "os.path"}, "loss": "mse"})
 
-    assert "'Prox' of 'os.path' is none of Keras 3" in said
+    assert "'Prox' of 'os.path' is not part of Keras 3" in said
     assert "custom_objects: [{key: Prox" in said
 
 
@@ -223,7 +225,7 @@ def test_a_declared_optimizer_is_made_with_its_arguments() -> None:
 
 
 def test_a_value_out_of_range_is_told_at_once() -> None:
-    assert "cannot be made" in refused(
+    assert "cannot be created" in refused(
         {"optimizer": old({"clipnorm": 1.0, "clipvalue": 1.0}), "loss": "mse"}
     )
 
@@ -290,7 +292,7 @@ def test_labels_come_first_in_a_loss_of_the_users() -> None:
 def test_a_custom_loss_that_nobody_declared_is_an_error_that_says_how(said) -> None:
     message = refused(None, {**OLD, "loss": said})
 
-    assert "the loss 'test_loss' is none of Keras 3" in message
+    assert "the loss 'test_loss' is not part of Keras 3" in message
     assert "custom_objects: [{key: test_loss, value: test_loss, path:" in message
 
 
@@ -349,7 +351,8 @@ def test_a_metric_is_understood_in_every_form(said, name) -> None:
     found = resolve({"optimizer": "sgd", "loss": "mse", "metrics": said}, where=WHERE)
 
     metrics = found.create_metrics()
-    assert [each.split("_1")[0] for each in metrics] == [name]
+    # Keras numbers the metrics of a process that have one name.
+    assert [re.sub(r"_\d+$", "", each) for each in metrics] == [name]
     assert all(callable(metric) for metric in metrics.values())
 
 
@@ -475,13 +478,14 @@ def test_the_text_accuracy_is_no_class_however_it_is_written():
 @pytest.mark.parametrize(
     ("saved", "why"),
     [
-        (None, "says none either: it was not compiled, or saved without (include_optimizer=False)"),
+        (None, "has none either: it was not compiled, or was saved with include_optimizer=False"),
         ({"loss": "mse", "metrics": ["mae"]}, "has loss and metrics but no optimizer"),
     ],
 )
 def test_why_there_is_no_optimizer_is_reported(saved, why):
-    assert f"there is no optimizer: the spec names none, and the model file {why}." in refused(
-        {"loss": "mse"} if saved is None else None, saved
+    assert (
+        f"there is no optimizer: the spec does not set one, and the model file {why}."
+        in refused({"loss": "mse"} if saved is None else None, saved)
     )
 
 

@@ -102,7 +102,7 @@ def test_a_truncated_file_is_an_error(request, tmp_path, fixture) -> None:
     message = refused(path)
 
     assert str(path) in message
-    assert any(word in message for word in ("truncated", "no whole JSON"))
+    assert any(word in message for word in ("truncated", "not complete JSON"))
 
 
 def test_a_truncated_folder_is_an_error(tfk_folder, tmp_path) -> None:
@@ -136,12 +136,12 @@ def test_a_folder_that_only_serves_is_an_error(tmp_path, quiet) -> None:
     ("content", "said"),
     [
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        (b"\x80\x04\x95\x00", "a Python pickle, but none of PyTorch"),
-        (b"<!DOCTYPE html>", "is a web page (or XML), no model. Download the file itself"),
-        (b"root:x:0:0", "is no model: neither Keras nor PyTorch wrote it"),
+        (b"\x80\x04\x95\x00", "a Python pickle, but PyTorch did not write it"),
+        (b"<!DOCTYPE html>", "is a web page (or XML), not a model. Download the file itself"),
+        (b"root:x:0:0", "is not a model: neither Keras nor PyTorch wrote it"),
         (b'{"lr": 1}', "is JSON, but not of a model"),
-        (b'{"class_name": [', "no whole JSON"),
-        (b'{"a":' + b"[" * 100_000, "nested too deep"),
+        (b'{"class_name": [', "not complete JSON"),
+        (b'{"a":' + b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_no_model_is_told_in_words(tmp_path, content, said) -> None:
@@ -167,14 +167,14 @@ def test_a_zip_archive_of_something_else_is_no_model(tmp_path) -> None:
 
     message = refused(tmp_path / "a.pt")
 
-    assert "a zip archive, but no model" in message
+    assert "a zip archive, but not a model" in message
     assert "secret" not in message
 
 
 def test_a_file_is_not_larger_than_what_is_loaded(old_h5, monkeypatch) -> None:
     monkeypatch.setattr(bounds, "MAX_BYTES", 1000)
 
-    assert "the largest that is loaded has 1,000" in refused(old_h5)
+    assert "expected at most 1,000" in refused(old_h5)
 
 
 def test_an_archive_is_not_larger_when_it_is_unpacked(tmp_path, monkeypatch) -> None:
@@ -215,7 +215,7 @@ def test_numbers_that_lie_in_another_file_are_an_error(tmp_path) -> None:
     with h5py.File(path, "a") as file:
         file.create_dataset("more", (4,), "u1", external=[("/etc/passwd", 0, 4)])
 
-    assert "lie in another file of this machine" in refused(path)
+    assert "are stored in another file on this machine" in refused(path)
 
 
 def test_weights_that_would_be_unpickled_are_an_error(keras_keras, tmp_path) -> None:

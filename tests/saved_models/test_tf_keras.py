@@ -19,7 +19,7 @@ from elasticdl.testing.trainer import check_trainer
 ORIGIN = Origin("ibmfl_spec", "model.yml", 1, "model.yml", ".")
 
 
-def trainer_of(create_model, example, *, slot=0, optimizer="adam", size=32, **options):
+def trainer_of(create_model, example, *, rank=0, optimizer="adam", size=32, **options):
     from elasticdl.training.keras import KerasTrainer
 
     resolved = compile_options.resolve(
@@ -35,7 +35,7 @@ def trainer_of(create_model, example, *, slot=0, optimizer="adam", size=32, **op
         create_optimizer=resolved.create_optimizer,
         create_metrics=lambda mode: MetricFunctions(),
     )
-    return KerasTrainer(definition, example, minibatch_size=size, seed=3, slot=slot, **options)
+    return KerasTrainer(definition, example, minibatch_size=size, seed=3, rank=rank, **options)
 
 
 def batches(num=4, size=32):
@@ -89,7 +89,7 @@ def test_a_file_of_keras_2_2_4_is_loaded(tmp_path, as_bytes) -> None:
 
 def test_the_keras_trainer_keeps_its_laws_with_a_model_of_tf_keras(tfk_h5) -> None:
     check_trainer(
-        lambda slot: trainer_of(lambda: load(look(tfk_h5)), batches()[0], slot=slot), batches()
+        lambda rank: trainer_of(lambda: load(look(tfk_h5)), batches()[0], rank=rank), batches()
     )
 
 
@@ -155,7 +155,7 @@ def test_names_of_parameters_are_the_same_each_time(tfk_h5, tfk_folder, tfk_json
 def test_dropout_is_a_function_of_seed_step_and_slot(request, fixture) -> None:
     path = request.getfixturevalue(fixture)
     first, second = (trainer_of(lambda: load(look(path)), batches()[0]) for _ in range(2))
-    other = trainer_of(lambda: load(look(path)), batches()[0], slot=1)
+    other = trainer_of(lambda: load(look(path)), batches()[0], rank=1)
     # It has drawn before; what it draws at a step must not depend on that.
     second.gradients(batches()[1])
     second.train_steps(batches()[1:3])
@@ -312,7 +312,7 @@ def test_dropout_that_nobody_can_seed_is_an_error_where_bits_matter(tfk, unseede
     path, _ = unseeded
     own = own_class(tfk, dropout=0.5)
 
-    with pytest.raises(ModelFileError, match="nobody can set what that draws") as raised:
+    with pytest.raises(ModelFileError, match="whose seeds cannot be set") as raised:
         trainer_of(lambda: load(look(path)), batches()[0])
     assert "--no-deterministic" in str(raised.value)
     trainers = [
@@ -324,7 +324,7 @@ def test_dropout_that_nobody_can_seed_is_an_error_where_bits_matter(tfk, unseede
 
 
 def test_dropout_that_nobody_can_seed_is_told_where_bits_do_not_matter(unseeded) -> None:
-    assert "cannot be repeated or resumed to the bit" in unseeded[1]
+    assert "cannot be repeated or resumed bit for bit" in unseeded[1]
 
 
 def test_dropout_with_a_seed_in_the_graph_is_told(tfk, tmp_path, quiet, caplog) -> None:
@@ -336,7 +336,7 @@ def test_dropout_with_a_seed_in_the_graph_is_told(tfk, tmp_path, quiet, caplog) 
 
     load(look(path))
 
-    assert "cannot be repeated or resumed to the bit" in caplog.text
+    assert "cannot be repeated or resumed bit for bit" in caplog.text
 
 
 def test_a_model_without_the_shape_of_its_inputs_is_an_error(tfk, tmp_path) -> None:

@@ -100,7 +100,7 @@ def test_a_state_dict_may_be_loaded_into_what_a_function_makes(torch_state) -> N
         ({}, "Expected one class or function that makes the model; none is declared"),
         ({"A": Net, "B": Net}, "declared are A, B"),
         ({"make": lambda: 1}, "returned a int"),
-        ({"Net": lambda: nn.Linear(2, 2)}, "has other weights than Net() makes"),
+        ({"Net": lambda: nn.Linear(2, 2)}, "has other weights than the model of Net()"),
     ],
 )
 def test_a_state_dict_needs_the_model_it_is_of(torch_state, objects, said) -> None:
@@ -113,7 +113,7 @@ def test_a_state_dict_needs_the_model_it_is_of(torch_state, objects, said) -> No
 def test_a_dict_of_other_things_is_no_state_dict(tmp_path) -> None:
     torch.save({"epoch": 3, "lr": 0.1}, tmp_path / "c.pt")
 
-    with pytest.raises(ModelFileError, match="a dict with epoch, lr, which are no tensors"):
+    with pytest.raises(ModelFileError, match="a dict with epoch, lr, which are not tensors"):
         load(look(tmp_path / "c.pt"), custom_objects={"Net": Net})
 
 
@@ -155,7 +155,7 @@ def test_a_file_that_is_damaged_inside_is_an_error(torch_whole, tmp_path) -> Non
 def test_an_optimizer_is_found_by_its_name() -> None:
     found = loader.optimizer("optim.SGD", {"lr": 0.5, "momentum": 0.9}, where="model.yml:4")
 
-    made = found.create([nn.Parameter(torch.zeros(1))])
+    made = found.create([nn.Parameter(torch.zeros(1))], None)
     assert isinstance(made, torch.optim.SGD)
     assert made.param_groups[0]["lr"] == 0.5
     assert found.description == "SGD, learning rate 0.5 (as given)"
@@ -194,7 +194,7 @@ def test_what_is_no_optimizer_is_an_error_and_is_not_evaluated(name, said) -> No
     [
         ({"learning_rate": 0.1}, "takes no 'learning_rate'"),
         ({"momentun": 0.1}, "Did you mean momentum?"),
-        ({"lr": -1}, "cannot be made"),
+        ({"lr": -1}, "cannot be created"),
     ],
 )
 def test_an_optimizer_with_other_arguments_is_an_error(arguments, said) -> None:

@@ -19,7 +19,8 @@ from elasticdl.cli.main import cli
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.data.sources import open_source
-from elasticdl.events import EpochFinished, RoundFinished, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, RoundFinished
 
 pytestmark = [
     pytest.mark.slow,
@@ -328,7 +329,7 @@ def test_a_loss_of_ones_own_may_compare_one_hot_rows(documents, tfk_model, empty
         "train --spec=federation/model.yml --data=train.recordio --output=out --num_epochs=2"
     )
 
-    assert "Labels become one-hot rows of 10: test_loss takes no numbers of classes" in told
+    assert "Labels become one-hot rows of 10: test_loss does not accept class numbers" in told
     first, last = losses("out")
     assert last < first
 

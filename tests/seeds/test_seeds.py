@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import elasticdl
-from elasticdl import api
+from elasticdl import job_options
 from elasticdl.cli.main import cli
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_command_line_and_python_of_the_documents_ask_for_one_job(documents) -> 
 
     printed = CliRunner().invoke(cli, [*shlex.split(command.replace("\\\n", " "))[1:], "--dry_run"])
 
-    assert printed.output.strip() == api.training_job(**arguments).to_json()
+    assert printed.output.strip() == job_options.training_job(**arguments).to_json()
 
 
 FINTECH = """

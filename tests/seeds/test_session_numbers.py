@@ -11,7 +11,8 @@ import pytest
 from elasticdl import api
 from elasticdl.config import read_config
 from elasticdl.engines.progress import Silent
-from elasticdl.events import EpochFinished, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished
 from elasticdl.sessions.orchestrator import Orchestrator
 
 pytestmark = [

@@ -18,7 +18,8 @@ import pytest
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.main import main
-from elasticdl.events import EpochFinished, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

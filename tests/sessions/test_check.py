@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import json
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -22,8 +23,11 @@ from click.testing import CliRunner
 
 from elasticdl.cli.session import session
 from elasticdl.errors import UsageError
+from elasticdl.sessions import export
 from elasticdl.sessions.check import GROUPS, check
 from elasticdl.sessions.checks.finding import Severity
+
+pytestmark = pytest.mark.usefixtures("in_this_process", "unhurried")
 
 DATASET = """
 import numpy as np
@@ -198,6 +202,12 @@ class Project:
 
 
 @pytest.fixture
+def unhurried(monkeypatch):
+    """Try the export even if the machine was busy before."""
+    monkeypatch.setattr("elasticdl.sessions.checks.steps._OPTIONAL_UNTIL_S", float("inf"))
+
+
+@pytest.fixture
 def project(tmp_path, monkeypatch) -> Project:
     root = tmp_path / "project"
     write_whole(root)
@@ -211,12 +221,19 @@ def write_whole(root: Path) -> None:
         (root / name).write_text(text)
 
 
+def every(report, severity=None):
+    return [f for s in Severity if severity in (None, s) for f in report.of(s)]
+
+
 def texts(report, severity=None):
-    found = [f for s in Severity if severity in (None, s) for f in report.of(s)]
-    return [f"{finding.severity}: {finding}" for finding in found]
+    return [f"{finding.severity}: {finding}" for finding in every(report, severity)]
 
 
-def test_a_whole_project_has_no_finding_but_that_it_is_in_no_repository(project) -> None:
+def test_a_whole_project_has_no_finding_but_that_it_is_in_no_repository(
+    project, monkeypatch
+) -> None:
+    # Once, the exported model is loaded in a process of its own.
+    monkeypatch.setattr(export, "subprocess", subprocess)
     report = project.check()
 
     assert [text.partition(" the project")[0] for text in texts(report)] == [
@@ -234,8 +251,6 @@ def test_it_writes_nothing_into_the_project(project, monkeypatch) -> None:
             path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
             for path in [project.root, *project.root.rglob("*")]
         }
-
-    import subprocess
 
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
@@ -294,21 +309,21 @@ DATA_RULES = {
         PRE,
         [("import numpy as np\n", "")],
         "error",
-        ["the name 'np' is used and never bound", "Add the line:  import numpy as np"],
+        ["the name 'np' is used but not defined", "import it at the top of the file"],
         (PRE, "np.array"),
     ),
     "a name is misspelled": Broken(
         EVAL,
         [('"right": right', '"right": rigth')],
         "error",
-        ["'rigth' is used and never bound", "Did you mean 'right'"],
+        ["'rigth' is used but not defined", "Define it"],
         (EVAL, "rigth"),
     ),
     "a package is not there": Broken(
         DATA,
         [("import numpy as np", "import numpy as np\nimport no_such_package")],
         "error",
-        ["'no_such_package' is imported, and is neither installed nor a file", "Install"],
+        ["'no_such_package' is imported, but is neither installed nor a file", "Install"],
         (DATA, "no_such_package"),
     ),
     "a file is not Python": Broken(
@@ -353,44 +368,16 @@ DATA_RULES = {
     "x is not finite": Broken(
         PRE,
         [("return image", "return image * np.float32('nan')")],
-        "error",
-        ["training: x float32[4, 16]: 160 of 160 values are NaN or infinite", "division by 0"],
-        (PRE, "def image_preprocess"),
-    ),
-    "x is constant": Broken(
-        PRE,
-        [("return image", "return image * 0")],
         "warning",
-        ["training: x float32[4, 16]: every value of the first 3 batches is 0"],
-        (PRE, "def image_preprocess"),
-    ),
-    "x is divided twice": Broken(
-        PRE,
-        [("return image", "return image / np.float32(255)")],
-        "warning",
-        ["training: x float32[4, 16] is within", "divided by 255 twice", "Divide once"],
+        ["training: x float32[4, 16]: 160 of 160 values are NaN or infinite"],
         (PRE, "def image_preprocess"),
     ),
     "y is a text": Broken(
         PRE,
         [("return label", "return 'cat'")],
         "error",
-        ["training: y <U3[4] is no number: ['cat']", "label_preprocess"],
+        ["training: y <U3[4] is not a number: ['cat']", "label_preprocess"],
         (PRE, "def label_preprocess"),
-    ),
-    "a weight is negative": Broken(
-        DATA,
-        [("weight = 1.0", "weight = -2.0")],
-        "error",
-        ["training: w float32[4]: a weight is -2; expected a finite number, at least 0"],
-        (DATA, "def create_training_generator"),
-    ),
-    "all weights are 0": Broken(
-        DATA,
-        [("weight = 1.0", "weight = 0.0")],
-        "error",
-        ["training: w float32[4]: all weights are 0"],
-        (DATA, "def create_training_generator"),
     ),
     "there are fewer weights": Broken(
         PRE,
@@ -407,14 +394,14 @@ DATA_RULES = {
         PRE,
         [("-(-n_data_points // self.batch_size)", "n_data_points // self.batch_size")],
         "warning",
-        ["training: n_iter is 2, and 10 examples make 3 batches of 4: 2 examples", "ceil("],
+        ["training: n_iter is 2, but 10 examples make 3 batches of 4: 2 examples", "ceil("],
         (PRE, "def batchify"),
     ),
     "n_iter is too large": Broken(
         PRE,
         [("-(-n_data_points // self.batch_size)", "n_data_points")],
         "warning",
-        ["training: n_iter is 10, and 10 examples make only 3 batches"],
+        ["training: n_iter is 10, but 10 examples make only 3 batches"],
         (PRE, "def batchify"),
         alone=False,
     ),
@@ -429,16 +416,19 @@ DATA_RULES = {
         DATA,
         [("return examples(), 10", "return examples(), 40"), ("while True", "if True")],
         "error",
-        ["create_training_generator() ended after 3 batches", "said to have 10"],
+        [
+            "create_training_generator() ended after 3 batches",
+            "expected 10, the length it reported",
+        ],
     ),
     "the training data is not the same again": Broken(
         DATA,
         [("np.random.permutation(10)", "np.random.Generator(np.random.PCG64()).permutation(10)")],
         "warning",
         [
-            "training: made a second time, the generator yields other examples",
-            "could not go on",
-            "a generator of its own, without a seed (src/dataset.py:21)",
+            "training: when created a second time, the generator yields different examples",
+            "could not be resumed",
+            "which are seeded for you",
         ],
         (DATA, "def create_training_generator"),
     ),
@@ -446,43 +436,37 @@ DATA_RULES = {
         DATA,
         [("for i in range(6):", "for i in np.random.permutation(6):")],
         "error",
-        ["validation: made a second time", "ids would be those of other examples"],
+        [
+            "validation: the order of the generator's examples is random",
+            "the ids of other examples",
+        ],
         (DATA, "def create_validation_generator"),
     ),
     "validation has other ids": Broken(
         DATA,
         [('f"v{i}" for i in range(6)', 'f"v{i}" for i in range(7)')],
         "error",
-        ["get_validation_index() has 7 ids", "said to have 6 examples"],
-        (DATA, "def get_validation_index"),
+        ["get_validation_index() has 7 ids", "declares 6 examples"],
     ),
-    "validation has another shape": Broken(
-        DATA,
-        [("yield x[i], y[i], 1.0", "yield x[i][:8], y[i], 1.0")],
-        "error",
-        ["validation: an example of x is float32[8]; in training it is float32[16]"],
-        (PRE, "def image_preprocess"),
-    ),
-    "test has another scale": Broken(
-        DATA,
-        [('yield x[i], y[i], f"t{i}"', 'yield x[i] * np.float32(255), y[i], f"t{i}"')],
-        "warning",
-        ["test: x reaches 2", "in training it reaches 0.9"],
-        (PRE, "def image_preprocess"),
-    ),
-    "an id comes twice": Broken(
+    "a test id comes twice": Broken(
         DATA,
         [('f"t{i}"', '"t"')],
-        "error",
-        ["test: 1 of 1 ids come more than once: 't'"],
+        "warning",
+        ["test: 1 of 1 ids occur more than once: 't'", "one row per example"],
         (DATA, "def create_test_generator"),
+    ),
+    "a validation id comes twice": Broken(
+        DATA,
+        [('f"v{i}" for i', 'f"v{i // 4}" for i')],
+        "warning",
+        ["validation: 2 of 2 ids occur more than once: 'v0', 'v1'"],
+        (DATA, "def get_validation_index"),
     ),
     "an id is no text": Broken(
         DATA,
-        [('f"t{i}"', "i / 2")],
+        [('f"t{i}"', "None")],
         "error",
-        ["test: the id", "is no text and no whole number"],
-        (DATA, "def create_test_generator"),
+        ["create_test_generator()", "expected its id, a string or a number"],
     ),
     "test has no id": Broken(
         DATA,
@@ -495,7 +479,7 @@ DATA_RULES = {
         DATA,
         [("return examples(), 5", "return examples(), 8")],
         "error",
-        ["test: the generator ended after 5 examples; it was said to have 8"],
+        ["test: the generator ended after 5 examples; it was declared to have 8"],
         (DATA, "def create_test_generator"),
     ),
     "test never ends": Broken(
@@ -510,22 +494,29 @@ DATA_RULES = {
             )
         ],
         "warning",
-        ["test: the generator goes on after the 5 examples", "Let it end"],
+        ["test: the generator continues after the 5 examples", "Let it end"],
         (DATA, "def create_test_generator"),
     ),
     "x is made of objects": Broken(
         PRE,
         [("return image", "return np.array([None] * 16)")],
         "error",
-        ["training: x object[4, 16] has examples of different shapes or of no number"],
+        ["training: x object[4, 16] has examples of different shapes, or examples that are not"],
         (PRE, "def image_preprocess"),
     ),
     "y is not finite": Broken(
         PRE,
         [("return label", "return float('nan')")],
-        "error",
-        ["training: y float64[4] has values that are NaN or infinite"],
+        "warning",
+        ["training: y float64[4]: 10 of 10 values are NaN or infinite"],
         (PRE, "def label_preprocess"),
+    ),
+    "a weight is not finite": Broken(
+        DATA,
+        [("weight = 1.0", "weight = float('inf') if i == 7 else 1.0")],
+        "warning",
+        ["training: w float32[4]: 1 of 10 values are NaN or infinite"],
+        (DATA, "def create_training_generator"),
     ),
     "training has no example": Broken(
         DATA,
@@ -544,7 +535,7 @@ DATA_RULES = {
         DATA,
         [("return examples(), 5", "return examples(), 0")],
         "error",
-        ["test: the generator is said to have 0 examples"],
+        ["test: the generator is declared to have 0 examples"],
         (DATA, "def create_test_generator"),
     ),
     "validation has no ids": Broken(
@@ -554,19 +545,11 @@ DATA_RULES = {
         ["get_validation_index() returns nothing; rows of reports are numbered"],
         (DATA, "def get_validation_index"),
     ),
-    "an id cannot be decoded": Broken(
-        DATA,
-        [('f"t{i}"', 'b"\\xff"')],
-        "error",
-        ["test: the id b'\\xff' (bytes) is no text"],
-        (DATA, "def create_test_generator"),
-    ),
     "the preprocessing loses ids": Broken(
         PRE,
         [("yield x, self.label_preprocess(y), third", "yield x, self.label_preprocess(y)")],
         "error",
-        ["test: after image and label preprocessing there is a tuple", "pass the third part on"],
-        (PRE, "def image_preprocess"),
+        ["create_test_generator() yields", "tuples of three: x, y, and the id"],
     ),
     "test examples have different shapes": Broken(
         DATA,
@@ -581,23 +564,6 @@ DATA_RULES = {
         ["model_builder_class=modls.Builder", "Did you mean models.Builder"],
         (CONF, "modls"),
     ),
-    "another file has the name": Broken(
-        EVAL,
-        [('"right": right', '"right": Preprocessor')],
-        "error",
-        [
-            "'Preprocessor' is used and never",
-            "Add the line:  from preprocessing import Preprocessor",
-        ],
-        (EVAL, '"right": Preprocessor'),
-    ),
-    "a requirement is not installed": Broken(
-        "requirements.txt",
-        [("", "numpy\n-r other.txt\n# a comment\n./folder of mine\nno-such-package>=2\n")],
-        "warning",
-        ["no-such-package>=2 is required; not installed", "pip install 'no-such-package>=2'"],
-        ("requirements.txt", "no-such"),
-    ),
 }
 MODEL_RULES = {
     "no model is compiled": Broken(
@@ -611,21 +577,28 @@ MODEL_RULES = {
         MODEL,
         [("keras.Input((16,))", "keras.Input((4, 4))")],
         "error",
-        ["the model takes examples of the shape [4, 4]; x has examples of [16]"],
+        ["training: the model expects examples of the shape [4, 4]; x has examples of [16]"],
+        (PRE, "def image_preprocess"),
+    ),
+    "validation has another shape than the input": Broken(
+        DATA,
+        [("yield x[i], y[i], 1.0", "yield x[i][:8], y[i], 1.0")],
+        "error",
+        ["validation: the model expects examples of the shape [16]; x has examples of [8]"],
         (PRE, "def image_preprocess"),
     ),
     "labels are more than classes": Broken(
         CONF,
         [("units: 3", "units: 2")],
         "error",
-        ["y is within 0..2; with 2 outputs", "takes 0 to 1", "one unit a class"],
+        ["y is within 0..2; with 2 outputs", "expects 0 to 1", "one unit per class"],
         (PRE, "def label_preprocess"),
     ),
     "labels are numbers and the loss is for one-hot": Broken(
         MODEL,
         [("SparseCategoricalCrossentropy()", "CategoricalCrossentropy()")],
         "error",
-        ["y is int64[4] and the model says float32[4, 3]", "sparse_categorical_crossentropy"],
+        ["y is int64[4], but the model returns float32[4, 3]", "sparse_categorical_crossentropy"],
     ),
     "softmax and logits": Broken(
         MODEL,
@@ -650,7 +623,6 @@ MODEL_RULES = {
         "warning",
         ["the last layer is a sigmoid, and binary_crossentropy"],
         (MODEL, "from_logits"),
-        alone=False,
     ),
     "labels of a binary loss are classes": Broken(
         MODEL,
@@ -658,23 +630,17 @@ MODEL_RULES = {
             ('self.units, activation="softmax"', '1, activation="sigmoid"'),
             ("SparseCategoricalCrossentropy()", "BinaryCrossentropy()"),
         ],
-        "error",
-        ["y is within 0..2; binary_crossentropy takes 0 to 1"],
+        "warning",
+        ["y is within 0..2; binary_crossentropy expects 0 to 1"],
         (PRE, "def label_preprocess"),
     ),
     "a softmax of one": Broken(
         CONF,
         [("units: 3", "units: 1")],
-        "error",
-        ["a softmax of one unit, which is always 1"],
-        (MODEL, "def get_compiled_model"),
-    ),
-    "x is bytes": Broken(
-        PRE,
-        [("return image", "return (image * 255).round()")],
         "warning",
-        ["the model has no layer that scales it", "Rescaling(1 / 255)"],
-        (PRE, "def image_preprocess"),
+        ["a softmax of one unit, which always returns 1"],
+        (MODEL, "def get_compiled_model"),
+        alone=False,
     ),
     "the metric of the export is not measured": Broken(
         CONF,
@@ -687,14 +653,14 @@ MODEL_RULES = {
         CONF,
         [("val_loss", "val_accuracy")],
         "warning",
-        ["export.mode is min, and val_accuracy is better the larger", "mode: max"],
+        ["export.mode is min, but a larger val_accuracy is better", "mode: max"],
         (CONF, "mode: min"),
     ),
     "the best loss is the highest": Broken(
         CONF,
         [("mode: min", "mode: max")],
         "warning",
-        ["export.mode is max, and val_loss is better the smaller"],
+        ["export.mode is max, but a smaller val_loss is better"],
         (CONF, "mode: max"),
     ),
     "nothing is trainable": Broken(
@@ -708,7 +674,7 @@ MODEL_RULES = {
         MODEL,
         [('optimizer="adam"', "optimizer=keras.optimizers.SGD(1e39)")],
         "error",
-        ["after one step model/", "NaN or infinite", "Lower the learning rate"],
+        ["would end after one step: model/", "contains NaN or infinity", "Lower the learning rate"],
         (MODEL, "def get_compiled_model"),
     ),
     "the model starts as NaN": Broken(
@@ -723,14 +689,7 @@ MODEL_RULES = {
             )
         ],
         "error",
-        ["the model says NaN or infinity of the first batch", "initial weights"],
-        (MODEL, "def get_compiled_model"),
-    ),
-    "the loss starts as NaN": Broken(
-        MODEL,
-        [("keras.losses.SparseCategoricalCrossentropy()", "lambda y, p: p[:, 0] * float('nan')")],
-        "error",
-        ["of the first batch, before any step, loss is nan"],
+        ["the loss of the first step is nan"],
         (MODEL, "def get_compiled_model"),
     ),
     "a step of its own": Broken(
@@ -746,7 +705,7 @@ MODEL_RULES = {
             ("model = keras.Model(", "model = Own("),
         ],
         "error",
-        ["Own has a train_step() of its own"],
+        ["Own has its own train_step()"],
     ),
 }
 
@@ -767,14 +726,14 @@ LATER_RULES = {
         MODEL,
         [("return [", "return [keras.callbacks.TensorBoard('logs'), ")],
         "info",
-        ["TensorBoard is left out: ElasticDL does its work"],
+        ["TensorBoard is ignored: ElasticDL replaces it"],
         (MODEL, "def get_callbacks"),
     ),
     "a callback watches nothing": Broken(
         MODEL,
         [("return [", "return [keras.callbacks.EarlyStopping(monitor='val_los'), ")],
         "warning",
-        ["EarlyStopping watches 'val_los', which is not measured", "Did you mean 'val_loss'"],
+        ["EarlyStopping monitors 'val_los', which is not measured", "Did you mean 'val_loss'"],
         (MODEL, "def get_callbacks"),
     ),
     "the model is another one each time": Broken(
@@ -784,7 +743,7 @@ LATER_RULES = {
             ("Dense(self.units", "Dense(self.units, name=f'd{next(NUMBERS)}'"),
         ],
         "error",
-        ["The checkpoint is not of this model", "model/d1/kernel"],
+        ["The checkpoint does not match this model", "model/d1/kernel"],
     ),
     "the model cannot be exported": Broken(
         MODEL,
@@ -814,59 +773,43 @@ LATER_RULES = {
         function("raising", "y_true.mean(axis=1)"),
         "error",
         [
-            "'raising', called with y_true int64[] and y_pred float32[3] (validation), raised",
+            "the evaluation function 'raising' raised on the example 'v0'",
             "AxisError",
-            "one example, not a batch",
         ],
-        (EVAL, "def raising"),
+        (EVAL, "y_true.mean(axis=1)"),
     ),
     "a function returns an array": Broken(
         EVAL,
         function("whole", "y_pred"),
         "error",
-        ["'whole'", "returned float32[3]; expected one number"],
+        ["'whole' returned a ndarray of shape [3]", "one example, not a batch"],
         (EVAL, "def whole"),
-    ),
-    "a function returns NaN": Broken(
-        EVAL,
-        function("undefined", "float('nan')"),
-        "warning",
-        ["'undefined'", "returned nan", "Guard the division"],
-        (EVAL, "def undefined"),
     ),
     "there are no functions": Broken(
         EVAL,
         [('{"right": right}', "3")],
         "error",
-        ["get_eval_funcs() returned 3; expected functions by name"],
-        (EVAL, "def get_eval_funcs"),
-    ),
-    "a name is refused": Broken(
-        EVAL,
-        [('"right": right', '"right": right, "right@1 (%)": right')],
-        "warning",
-        ["'right@1 (%)' has '%()@', which MLflow refuses"],
-        (EVAL, "def get_eval_funcs"),
+        ["The evaluation functions are a int. Expected a dict of name -> function"],
     ),
     "two functions share a name": Broken(
         EVAL,
         [('{"right": right}', "[right, right]")],
         "error",
-        ["2 evaluation functions are called 'right'", "Return a dict"],
-        (EVAL, "def get_eval_funcs"),
+        ["Two evaluation functions are named 'right'", "return a dict"],
+        (EVAL, "def right"),
     ),
     "a key is misspelled": Broken(
         CONF,
         [("seed: 3", "sede: 3")],
         "warning",
-        ["sede is read by no component; seed is asked for", "Did you mean seed?"],
+        ["sede is not read by any component; seed is read", "Did you mean seed?"],
         (CONF, "sede"),
     ),
     "a key is read by nobody": Broken(
         CONF,
         [("  units: 3", "  units: 3\n  colour: red")],
         "info",
-        ["read by no component: model_builder.colour."],
+        ["not read by any component: model_builder.colour."],
         (CONF, "colour"),
     ),
 }
@@ -874,12 +817,12 @@ LATER_RULES = {
 
 # What can be broken at the same time is looked at in one run.
 TOGETHER = (
-    ("softmax and logits", "x is bytes", "the best accuracy is the lowest", "nothing is trainable"),
+    ("softmax and logits", "the best accuracy is the lowest", "nothing is trainable"),
     ("no activation and no logits", "the best loss is the highest"),
     (
         *("a callback does what is done anyway", "a callback watches nothing"),
-        *("a function raises", "a function returns an array", "a function returns NaN"),
-        *("a name is refused", "a key is misspelled", "a key is read by nobody"),
+        *("a function raises", "a function returns an array"),
+        *("a key is misspelled", "a key is read by nobody"),
     ),
 )
 
@@ -964,10 +907,10 @@ SPARSE, ONE_HOT = "sparse_categorical_crossentropy", "categorical_crossentropy"
         (SPARSE, [0, 1, 2], None),
         (SPARSE, [0, 1, 3], "y is within 0..3; with 3 outputs"),
         (SPARSE, [-1, 1, 2], "y is within -1..2"),
-        (SPARSE, [0.0, 1.5, 2.0], "takes whole numbers"),
+        (SPARSE, [0.0, 1.5, 2.0], "expects whole numbers"),
         (SPARSE, np.eye(3), "which looks one-hot"),
         (ONE_HOT, np.eye(3), None),
-        (ONE_HOT, np.eye(3)[:, :2], "Let both have as many classes"),
+        (ONE_HOT, np.eye(3)[:, :2], "Use the same number of classes in both"),
         ("mean_squared_error", [1.0, 2.0, 3.0], "compares each number of y with several"),
         ("mean_squared_error", np.ones((3, 3)), None),
         ("a_function_of_the_users", [1.0, 2.0, 3.0], None),
@@ -978,7 +921,7 @@ def test_labels_must_fit_outputs_and_loss(loss, labels, says) -> None:
     from elasticdl.sessions.checks import model
     from elasticdl.training.keras.facts import ModelFacts, OutputFacts
 
-    facts = ModelFacts(((None, 16),), (OutputFacts((None, 3), "softmax", loss, False),), False)
+    facts = ModelFacts(((None, 16),), (OutputFacts((None, 3), "softmax", loss, False),))
     batch = Batch(np.zeros((3, 16)), (np.array(labels), np.ones(3)), 3)
     found = [str(f) for f in model.targets(facts, [batch], np.full((3, 3), 1 / 3), "pre.py:1")]
 
@@ -999,7 +942,7 @@ def test_a_layer_that_is_not_known_is_known_by_its_values(outputs, from_logits, 
     from elasticdl.sessions.checks import model
     from elasticdl.training.keras.facts import ModelFacts, OutputFacts
 
-    facts = ModelFacts((), (OutputFacts((), None, SPARSE, from_logits),), False)
+    facts = ModelFacts((), (OutputFacts((), None, SPARSE, from_logits),))
     found = [str(f) for f in model.last_layers(facts, np.array(outputs), "m.py:1", "m.py:2")]
 
     assert (found == []) if says is None else (says in found[0] and "m.py:2" in found[0])
@@ -1011,10 +954,9 @@ def test_inputs_by_name_are_named() -> None:
 
     features = {"left": np.ones((2, 3)), "right": np.array([[1.0, np.nan], [2.0, 3.0]])}
     places = batches.Places("training", "a.py:1", "b.py:2", "b.py:3", "b.py:4")
-    found = [*batches.inputs([Batch(features, (None, None), 2)], places)]
+    (found,) = batches.arrays([Batch(features, (np.ones(2), np.ones(2)), 2)], places)
 
-    assert ["every value" in found[0].what, "x['left']" in found[0].what] == [True, True]
-    assert "x['right'] float64[2, 2]: 1 of 4 values are NaN" in found[1].what
+    assert "x['right'] float64[2, 2]: 1 of 4 values are NaN" in found.what
 
 
 @pytest.mark.parametrize(
@@ -1053,7 +995,41 @@ def test_a_preprocessor_may_make_batches_its_own_way(project) -> None:
     report = project.check()
 
     assert report.of(Severity.ERROR) == []
-    assert "called on 8 examples" in report.groups[GROUPS.index("evaluation functions")].looked_at
+    assert report.groups[GROUPS.index("reports")].looked_at == "right; 8 examples evaluated"
+
+
+def test_what_a_session_takes_is_no_finding(project) -> None:
+    project.edit("requirements.txt", ("", "no-such-package>=2\n"))
+    project.edit(PRE, ("return image", "return (image * 255).round()"))
+    project.edit(DATA, ('f"t{i}"', "i / 2"), ("weight = 1.0", "weight = -1.0 if i == 5 else 1.0"))
+    project.edit(EVAL, *function("undefined", "float('nan')"))
+    project.edit(EVAL, ('"right": right', '"right": right, "right@1 (%)": right'))
+
+    assert [f.what.partition(",")[0] for f in every(project.check())] == [
+        "the project is not in a git repository"
+    ]
+
+
+def test_an_export_that_says_something_else_elsewhere_is_an_error(project, monkeypatch) -> None:
+    def run(command, **options):
+        answers = [json.dumps({"model": model, "difference": 0.5}) for model in command[-2:]]
+        return subprocess.CompletedProcess(command, 0, "\n".join(answers), "")
+
+    monkeypatch.setattr(export.subprocess, "run", run)
+    (error,) = project.check().of(Severity.ERROR)
+
+    assert "the exported savedmodel, loaded in a new process, returns other outputs" in error.what
+
+
+def test_errors_of_all_functions_and_of_both_splits_are_found(project) -> None:
+    project.edit(EVAL, *function("first", "y_pred"), *function("second", "y_true.nothing"))
+    project.edit(DATA, ('f"t{i}"', "None"))
+    errors = [f.what for f in project.check().of(Severity.ERROR)]
+
+    assert [
+        sum(part in error for error in errors)
+        for part in ("'first' returned", "'second' raised", "expected its id")
+    ] == [1, 1, 1]
 
 
 def test_an_evaluator_is_not_needed(project) -> None:
@@ -1061,9 +1037,7 @@ def test_an_evaluator_is_not_needed(project) -> None:
     report = project.check()
 
     assert report.ok
-    assert report.groups[GROUPS.index("evaluation functions")].looked_at == (
-        "there is no evaluator_class"
-    )
+    assert report.groups[GROUPS.index("reports")].looked_at == "no functions; 8 examples evaluated"
 
 
 def test_errors_are_collected(project) -> None:
@@ -1096,12 +1070,15 @@ def test_a_missing_import_is_said_once(project) -> None:
         ("def outer():\n    x = 1\n    def inner(): return x + y\n    return inner", ["y"]),
         ("for i in range(3): pass\nwith open(i) as f: f", []),
         ("@decorated\ndef f(): pass", ["decorated"]),
+        ("def f(x: 'Undefined') -> 'list[Undefined]': pass", []),
+        ("def f(): return late\nlate = 1", []),
+        ("def f():\n    b\n    a", ["b", "a"]),
     ],
 )
-def test_unbound_names_are_those_python_would_not_find(code, names, tmp_path) -> None:
+def test_undefined_names_are_those_python_would_not_find(code, names, tmp_path) -> None:
     from elasticdl.sessions.checks.names import Module
 
-    assert [*Module(tmp_path / "m.py", code.encode()).unbound] == names
+    assert [*Module(tmp_path / "m.py", code.encode()).undefined] == names
 
 
 def test_a_generator_that_is_silent_for_ever_is_given_up(project, monkeypatch) -> None:
@@ -1127,8 +1104,8 @@ def test_a_generator_that_is_silent_for_ever_is_given_up(project, monkeypatch) -
     started = time.monotonic()
     report = project.check(NO_MODEL)
 
-    assert any("neither ends nor goes on after the 5 examples" in text for text in texts(report))
-    assert any("validation data: nothing has come for 0.5 s" in text for text in texts(report))
+    assert any("neither ends nor continues after the 5 examples" in text for text in texts(report))
+    assert any("validation data: no output for 0.5 s" in text for text in texts(report))
     assert time.monotonic() - started < 10
 
 
@@ -1136,7 +1113,7 @@ def test_indexed_batches_go_on_exactly_and_generators_are_replayed(project) -> N
     def said():
         return next(g.looked_at for g in project.check(NO_MODEL).groups if "training" in g.title)
 
-    assert "going on in mid-epoch: replayed, at worst" in said()
+    assert "resuming within an epoch: replayed, at worst" in said()
     project.edit(
         PRE,
         (
@@ -1154,7 +1131,7 @@ def test_indexed_batches_go_on_exactly_and_generators_are_replayed(project) -> N
             ),
         ),
     )
-    assert said().endswith("going on in mid-epoch: exact")
+    assert said().endswith("resuming within an epoch: exact")
 
 
 def test_a_config_that_is_a_list_is_a_finding(project) -> None:
@@ -1186,8 +1163,8 @@ def test_the_command_ends_with_3_and_prints_what_to_do(project) -> None:
     assert "✗ code" in result.output
     assert "- model" in result.output
     assert "error: src/preprocessing.py:" in result.output
-    assert "Add the line:  import numpy as np" in result.output
-    assert "Session one cannot be trained as it is: errors 1, warnings 0" in result.output
+    assert "the name 'np' is used but not defined" in result.output
+    assert "Session one cannot be trained: errors 1, warnings 0" in result.output
 
 
 def test_the_command_ends_with_0_without_errors_and_prints_json(project) -> None:
@@ -1200,7 +1177,7 @@ def test_the_command_ends_with_0_without_errors_and_prints_json(project) -> None
 
 
 def test_a_session_that_is_not_there_is_no_finding(project) -> None:
-    with pytest.raises(UsageError, match="There is one"):
+    with pytest.raises(UsageError, match="There are: one"):
         check("two", project_root=str(project.root))
 
 
@@ -1252,7 +1229,7 @@ def write_documents(documents, root: Path, missing) -> None:
         )
 
 
-def write_images(documents, folder: Path, *, rgb: bool) -> None:
+def write_images(documents, folder: Path) -> None:
     writing = documents.block(ABSTRACTIONS, "def write_images")
     code = writing[writing.index("def write_images") : writing.index("data_dir = ")]
     names = {"pd": importlib.import_module("pandas"), "skimage": importlib.import_module("skimage")}
@@ -1260,8 +1237,6 @@ def write_images(documents, folder: Path, *, rgb: bool) -> None:
     exec(code, names)
     digits = importlib.import_module("sklearn.datasets").load_digits()
     pictures = (np.kron(digits.images, np.ones((4, 4)))[:, 2:-2, 2:-2] * 15.9375).astype("uint8")
-    if rgb:
-        pictures = np.repeat(pictures[..., np.newaxis], 3, axis=-1)
     start = 0
     for name, size in {"train": 50, "validation": 21, "test": 20}.items():
         (folder / name).mkdir(parents=True)
@@ -1274,29 +1249,15 @@ def write_images(documents, folder: Path, *, rgb: bool) -> None:
 def test_the_documents_project_has_the_one_warning_it_deserves(run, documents, tmp_path) -> None:
     pytest.importorskip("skimage")
     write_documents(documents, tmp_path / "project", MISSING)
-    write_images(documents, tmp_path / "data", rgb=False)
+    write_images(documents, tmp_path / "data")
     report = check(run, project_root=str(tmp_path / "project"), data_dir=str(tmp_path / "data"))
 
     assert texts(report, Severity.ERROR) == []
     (warning,) = report.of(Severity.WARNING)
     assert "the last layer is a softmax" in warning.what
     assert next(f.what for f in report.of(Severity.INFO)) == (
-        "read by no component: model_builder.name."
+        "not read by any component: model_builder.name."
     )
-
-
-def test_the_documents_generators_scale_coloured_images_twice(documents, tmp_path) -> None:
-    pytest.importorskip("skimage")
-    write_documents(documents, tmp_path / "project", MISSING)
-    write_images(documents, tmp_path / "data", rgb=True)
-    report = check(
-        "gen",
-        project_root=str(tmp_path / "project"),
-        data_dir=str(tmp_path / "data"),
-        groups=NO_MODEL,
-    )
-
-    assert len([f for f in report.of(Severity.WARNING) if "divided by 255 twice" in f.what]) == 3
 
 
 def test_the_documents_as_they_stand_lack_imports(documents, tmp_path) -> None:
@@ -1304,10 +1265,6 @@ def test_the_documents_as_they_stand_lack_imports(documents, tmp_path) -> None:
     report = check(
         "TF", project_root=str(tmp_path / "project"), data_dir=str(tmp_path), groups=["code"]
     )
-    lines = {f.fix.removeprefix("Add the line:  ") for f in report.of(Severity.ERROR)}
+    names = {f.what.split("'")[1] for f in report.of(Severity.ERROR)}
 
-    assert {
-        "import pathlib",
-        "import tensorflow as tf",
-        "import tensorflow.keras as tfk",
-    } <= lines
+    assert names == {"pathlib", "tf", "np", "tfk"}

@@ -146,9 +146,9 @@ def test_the_same_weights_are_exported_once(trained, in_this_process, tmp_path):
 @pytest.mark.parametrize(
     ("says", "problem"),
     [
-        (((3,), (7.1,)), "outputs differ by up to 0.1"),
-        (((3,), (np.nan,)), "outputs differ by up to inf"),
-        (((3,), (np.inf,)), "outputs differ by up to inf"),
+        (((3,), (7.1,)), "they differ by up to 0.1"),
+        (((3,), (np.nan,)), "they differ by up to inf"),
+        (((3,), (np.inf,)), "they differ by up to inf"),
         ((3, 7), "an output has the shape (2, 1), not (2,)"),
         ([np.float32([[3], [7]])] * 2, "it has the outputs [''], not ['/0', '/1']"),
     ],
@@ -211,7 +211,7 @@ def test_a_process_that_ends_without_an_answer_is_told_with_its_last_word(
         raise error
 
     monkeypatch.setattr(export.subprocess, "run", run)
-    with pytest.raises(TrainingError, match="could not be tried in a new process") as caught:
+    with pytest.raises(TrainingError, match="could not be tested in a new process") as caught:
         export.export(trained())
 
     assert str(caught.value).endswith(said)

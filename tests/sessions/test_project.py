@@ -76,13 +76,13 @@ def test_the_one_config_file_may_have_another_name(project):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("frist", "Did you mean 'first'?"), ("zzz", "There is first.")]
+    ("name", "said"), [("frist", "Did you mean 'first'?"), ("zzz", "There are: first.")]
 )
 def test_an_unknown_session_is_refused_with_those_there_are(project, name, said):
     with pytest.raises(UsageError) as caught:
         open_session(name, project_root=project())
 
-    assert str(caught.value).endswith(f"there is no session of this name. {said}")
+    assert str(caught.value).endswith(f"there is no session with this name. {said}")
 
 
 def test_a_folder_without_runs_is_no_project(tmp_path):
@@ -223,7 +223,7 @@ def test_a_later_setting_wins(opened):
         ("export.modes=max", DefinitionError, "export has no key 'modes'. Did you mean mode"),
         ("exports.mode=max", DefinitionError, "no key 'exports'. Did you mean export"),
         ("export.seed=3", DefinitionError, "export has no key 'seed'"),
-        ("export.get=3", DefinitionError, "export.get cannot be asked for"),
+        ("export.get=3", DefinitionError, "export.get cannot be read"),
         ("epochs=0", DefinitionError, "epochs is 0"),
         ("batch_size={a: 1}", DefinitionError, "batch_size is"),
     ],
@@ -269,7 +269,7 @@ def test_nobody_says_where_the_data_is(project):
     file = project() / "runs" / "first" / "config.yaml"
     file.write_text(file.read_text().replace("data_dir: data\n", ""))
 
-    with pytest.raises(UsageError, match="give --data_dir, or data_dir in .*config.yaml"):
+    with pytest.raises(UsageError, match="use --data_dir, or data_dir in .*config.yaml"):
         open_session("first", project_root=file.parents[2])
 
 
@@ -317,4 +317,6 @@ def test_another_value_is_another_job_and_the_key_is_named(opened, tmp_path):
     with pytest.raises(OutputTakenError) as caught, claim(folder, opened(mode="max").job()):
         pass
 
-    assert "model.params.export.mode: 'min' there, 'max' asked for" in str(caught.value)
+    assert "model.params.export.mode: 'min' in the folder, 'max' in this command" in str(
+        caught.value
+    )

@@ -19,7 +19,7 @@ import pytest
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.sessions import ray_job, runner, submit
 from elasticdl.sessions.queue import Queue
-from elasticdl.sessions.state import State
+from elasticdl.sessions.state import SessionState
 from elasticdl.sessions.submission import Submission
 
 WAIT_S = 60
@@ -149,7 +149,7 @@ def test_a_job_goes_on_whoever_is_killed_and_ends_as_its_session_does(queue, at_
     (queue.folder("one") / "aside").rename(queue.folder("one") / "go")
     until(lambda: queue.read("one").has_ended)
     ended = queue.read("one")
-    assert (ended.state, ended.exit_code, ended.error) == (State.FAILED, 5, "as it was told")
+    assert (ended.state, ended.exit_code, ended.error) == (SessionState.FAILED, 5, "as it was told")
     first, again, other = jobs(queue)
     assert first == again != other
     assert len(starts(queue)) == 2
@@ -166,7 +166,7 @@ def test_a_job_that_is_cancelled_has_time_to_end(queue, at_work) -> None:
     queue.cancel("one")
 
     until(lambda: queue.read("one").has_ended)
-    assert queue.read("one").state is State.KILLED
+    assert queue.read("one").state is SessionState.KILLED
     assert "told to end" in queue.log(queue.read("one")).read_text()
 
 
@@ -194,10 +194,10 @@ def test_a_machine_with_another_interpreter_uses_its_own(queue) -> None:
 
 
 def test_a_ray_job_needs_a_cluster(tmp_path) -> None:
-    request = submit.Request("baseline", as_ray_job=True)
+    request = submit.SubmitRequest("baseline", as_ray_job=True)
 
-    with pytest.raises(UsageError, match="Give its --ray_address"):
-        submit.submit(request, submit.Origin(None, ""), Queue(tmp_path))
+    with pytest.raises(UsageError, match="Add --ray_address"):
+        submit.submit(request, submit.SubmitOrigin(None, ""), Queue(tmp_path))
 
 
 def test_workers_of_a_ray_job_are_those_of_its_cluster(tmp_path) -> None:

@@ -105,7 +105,9 @@ def test_a_test_example_is_called_as_the_loader_calls_it(report, rows_of, made, 
 def test_what_is_no_id_is_refused(report, made):
     generator = f"((np.zeros((2, 2)), i, {made}) for i in range(10))"
 
-    with pytest.raises(DefinitionError, match="create_test_generator.*expected its id, a text or"):
+    with pytest.raises(
+        DefinitionError, match="create_test_generator.*expected its id, a string or"
+    ):
         report(TEST.format(generator=generator, number=10), **OTHER_LOADER)
 
 
@@ -127,14 +129,14 @@ def test_a_validation_example_is_called_as_the_index_calls_it(report, rows_of, i
 
 @pytest.mark.parametrize("number", [9, 11])
 def test_as_many_ids_as_examples_are_needed(report, tmp_path, number):
-    with pytest.raises(DataError, match=f"has {number} ids; .* says it has 10 examples"):
+    with pytest.raises(DataError, match=f"has {number} ids, but .* declares 10 examples"):
         report(IDS.format(ids=f"range({number})"), **OTHER_LOADER)
 
     assert not (tmp_path / "project" / "runs" / "first" / "reports" / "reports.json").exists()
 
 
 def test_a_split_that_ends_early_is_refused_and_reports_nothing(report, tmp_path):
-    with pytest.raises(DataError, match=r"parts.py:\d+: L.create_test_.* ended after 7 examples; "):
+    with pytest.raises(DataError, match=r"parts.py:\d+: L.create_test_.* ended after 7 examples"):
         report(TEST.format(generator="iter(pictures('abcdefghij')[:7])", number=10), **OTHER_LOADER)
 
     reports = tmp_path / "project" / "runs" / "first" / "reports"

@@ -19,12 +19,13 @@ from elasticdl.errors import (
     TrainingError,
     UsageError,
 )
-from elasticdl.events import EpochFinished, JobFinished, JobStarted, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, JobFinished, JobStarted
 from elasticdl.sessions import export, report
 from elasticdl.sessions import run as sessions_run
 from elasticdl.sessions.project import open_session
 from elasticdl.sessions.run import status_of
-from elasticdl.sessions.state import State, read_status
+from elasticdl.sessions.state import SessionState, read_status
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -75,7 +76,7 @@ def test_a_session_that_was_evaluated_is_left_as_it_is(run):
     before = times(folder)
     second, _ = run()
 
-    assert (first.state, second.state) == (State.EVALUATED, State.EVALUATED)
+    assert (first.state, second.state) == (SessionState.EVALUATED, SessionState.EVALUATED)
     assert (first.step, second.step, second.attempt) == (6, 6, 2)
     assert first.metrics == second.metrics
     assert first.metrics["val_loss"] == -6
@@ -87,7 +88,9 @@ def test_a_session_that_was_evaluated_is_left_as_it_is(run):
 def test_another_config_is_refused_and_leaves_the_session_as_it_is(run):
     status, folder = run()
 
-    with pytest.raises(OutputTakenError, match=r"config.yaml: .*(?s:.*)  export.mode: 'min' there"):
+    with pytest.raises(
+        OutputTakenError, match=r"config.yaml: .*(?s:.*)  export.mode: 'min' in the folder"
+    ):
         run(lines={"mode": "max"})
 
     assert read_status(folder) == status
@@ -108,7 +111,7 @@ def test_a_session_that_gets_no_better_is_trained_on_and_not_exported_again(run)
     before = times(folder)
     status, _ = run(lines={"mode": "max"}, num_epochs=3)
 
-    assert status.state is State.EVALUATED
+    assert status.state is SessionState.EVALUATED
     assert [e.epoch for e in events(folder, EpochFinished)] == [0, 1, 2]
     assert times(folder) == before
     assert manifest(folder)["step"] == 3
@@ -134,7 +137,7 @@ def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatc
     with pytest.raises(TrainingError):
         run()
     assert (status_of(folder).state, status_of(folder).error) == (
-        State.FAILED,
+        SessionState.FAILED,
         "It says something else.",
     )
     assert not (folder / "exported").exists()
@@ -142,11 +145,14 @@ def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatc
     fails_once(monkeypatch, report, "report", DataError("There are fewer."))
     with pytest.raises(DataError):
         run()
-    assert (status_of(folder).state, status_of(folder).error) == (State.FAILED, "There are fewer.")
+    assert (status_of(folder).state, status_of(folder).error) == (
+        SessionState.FAILED,
+        "There are fewer.",
+    )
     assert manifest(folder)["step"] == 6
 
     status, _ = run()
-    assert (status.state, status.error, status.attempt) == (State.EVALUATED, "", 3)
+    assert (status.state, status.error, status.attempt) == (SessionState.EVALUATED, "", 3)
     assert len(events(folder, JobStarted)) == 1
 
 
@@ -155,13 +161,15 @@ def test_a_run_that_is_killed_after_its_export_only_reports_later(run, monkeypat
     fails_once(monkeypatch, report, "report", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt) as interrupted:
         run()
-    assert interrupted.value.__notes__ == ["The model is trained; the same command evaluates it."]
-    assert status_of(folder).state is State.KILLED
+    assert interrupted.value.__notes__ == [
+        "The model is trained; run the same command to evaluate it."
+    ]
+    assert status_of(folder).state is SessionState.KILLED
     exported = (folder / "exported" / "export.json").stat().st_mtime_ns
 
     status, _ = run()
 
-    assert status.state is State.EVALUATED
+    assert status.state is SessionState.EVALUATED
     assert (folder / "exported" / "export.json").stat().st_mtime_ns == exported
     assert len(events(folder, JobStarted)) == 1
 
@@ -225,10 +233,10 @@ def test_the_last_model_is_exported_where_nothing_is_ever_a_number(run):
     notes = Notes()
     status, folder = run(lines={"model_metric": "never", "metric": "val_never"}, reporter=notes)
 
-    assert (status.state, status.step) == (State.EVALUATED, 6)
+    assert (status.state, status.step) == (SessionState.EVALUATED, 6)
     assert (
-        "No checkpoint is the best by val_never: it was never a number. The last one is taken."
-        in notes.notes
+        "There is no best checkpoint by val_never: its value was never a number. "
+        "The last model is published." in notes.notes
     )
     # As JSON, which knows no NaN.
     told, listed = (
@@ -247,8 +255,8 @@ def printed(command, folder):
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
-        ("val_valu", "did you mean 'val_value'? There is loss, value, val_loss, val_value."),
-        ("accuracy", "'accuracy', which is not measured. There is loss, value, val_loss"),
+        ("val_valu", "did you mean 'val_value'? The metrics are loss, value, val_loss, val_value."),
+        ("accuracy", "accuracy: no such metric. The metrics are loss, value, val_loss"),
     ],
 )
 def test_a_metric_that_is_not_measured_is_found_out_before_the_first_epoch(
@@ -259,7 +267,10 @@ def test_a_metric_that_is_not_measured_is_found_out_before_the_first_epoch(
 
     assert said in str(caught.value)
     folder = tmp_path / "project" / "runs" / "first"
-    assert (status_of(folder).state, status_of(folder).error) == (State.FAILED, str(caught.value))
+    assert (status_of(folder).state, status_of(folder).error) == (
+        SessionState.FAILED,
+        str(caught.value),
+    )
     assert not (folder / "training" / "checkpoints").exists()
 
 
@@ -323,7 +334,7 @@ def test_a_session_is_not_tracked_where_mlflow_is_not_installed(run, monkeypatch
 
     status, _ = run(tracked=True)
 
-    assert status.state is State.EVALUATED
+    assert status.state is SessionState.EVALUATED
     assert {path.name for path in (tmp_path / "project" / "runs").iterdir()} == {"first"}
 
 

@@ -10,7 +10,14 @@ import pytest
 
 from elasticdl.errors import OutputBusyError, OutputError
 from elasticdl.sessions.run import status_of
-from elasticdl.sessions.state import STATE_FILE, State, Status, held, read_status, write_status
+from elasticdl.sessions.state import (
+    STATE_FILE,
+    SessionState,
+    SessionStatus,
+    held,
+    read_status,
+    write_status,
+)
 
 HOLDS = """
 import sys
@@ -38,22 +45,22 @@ def holder(tmp_path):
 
 
 def test_a_session_that_never_ran_is_new(tmp_path):
-    assert read_status(tmp_path) == Status(State.NEW)
+    assert read_status(tmp_path) == SessionStatus(SessionState.NEW)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_session_that_somebody_holds_is_running(holder, tmp_path):
     status = read_status(tmp_path)
 
-    assert (status.state, status.pid, status.attempt) == (State.RUNNING, holder.pid, 1)
+    assert (status.state, status.pid, status.attempt) == (SessionState.RUNNING, holder.pid, 1)
 
 
 def test_a_session_whose_process_was_killed_is_interrupted(holder, tmp_path):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
 
-    assert read_status(tmp_path).state is State.INTERRUPTED
-    assert status_of(tmp_path).state is State.INTERRUPTED
+    assert read_status(tmp_path).state is SessionState.INTERRUPTED
+    assert status_of(tmp_path).state is SessionState.INTERRUPTED
 
 
 def test_an_interrupted_session_can_be_held_again(holder, tmp_path):
@@ -61,7 +68,7 @@ def test_an_interrupted_session_can_be_held_again(holder, tmp_path):
     holder.wait()
 
     with held(tmp_path, "first") as status:
-        assert (status.state, status.attempt, status.pid) == (State.RUNNING, 2, os.getpid())
+        assert (status.state, status.attempt, status.pid) == (SessionState.RUNNING, 2, os.getpid())
 
 
 def test_a_second_process_is_refused_with_the_first_ones_id(holder, tmp_path):
@@ -80,15 +87,15 @@ def test_a_lock_is_dropped_when_a_run_ends_whichever_way(tmp_path):
         assert status.attempt == 2
 
 
-@pytest.mark.parametrize("state", set(State) - {State.RUNNING})
+@pytest.mark.parametrize("state", set(SessionState) - {SessionState.RUNNING})
 def test_a_state_that_was_reached_stays(tmp_path, state):
-    write_status(tmp_path, Status(state, attempt=3, error="why"))
+    write_status(tmp_path, SessionStatus(state, attempt=3, error="why"))
 
-    assert read_status(tmp_path) == Status(state, attempt=3, error="why")
+    assert read_status(tmp_path) == SessionStatus(state, attempt=3, error="why")
 
 
 def test_the_error_of_an_earlier_run_is_gone_in_the_next(tmp_path):
-    write_status(tmp_path, Status(State.FAILED, error="why", commit="abc"))
+    write_status(tmp_path, SessionStatus(SessionState.FAILED, error="why", commit="abc"))
 
     with held(tmp_path, "first") as status:
         assert (status.error, status.commit) == ("", "abc")

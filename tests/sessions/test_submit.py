@@ -19,12 +19,13 @@ from click.testing import CliRunner
 from elasticdl.artifacts.lock import start_of
 from elasticdl.cli.session import session
 from elasticdl.errors import DataError, DefinitionError, UsageError
-from elasticdl.events import Checkpointed, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import Checkpointed
 from elasticdl.sessions import runner, submit
 from elasticdl.sessions.queue import Queue
-from elasticdl.sessions.state import State, Status
+from elasticdl.sessions.state import SessionState, SessionStatus
 from elasticdl.sessions.submission import Submission
-from elasticdl.sessions.submit import Request
+from elasticdl.sessions.submit import SubmitRequest
 
 EXAMPLE = Path(__file__).parents[2] / "examples/mnist_session"
 WAIT_S = 30
@@ -86,7 +87,7 @@ def queue(tmp_path):
     yield queue
     for one in queue.all():
         for pid in starts(queue, one):
-            if one.state is State.RUNNING and queue.lives(one):
+            if one.state is SessionState.RUNNING and queue.lives(one):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -107,7 +108,7 @@ def start_runner(queue):
 
 
 def submitted(queue: Queue, repo: Path | str, run_name: str = "baseline", *, limit=10, **given):
-    request = Request(run_name, str(repo), **given)
+    request = SubmitRequest(run_name, str(repo), **given)
     return submit.submit(request, submit.find(request), queue, max_queued=limit)
 
 
@@ -195,7 +196,7 @@ def test_what_is_not_committed_is_refused_by_name(repo, queue, file, is_refused)
             submitted(queue, repo)
         assert queue.all() == []
     else:
-        assert submitted(queue, repo).state is State.QUEUED
+        assert submitted(queue, repo).state is SessionState.QUEUED
 
 
 def test_a_patch_is_stored_and_applied_and_touches_nothing_here(repo, queue) -> None:
@@ -335,7 +336,7 @@ def test_an_unknown_commit_and_run_are_told(repo, queue) -> None:
         submitted(queue, repo, commit="--all")
     with pytest.raises(UsageError, match="no branch or tag 'v9'. It has: main"):
         submitted(queue, f"file://{repo}", commit="v9")
-    with pytest.raises(UsageError, match="names main already"):
+    with pytest.raises(UsageError, match="already names main"):
         submitted(queue, f"file://{repo}@main", commit="v9")
     with pytest.raises(UsageError, match="Did you mean 'baseline'"):
         submitted(queue, repo, "basline", data_dir=".")
@@ -367,7 +368,7 @@ def test_so_many_may_wait_and_no_more(repo, queue) -> None:
     submitted(queue, repo, limit=2)
     submitted(queue, repo, settings=("epochs=6",), limit=2)
 
-    with pytest.raises(UsageError, match="2 sessions wait"):
+    with pytest.raises(UsageError, match="2 sessions are already waiting"):
         submitted(queue, repo, settings=("epochs=7",), limit=2)
     # It waits already.
     submitted(queue, repo, limit=2)
@@ -383,15 +384,15 @@ def test_the_same_is_one_submission_that_goes_on(repo, queue, start_runner) -> N
     start_runner()
     until(is_running(queue, one))
     (queue.folder(one.id) / "project/runs/baseline/kept").touch()
-    assert submitted(queue, repo).state is State.RUNNING
+    assert submitted(queue, repo).state is SessionState.RUNNING
     with pytest.raises(UsageError, match="is running"):
         submitted(queue, repo, epochs=50)
     let_end(queue, one)
     until(has_ended(queue, one))
 
-    assert submitted(queue, repo).state is State.EVALUATED
+    assert submitted(queue, repo).state is SessionState.EVALUATED
     further = submitted(queue, repo, epochs=50)
-    assert (further.id, further.state) == (one.id, State.QUEUED)
+    assert (further.id, further.state) == (one.id, SessionState.QUEUED)
     assert (queue.folder(one.id) / "project/runs/baseline/kept").exists()
 
 
@@ -402,14 +403,18 @@ def test_one_runs_at_a_time_first_come_first_served(repo, queue, start_runner) -
     for number, one in enumerate(several):
         until(is_running(queue, one))
         states = [queue.read(other.id).state for other in several[number + 1 :]]
-        assert states == [State.QUEUED] * len(states)
+        assert states == [SessionState.QUEUED] * len(states)
         let_end(queue, one, code=number)
         until(has_ended(queue, one))
 
     # Nothing is left to do.
     assert process.wait(timeout=WAIT_S) == 0
     ended = [queue.read(one.id) for one in several]
-    assert [one.state for one in ended] == [State.EVALUATED, State.FAILED, State.FAILED]
+    assert [one.state for one in ended] == [
+        SessionState.EVALUATED,
+        SessionState.FAILED,
+        SessionState.FAILED,
+    ]
     assert [one.exit_code for one in ended] == [0, 1, 2]
     assert ended[1].error == "as it was told"
 
@@ -420,7 +425,7 @@ def test_slots_run_side_by_side(repo, queue, start_runner) -> None:
 
     until(is_running(queue, several[0]))
     until(is_running(queue, several[1]))
-    assert queue.read(several[2].id).state is State.QUEUED
+    assert queue.read(several[2].id).state is SessionState.QUEUED
 
 
 def test_a_session_that_outlives_its_runner_is_not_started_twice(repo, queue, start_runner) -> None:
@@ -440,7 +445,7 @@ def test_a_session_that_outlives_its_runner_is_not_started_twice(repo, queue, st
     # It is over, but did not say what came of it: it is looked after by starting it again.
     let_end(queue, one)
     until(has_ended(queue, one))
-    assert queue.read(one.id).state is State.EVALUATED
+    assert queue.read(one.id).state is SessionState.EVALUATED
     until(is_running(queue, other))
 
 
@@ -452,7 +457,7 @@ def test_a_session_that_died_with_its_runner_is_started_again(repo, queue, start
     first.wait()
     os.kill(starts(queue, one)[0], signal.SIGKILL)
     until(lambda: not queue.lives(queue.read(one.id)))
-    assert queue.settled(queue.read(one.id)).state is State.INTERRUPTED
+    assert queue.settled(queue.read(one.id)).state is SessionState.INTERRUPTED
 
     start_runner()
     until(is_running(queue, one, num_starts=2))
@@ -467,10 +472,10 @@ def test_a_session_that_is_killed_goes_on_but_not_for_ever(repo, queue, start_ru
 
     until(has_ended(queue, one))
     ended = queue.read(one.id)
-    assert (ended.state, ended.exit_code, len(starts(queue, one))) == (State.FAILED, 137, 3)
+    assert (ended.state, ended.exit_code, len(starts(queue, one))) == (SessionState.FAILED, 137, 3)
     assert "enough memory" in ended.error
     # Whoever has made room tries again.
-    assert submitted(queue, repo).state is State.QUEUED
+    assert submitted(queue, repo).state is SessionState.QUEUED
 
 
 def test_there_is_one_runner(queue, repo, start_runner) -> None:
@@ -487,13 +492,13 @@ def test_what_is_cancelled_does_not_start_and_does_not_go_on(repo, queue, start_
     process = start_runner()
     until(is_running(queue, one))
 
-    assert queue.cancel(other.id).state is State.KILLED
+    assert queue.cancel(other.id).state is SessionState.KILLED
     queue.cancel(one.id[:-3])
     assert process.wait(timeout=WAIT_S) == 0
 
-    assert [queue.read(o.id).state for o in (one, other)] == [State.KILLED] * 2
+    assert [queue.read(o.id).state for o in (one, other)] == [SessionState.KILLED] * 2
     assert [len(starts(queue, o)) for o in (one, other)] == [1, 0]
-    with pytest.raises(UsageError, match="killed already"):
+    with pytest.raises(UsageError, match="is already killed"):
         queue.cancel(one.id)
     with pytest.raises(UsageError, match="Did you mean"):
         queue.find(one.id.replace("baseline", "basline"))
@@ -505,32 +510,35 @@ ONE = Submission("one", "/repo", "ab" * 20, "", "", "baseline", "/data", since=1
 @pytest.mark.parametrize(
     ("code", "told", "state", "exit_code"),
     [
-        (0, State.EXPORTED, State.EXPORTED, 0),
-        (0, State.EVALUATED, State.EVALUATED, 0),
-        (5, State.FAILED, State.FAILED, 5),
-        (2, State.NEW, State.FAILED, 2),
-        (130, State.KILLED, State.KILLED, 130),
-        (143, State.KILLED, State.KILLED, 143),
-        (-9, State.RUNNING, State.INTERRUPTED, None),
+        (0, SessionState.EXPORTED, SessionState.EXPORTED, 0),
+        (0, SessionState.EVALUATED, SessionState.EVALUATED, 0),
+        (5, SessionState.FAILED, SessionState.FAILED, 5),
+        (2, SessionState.NEW, SessionState.FAILED, 2),
+        (130, SessionState.KILLED, SessionState.KILLED, 130),
+        (143, SessionState.KILLED, SessionState.KILLED, 143),
+        (-9, SessionState.RUNNING, SessionState.INTERRUPTED, None),
         # Nobody was told how it ended.
-        (None, State.EVALUATED, State.EVALUATED, 0),
-        (None, State.FAILED, State.FAILED, 1),
-        (None, State.KILLED, State.KILLED, 143),
-        (None, State.RUNNING, State.INTERRUPTED, None),
-        (None, State.INTERRUPTED, State.INTERRUPTED, None),
-        (None, State.EXPORTED, State.INTERRUPTED, None),
+        (None, SessionState.EVALUATED, SessionState.EVALUATED, 0),
+        (None, SessionState.FAILED, SessionState.FAILED, 1),
+        (None, SessionState.KILLED, SessionState.KILLED, 143),
+        (None, SessionState.RUNNING, SessionState.INTERRUPTED, None),
+        (None, SessionState.INTERRUPTED, SessionState.INTERRUPTED, None),
+        (None, SessionState.EXPORTED, SessionState.INTERRUPTED, None),
     ],
 )
 def test_an_end_means_what_the_code_and_the_session_say(code, told, state, exit_code) -> None:
-    ended = ONE.ended(code, Status(told, since=101.0, error="as it says"), "as its log says")
+    ended = ONE.ended(code, SessionStatus(told, since=101.0, error="as it says"), "as its log says")
 
     assert (ended.state, ended.exit_code) == (state, exit_code)
-    if state is State.FAILED:
-        assert ended.error == ("as it says" if told is State.FAILED else "as its log says")
+    if state is SessionState.FAILED:
+        assert ended.error == ("as it says" if told is SessionState.FAILED else "as its log says")
 
 
 def test_what_an_earlier_start_said_is_not_believed() -> None:
-    assert ONE.ended(None, Status(State.EVALUATED, since=99.0)).state is State.INTERRUPTED
+    assert (
+        ONE.ended(None, SessionStatus(SessionState.EVALUATED, since=99.0)).state
+        is SessionState.INTERRUPTED
+    )
 
 
 def test_what_is_submitted_meanwhile_is_started_meanwhile(repo, queue, start_runner) -> None:
@@ -551,7 +559,7 @@ def test_what_is_cancelled_at_once_takes_nobody_along(repo, queue, start_runner)
     queue.cancel(one.id, at_once=True)
 
     until(is_running(queue, other))
-    assert (queue.read(one.id).state, queue.read(one.id).exit_code) == (State.KILLED, 137)
+    assert (queue.read(one.id).state, queue.read(one.id).exit_code) == (SessionState.KILLED, 137)
 
 
 def test_a_child_that_outlives_its_session_is_not_the_session(repo, queue) -> None:
@@ -604,7 +612,7 @@ def test_ctrl_c_ends_following_and_nothing_else(repo, queue, start_runner) -> No
         said, _ = follower.communicate(timeout=WAIT_S)
 
     assert follower.returncode == 130
-    assert "the session goes on" in said
+    assert "the session continues" in said
     assert queue.lives(queue.read(one.id))
 
 
@@ -645,7 +653,7 @@ def test_commits_see_neither_each_others_modules_nor_what_lies_about(
 
     for one, name in zip(several, ("first", "second"), strict=True):
         ended = queue.read(one.id)
-        assert (ended.state, ended.exit_code) == (State.FAILED, 3)
+        assert (ended.state, ended.exit_code) == (SessionState.FAILED, 3)
         assert f"ValueError: ('{name}', None)" in ended.error
 
 
@@ -661,7 +669,7 @@ def test_the_example_trains_when_it_is_submitted(repo, queue, monkeypatch) -> No
     assert process.returncode == 0, said
     assert git(repo, "rev-parse", "HEAD") in said
     (one,) = queue.all()
-    assert one.state in {State.EXPORTED, State.EVALUATED}
+    assert one.state in {SessionState.EXPORTED, SessionState.EVALUATED}
     folder = one.session_folder(queue.folder(one.id))
     assert (folder / "exported/savedmodel").is_dir()
     # All sessions of a home are tracked in one place.

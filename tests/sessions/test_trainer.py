@@ -9,7 +9,8 @@ from tests.sessions.conftest import Notes, weight_of
 from elasticdl.config import ConfigKeyError, ConfigStruct
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import UsageError
-from elasticdl.events import EpochFinished, JobStarted, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, JobStarted
 from elasticdl.sessions.orchestrator import Orchestrator
 from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
 
@@ -116,10 +117,10 @@ def test_the_model_of_the_best_validation_is_exported(trainer, generator, tmp_pa
 def test_a_validation_generator_that_goes_round_is_the_same_data_each_time(
     trainer, tmp_path, monkeypatch
 ):
-    from elasticdl.engines import own_batches
+    from elasticdl.engines import iterable_data
 
     # As where the data is too large to be kept.
-    monkeypatch.setattr(own_batches, "_MAX_BYTES_BEHIND", 1)
+    monkeypatch.setattr(iterable_data, "_MAX_BYTES_BEHIND", 1)
     made = trainer(epochs=3, metric="val_loss", mode="max")
 
     made.train(Builder(), None, dataset(), 10, endless(), 10, reporter=Silent())
@@ -133,7 +134,7 @@ def test_a_validation_generator_that_goes_round_is_the_same_data_each_time(
     ("arguments", "said"),
     [
         ((), "train_data_gen is None and n_iter_train 0"),
-        ((BATCHES, 0), "n_iter_train 0; expected a generator of batches, and how many"),
+        ((BATCHES, 0), "n_iter_train 0; expected a generator of batches, and the number"),
         ((iter(()), 3), "train_data_gen yields nothing"),
     ],
 )

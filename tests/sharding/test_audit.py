@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.sharding.audit import Finding, audit, untold_steps
+from elasticdl.sharding.audit import AuditFinding, audit, untold_steps
 from elasticdl.sharding.shard import ShardPlan
 
 # Two shards of 3 batches and one of 2: 5 + 5 + 5, and 5 + 1.
@@ -30,20 +30,20 @@ def test_an_epoch_told_once_is_clean() -> None:
 
     assert epoch.findings == []
     assert impossible == []
-    assert (epoch.num_batches, epoch.num_records, epoch.slots) == (8, 36, (0, 1))
+    assert (epoch.num_batches, epoch.num_records, epoch.ranks) == (8, 36, (0, 1))
 
 
 def test_what_was_left_out_is_found() -> None:
     epoch, _ = audited([(0, 0, 0, 0, 1), (0, 0, 0, 2, 3), *WHOLE[1:]])
 
-    assert epoch.findings == [Finding(0, 1, 2, times=0)]
+    assert epoch.findings == [AuditFinding(0, 1, 2, times=0)]
     assert epoch.num_records == 31
 
 
 def test_what_came_twice_is_found_with_its_rows() -> None:
     epoch, _ = audited([*WHOLE, (0, 7, 1, 1, 2)])
 
-    assert epoch.findings == [Finding(1, 1, 2, times=2)]
+    assert epoch.findings == [AuditFinding(1, 1, 2, times=2)]
     assert epoch.rows_of(epoch.findings[0]) == [(0, 1, 1, 0, 3), (0, 7, 1, 1, 2)]
 
 
@@ -57,7 +57,7 @@ def test_an_epoch_nobody_told_of_is_found_if_it_is_finished() -> None:
 def test_in_an_epoch_that_goes_on_only_what_came_twice_is_wrong() -> None:
     epoch, _ = audited([(0, 0, 0, 2, 3), (0, 1, 0, 2, 3), (0, 1, 2, 1, 2)], finished=[])
 
-    assert epoch.findings == [Finding(0, 2, 3, times=2)]
+    assert epoch.findings == [AuditFinding(0, 2, 3, times=2)]
     assert (epoch.num_batches, epoch.num_records) == (2, 6)
 
 
@@ -111,9 +111,9 @@ def test_what_a_pipeline_shard_lacks_in_between_or_has_twice_is_found(finished) 
     epoch, _ = audited(rows, finished, by_record=False)
 
     assert epoch.findings == [
-        Finding(0, 0, 1, times=0),
-        Finding(2, 2, 3, times=2),
-        Finding(2, 5, 6, times=0),
+        AuditFinding(0, 0, 1, times=0),
+        AuditFinding(2, 2, 3, times=2),
+        AuditFinding(2, 5, 6, times=0),
     ]
     # A shard that is not there yet is nothing to speak of.
     assert epoch.silent_shards == ((1,) if finished else ())
@@ -166,13 +166,13 @@ def histories(draw):
 
 @given(history=histories(), doubled=st.booleans())
 def test_one_batch_dropped_or_doubled_is_found_exactly(history, doubled) -> None:
-    plan, num_epochs, rows, (epoch, slot, shard, first, stop), batch = history
+    plan, num_epochs, rows, (epoch, rank, shard, first, stop), batch = history
     if doubled:
-        rows = [*rows, (epoch, slot + 1, shard, batch, batch + 1)]
+        rows = [*rows, (epoch, rank + 1, shard, batch, batch + 1)]
     else:
         rows = [row for row in rows if row[:1] + row[2:4] != (epoch, shard, first)]
         parts = [(first, batch), (batch + 1, stop)]
-        rows += [(epoch, slot, shard, begin, end) for begin, end in parts if begin < end]
+        rows += [(epoch, rank, shard, begin, end) for begin, end in parts if begin < end]
 
     epochs, impossible = audit(plan, rows, set(range(num_epochs)), by_record=True)
 
@@ -217,5 +217,5 @@ def test_ten_million_batches_are_audited_in_seconds() -> None:
 
     epoch, _ = audited(np.random.default_rng(0).permutation(rows), plan=plan)
 
-    assert epoch.findings == [Finding(777_777 // 4, 8, 16, times=0)]
+    assert epoch.findings == [AuditFinding(777_777 // 4, 8, 16, times=0)]
     assert time.perf_counter() - started < 20

@@ -1,4 +1,4 @@
-"""Every batch once, whatever happens to the slots."""
+"""Every batch once, whatever happens to the ranks."""
 
 from __future__ import annotations
 
@@ -18,102 +18,108 @@ from hypothesis.stateful import (
     rule,
 )
 
-from elasticdl.sharding.ledger import Ledger, Piece, Row
+from elasticdl.sharding.ledger import LeaseUpdate, Ledger, ShardLease
 from elasticdl.sharding.left_out import BatchId
 
 
-def test_slots_get_shards_in_order_lowest_slot_first():
-    ledger = Ledger(num_shards=3).deal([1, 0])
+def test_ranks_get_shards_in_order_lowest_rank_first():
+    ledger = Ledger(num_shards=3).assign([1, 0])
 
-    assert ledger.in_hand == {0: Piece(0), 1: Piece(1)}
-
-
-def test_a_slot_keeps_its_piece_until_it_is_finished():
-    ledger = Ledger(num_shards=3).deal([0]).advance([Row(0, 2, finished=False)]).deal([0])
-
-    assert ledger.piece_of(0) == Piece(0, committed=2)
+    assert ledger.leased == {0: ShardLease(0), 1: ShardLease(1)}
 
 
-def test_a_slot_that_has_nothing_holds_no_piece():
-    assert Ledger(num_shards=3).deal([0, 2]).piece_of(1) is None
+def test_a_rank_keeps_its_piece_until_it_is_finished():
+    ledger = (
+        Ledger(num_shards=3).assign([0]).advance([LeaseUpdate(0, 2, finished=False)]).assign([0])
+    )
+
+    assert ledger.lease_of(0) == ShardLease(0, committed=2)
 
 
-def test_what_a_lost_slot_held_is_first_in_line_without_its_committed_batches():
-    ledger = Ledger(num_shards=3).deal([0, 1]).advance([Row(0, 2, finished=False, digest=9)])
+def test_a_rank_that_has_nothing_holds_no_piece():
+    assert Ledger(num_shards=3).assign([0, 2]).lease_of(1) is None
 
-    ledger = ledger.lost([0]).deal([5])
 
-    assert ledger.piece_of(5) == Piece(0, committed=2, digest=9)
+def test_what_a_lost_rank_held_is_first_in_line_without_its_committed_batches():
+    ledger = (
+        Ledger(num_shards=3).assign([0, 1]).advance([LeaseUpdate(0, 2, finished=False, digest=9)])
+    )
+
+    ledger = ledger.release([0]).assign([5])
+
+    assert ledger.lease_of(5) == ShardLease(0, committed=2, digest=9)
 
 
 def test_what_was_lost_last_is_first_in_line():
-    ledger = Ledger(num_shards=3).deal([0, 1, 2]).lost([0]).lost([1, 2])
+    ledger = Ledger(num_shards=3).assign([0, 1, 2]).release([0]).release([1, 2])
 
-    assert ledger.waiting == [Piece(1), Piece(2), Piece(0)]
+    assert ledger.waiting == [ShardLease(1), ShardLease(2), ShardLease(0)]
 
 
-def test_losing_a_slot_that_holds_nothing_changes_nothing():
-    ledger = Ledger(num_shards=3).deal([0])
+def test_losing_a_rank_that_holds_nothing_changes_nothing():
+    ledger = Ledger(num_shards=3).assign([0])
 
-    assert ledger.lost([7]) == ledger
+    assert ledger.release([7]) == ledger
 
 
 def test_an_epoch_is_done_when_nothing_is_left_anywhere():
-    ledger = Ledger(num_shards=1).deal([0])
+    ledger = Ledger(num_shards=1).assign([0])
     assert not ledger.epoch_done
 
-    ledger = ledger.advance([Row(0, 1, finished=True)])
+    ledger = ledger.advance([LeaseUpdate(0, 1, finished=True)])
 
     assert ledger.epoch_done
     assert ledger.next_epoch() == Ledger(num_shards=1, epoch=1)
 
 
 def test_the_next_epoch_splits_as_this_one():
-    ledger = Ledger(num_shards=1, batches_per_shard=4).deal([0]).advance([Row(0, 4, True)])
+    ledger = (
+        Ledger(num_shards=1, batches_per_shard=4).assign([0]).advance([LeaseUpdate(0, 4, True)])
+    )
 
     assert ledger.next_epoch().batches_per_shard == 4
 
 
 def test_the_next_epoch_waits_for_the_last_batch():
     with pytest.raises(ValueError, match="Epoch 0 is not done"):
-        Ledger(num_shards=1).deal([0]).next_epoch()
+        Ledger(num_shards=1).assign([0]).next_epoch()
 
 
 def test_the_next_epoch_waits_for_what_was_lost():
     with pytest.raises(ValueError, match="Epoch 0 is not done"):
-        Ledger(num_shards=1).deal([0]).lost([0]).next_epoch()
+        Ledger(num_shards=1).assign([0]).release([0]).next_epoch()
 
 
 def test_a_shard_without_any_batch_is_finished_with_none():
-    ledger = Ledger(num_shards=1).deal([0]).advance([Row(0, 0, finished=True)])
+    ledger = Ledger(num_shards=1).assign([0]).advance([LeaseUpdate(0, 0, finished=True)])
 
     assert ledger.epoch_done
 
 
 def test_ledgers_that_differ_in_one_number_are_not_equal():
-    ledger = Ledger(num_shards=2).deal([0])
+    ledger = Ledger(num_shards=2).assign([0])
 
-    assert ledger == Ledger(num_shards=2).deal([0])
-    assert ledger != Ledger(num_shards=2).deal([1])
-    assert ledger != ledger.lost([0])
-    assert ledger != ledger.advance([Row(0, 1, finished=False)])
-    assert ledger.deal([1]).lost([0, 1]) != ledger.deal([1]).lost([0]).lost([1])
+    assert ledger == Ledger(num_shards=2).assign([0])
+    assert ledger != Ledger(num_shards=2).assign([1])
+    assert ledger != ledger.release([0])
+    assert ledger != ledger.advance([LeaseUpdate(0, 1, finished=False)])
+    assert ledger.assign([1]).release([0, 1]) != ledger.assign([1]).release([0]).release([1])
     assert Ledger(num_shards=2) != Ledger(num_shards=2, batches_per_shard=1)
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([Row(1, 1, finished=False)], "Slot 1 committed batches but holds no shard"),
-        ([Row(9, 1, finished=False)], "Slot 9 committed batches but holds no shard"),
-        ([Row(0, 0, finished=False)], "Slot 0 committed 0 batches"),
-        ([Row(0, -1, finished=True)], "Slot 0 committed -1 batches"),
-        ([Row(0, 1, False), Row(0, 1, False)], "Slot 0 has more than one row"),
-        ([Row(0, 5, finished=False)], "Slot 0 committed more than its piece holds"),
+        ([LeaseUpdate(1, 1, finished=False)], "Rank 1 committed batches but holds no shard"),
+        ([LeaseUpdate(9, 1, finished=False)], "Rank 9 committed batches but holds no shard"),
+        ([LeaseUpdate(0, 0, finished=False)], "Rank 0 committed 0 batches"),
+        ([LeaseUpdate(0, -1, finished=True)], "Rank 0 committed -1 batches"),
+        ([LeaseUpdate(0, 1, False), LeaseUpdate(0, 1, False)], "Rank 0 has more than one row"),
+        ([LeaseUpdate(0, 5, finished=False)], "Rank 0 committed more than its lease holds"),
     ],
 )
 def test_rows_that_cannot_be_are_refused(rows, message):
-    ledger = Ledger(num_shards=3, batches_per_shard=4).deal([0, 2])
+    ledger = Ledger(num_shards=3, batches_per_shard=4).assign([0, 2])
 
     with pytest.raises(ValueError, match=message):
         ledger.advance(rows)
@@ -122,16 +128,16 @@ def test_rows_that_cannot_be_are_refused(rows, message):
 @pytest.mark.parametrize(
     "happens",
     [
-        lambda ledger: ledger.deal([2, 3]),
-        lambda ledger: ledger.advance([Row(0, 1, False)]),
-        lambda ledger: ledger.advance([Row(0, 8, False)]),
-        lambda ledger: ledger.lost([0]),
-        lambda ledger: ledger.missed([0], patience=5),
-        lambda ledger: ledger.missed([0], patience=1),
+        lambda ledger: ledger.assign([2, 3]),
+        lambda ledger: ledger.advance([LeaseUpdate(0, 1, False)]),
+        lambda ledger: ledger.advance([LeaseUpdate(0, 8, False)]),
+        lambda ledger: ledger.release([0]),
+        lambda ledger: ledger.release_missing([0], patience=5),
+        lambda ledger: ledger.release_missing([0], patience=1),
     ],
 )
 def test_a_ledger_is_not_changed_by_what_comes_of_it(happens):
-    ledger = Ledger(num_shards=3, batches_per_shard=8).deal([0, 1, 2]).lost([2])
+    ledger = Ledger(num_shards=3, batches_per_shard=8).assign([0, 1, 2]).release([2])
     before = ledger.to_json()
 
     after = happens(ledger)
@@ -144,97 +150,107 @@ def test_a_ledger_is_not_changed_by_what_comes_of_it(happens):
 
 
 def test_a_piece_goes_to_somebody_else_when_patience_is_over():
-    ledger = Ledger(num_shards=3).deal([0, 1])
+    ledger = Ledger(num_shards=3).assign([0, 1])
 
-    once = ledger.missed([0], patience=2)
-    twice = once.missed([0], patience=2)
+    once = ledger.release_missing([0], patience=2)
+    twice = once.release_missing([0], patience=2)
 
-    assert once.piece_of(1) == Piece(1)
-    assert twice.piece_of(1) is None
-    assert twice.waiting == [Piece(1)]
+    assert once.lease_of(1) == ShardLease(1)
+    assert twice.lease_of(1) is None
+    assert twice.waiting == [ShardLease(1)]
 
 
 def test_only_steps_missed_in_a_row_count():
-    ledger = Ledger(num_shards=3).deal([0, 1])
+    ledger = Ledger(num_shards=3).assign([0, 1])
 
     for present in ([0], [0, 1], [0]):
-        ledger = ledger.missed(present, patience=2)
+        ledger = ledger.release_missing(present, patience=2)
 
-    assert ledger.piece_of(1) == Piece(1)
+    assert ledger.lease_of(1) == ShardLease(1)
 
 
-def test_a_replacement_in_time_goes_on_where_its_slot_stands():
-    ledger = Ledger(num_shards=3).deal([0, 1]).advance([Row(1, 2, finished=False)])
+def test_a_replacement_in_time_goes_on_where_its_rank_stands():
+    ledger = Ledger(num_shards=3).assign([0, 1]).advance([LeaseUpdate(1, 2, finished=False)])
 
-    ledger = ledger.missed([0], patience=2).deal([0, 1])
+    ledger = ledger.release_missing([0], patience=2).assign([0, 1])
 
-    assert ledger.piece_of(1) == Piece(1, committed=2)
+    assert ledger.lease_of(1) == ShardLease(1, committed=2)
 
 
 def test_no_patience_at_all_is_refused():
     with pytest.raises(ValueError, match="patience of 0 steps"):
-        Ledger(num_shards=3).deal([0]).missed([0], patience=0)
+        Ledger(num_shards=3).assign([0]).release_missing([0], patience=0)
 
 
 # --- splitting --------------------------------------------------------------------------------
 
 
-def test_a_slot_without_a_piece_takes_the_rear_half_of_the_longest():
-    ledger = Ledger(num_shards=2, batches_per_shard=8).deal([0, 1]).advance([Row(0, 3, False)])
+def test_a_rank_without_a_piece_takes_the_rear_half_of_the_longest():
+    ledger = (
+        Ledger(num_shards=2, batches_per_shard=8).assign([0, 1]).advance([LeaseUpdate(0, 3, False)])
+    )
 
-    ledger = ledger.deal([2])
+    ledger = ledger.assign([2])
 
-    assert ledger.in_hand == {0: Piece(0, 3, 8), 1: Piece(1, 0, 4), 2: Piece(1, 4, 8)}
+    assert ledger.leased == {
+        0: ShardLease(0, 3, 8),
+        1: ShardLease(1, 0, 4),
+        2: ShardLease(1, 4, 8),
+    }
 
 
 def test_who_holds_the_larger_part_keeps_the_odd_batch():
-    ledger = Ledger(num_shards=1, batches_per_shard=3).deal([0, 1])
+    ledger = Ledger(num_shards=1, batches_per_shard=3).assign([0, 1])
 
-    assert ledger.in_hand == {0: Piece(0, 0, 2), 1: Piece(0, 2, 3)}
+    assert ledger.leased == {0: ShardLease(0, 0, 2), 1: ShardLease(0, 2, 3)}
 
 
 def test_one_batch_is_not_split():
-    ledger = Ledger(num_shards=1, batches_per_shard=2).deal([0, 1, 2])
+    ledger = Ledger(num_shards=1, batches_per_shard=2).assign([0, 1, 2])
 
-    assert ledger.piece_of(2) is None
+    assert ledger.lease_of(2) is None
 
 
 def test_nothing_is_split_before_everything_is_dealt():
-    ledger = Ledger(num_shards=3, batches_per_shard=8).deal([0, 1]).lost([1]).deal([1, 2])
+    ledger = Ledger(num_shards=3, batches_per_shard=8).assign([0, 1]).release([1]).assign([1, 2])
 
-    assert ledger.in_hand == {0: Piece(0, 0, 8), 1: Piece(1, 0, 8), 2: Piece(2, 0, 8)}
+    assert ledger.leased == {
+        0: ShardLease(0, 0, 8),
+        1: ShardLease(1, 0, 8),
+        2: ShardLease(2, 0, 8),
+    }
 
 
 def test_a_shard_that_can_only_be_replayed_is_not_split():
-    ledger = Ledger(num_shards=1).deal([0, 1])
+    ledger = Ledger(num_shards=1).assign([0, 1])
 
-    assert ledger.in_hand == {0: Piece(0)}
+    assert ledger.leased == {0: ShardLease(0)}
 
 
 def test_a_part_ends_before_the_next_one():
-    ledger = Ledger(num_shards=1, batches_per_shard=4).deal([0, 1])
+    ledger = Ledger(num_shards=1, batches_per_shard=4).assign([0, 1])
 
-    ledger = ledger.advance([Row(0, 2, finished=False)])
+    ledger = ledger.advance([LeaseUpdate(0, 2, finished=False)])
 
-    assert ledger.in_hand == {1: Piece(0, 2, 4)}
+    assert ledger.leased == {1: ShardLease(0, 2, 4)}
 
 
 def test_a_part_beyond_the_end_of_a_short_shard_is_finished_with_no_batch():
     # The shard turns out to have one batch only.
-    ledger = Ledger(num_shards=1, batches_per_shard=4).deal([0, 1])
+    ledger = Ledger(num_shards=1, batches_per_shard=4).assign([0, 1])
 
-    ledger = ledger.advance([Row(0, 1, finished=True), Row(1, 0, finished=True)])
+    ledger = ledger.advance([LeaseUpdate(0, 1, finished=True), LeaseUpdate(1, 0, finished=True)])
 
     assert ledger.epoch_done
 
 
-def test_half_of_an_absent_slots_piece_is_taken_without_its_missed_steps():
-    ledger = Ledger(num_shards=1, batches_per_shard=8).deal([0]).missed([], patience=3)
+def test_half_of_an_absent_ranks_piece_is_taken_without_its_missed_steps():
+    ledger = Ledger(num_shards=1, batches_per_shard=8).assign([0]).release_missing([], patience=3)
 
-    ledger = ledger.deal([1]).missed([], patience=2)
+    ledger = ledger.assign([1]).release_missing([], patience=2)
 
-    assert ledger.in_hand == {1: Piece(0, 4, 8)}
-    assert ledger.waiting == [Piece(0, 0, 4)]
+    assert ledger.leased == {1: ShardLease(0, 4, 8)}
+    assert ledger.waiting == [ShardLease(0, 0, 4)]
 
 
 @given(
@@ -242,29 +258,29 @@ def test_half_of_an_absent_slots_piece_is_taken_without_its_missed_steps():
     num_idle=st.integers(1, 40),
     order=st.randoms(),
 )
-def test_idle_slots_take_from_the_longest_one_after_the_other(lefts, num_idle, order):
-    slots = list(range(len(lefts) + num_idle))
-    order.shuffle(slots)
-    holders, idle = slots[: len(lefts)], sorted(slots[len(lefts) :])
-    ledger = Ledger(len(lefts), 70).deal(holders)
+def test_idle_ranks_take_from_the_longest_one_after_the_other(lefts, num_idle, order):
+    ranks = list(range(len(lefts) + num_idle))
+    order.shuffle(ranks)
+    holders, idle = ranks[: len(lefts)], sorted(ranks[len(lefts) :])
+    ledger = Ledger(len(lefts), 70).assign(holders)
     holders = sorted(holders)
     ledger = ledger.advance(
         [
-            Row(slot, 70 - left, False)
-            for slot, left in zip(holders, lefts, strict=True)
+            LeaseUpdate(rank, 70 - left, False)
+            for rank, left in zip(holders, lefts, strict=True)
             if left < 70
         ]
     )
-    expected = {slot: ledger.piece_of(slot) for slot in holders}
-    for slot in idle:
+    expected = {rank: ledger.lease_of(rank) for rank in holders}
+    for rank in idle:
         left, minus_holder = max((p.stop - p.committed, -s) for s, p in expected.items())
         if left >= 2:
-            piece = expected[-minus_holder]
-            middle = piece.stop - left // 2
-            expected[-minus_holder] = piece._replace(stop=middle)
-            expected[slot] = Piece(piece.shard, middle, piece.stop)
+            lease = expected[-minus_holder]
+            middle = lease.stop - left // 2
+            expected[-minus_holder] = lease._replace(stop=middle)
+            expected[rank] = ShardLease(lease.shard, middle, lease.stop)
 
-    assert ledger.deal(idle).in_hand == expected
+    assert ledger.assign(idle).leased == expected
 
 
 @given(
@@ -274,19 +290,19 @@ def test_idle_slots_take_from_the_longest_one_after_the_other(lefts, num_idle, o
         st.tuples(st.integers(1, 4), st.sampled_from(["commits", "fails", "dies"])), max_size=30
     ),
 )
-def test_a_lone_slot_trains_in_the_order_of_the_plan(lengths, splits, steps):
+def test_a_lone_rank_trains_in_the_order_of_the_plan(lengths, splits, steps):
     ledger = Ledger(len(lengths), max([1, *lengths]) if splits else 0)
     committed = []
     for num, event in [*steps, *[(1, "commits")] * 30]:
-        dealt = (ledger.lost([0]) if event == "dies" else ledger).deal([0])
-        piece = dealt.piece_of(0)
-        if piece is None:
+        dealt = (ledger.release([0]) if event == "dies" else ledger).assign([0])
+        lease = dealt.lease_of(0)
+        if lease is None:
             break
-        stop = min(piece.committed + num, lengths[piece.shard])
+        stop = min(lease.committed + num, lengths[lease.shard])
         if event != "fails":
-            committed.extend((piece.shard, i) for i in range(piece.committed, stop))
-            row = Row(0, stop - piece.committed, finished=stop == lengths[piece.shard])
-            ledger = dealt.advance([row]).missed([0], 1)
+            committed.extend((lease.shard, i) for i in range(lease.committed, stop))
+            row = LeaseUpdate(0, stop - lease.committed, finished=stop == lengths[lease.shard])
+            ledger = dealt.advance([row]).release_missing([0], 1)
 
     assert committed == [(s, i) for s, length in enumerate(lengths) for i in range(length)]
 
@@ -295,22 +311,22 @@ def test_a_lone_slot_trains_in_the_order_of_the_plan(lengths, splits, steps):
 
 
 @given(
-    slots=st.sets(st.integers(0, 50), min_size=1),
+    ranks=st.sets(st.integers(0, 50), min_size=1),
     splits=st.booleans(),
     order=st.randoms(),
 )
-def test_neither_the_order_nor_the_kind_of_what_it_is_told_matters(slots, splits, order):
-    shuffled = list(slots)
+def test_neither_the_order_nor_the_kind_of_what_it_is_told_matters(ranks, splits, order):
+    shuffled = list(ranks)
     order.shuffle(shuffled)
-    some = [slot for slot in shuffled if slot % 3]
-    rows = [Row(slot, 1, False, slot) for slot in some]
+    some = [rank for rank in shuffled if rank % 3]
+    rows = [LeaseUpdate(rank, 1, False, rank) for rank in some]
 
     def drive(deal, rows, lost, present):
-        ledger = Ledger(5, 8 if splits else 0).deal(deal)
-        rows = [row for row in rows if ledger.piece_of(int(row[0]))]
-        return ledger.advance(rows).lost(lost).missed(present, 1)
+        ledger = Ledger(5, 8 if splits else 0).assign(deal)
+        rows = [row for row in rows if ledger.lease_of(int(row[0]))]
+        return ledger.advance(rows).release(lost).release_missing(present, 1)
 
-    assert drive(slots, sorted(rows), {1, 2}, set(some)) == drive(
+    assert drive(ranks, sorted(rows), {1, 2}, set(some)) == drive(
         np.array(shuffled * 2),
         np.array(rows).reshape(-1, 4),
         iter([2, 1]),
@@ -319,13 +335,13 @@ def test_neither_the_order_nor_the_kind_of_what_it_is_told_matters(slots, splits
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_the_state_of_ten_thousand_slots_is_less_than_a_megabyte(waiting):
-    slots = np.arange(10_000)
-    ledger = Ledger(num_shards=10**6, dealt=10**6 - len(slots)).deal(slots)
-    one = np.ones_like(slots)
-    digests = 2**32 - 1 - slots
-    ledger = ledger.advance(np.stack([slots, 31 * one, 0 * one, digests], axis=1))
-    ledger = ledger.lost(slots) if waiting else ledger
+def test_the_state_of_ten_thousand_ranks_is_less_than_a_megabyte(waiting):
+    ranks = np.arange(10_000)
+    ledger = Ledger(num_shards=10**6, assigned=10**6 - len(ranks)).assign(ranks)
+    one = np.ones_like(ranks)
+    digests = 2**32 - 1 - ranks
+    ledger = ledger.advance(np.stack([ranks, 31 * one, 0 * one, digests], axis=1))
+    ledger = ledger.release(ranks) if waiting else ledger
 
     assert len(json.dumps(ledger.to_json())) < 1e6
 
@@ -353,8 +369,8 @@ class Job(RuleBasedStateMachine):
     before they take part again.
     """
 
-    NUM_SLOTS = 5
-    SOME_SLOTS = st.sets(st.integers(0, NUM_SLOTS - 1), min_size=1)
+    NUM_RANKS = 5
+    SOME_RANKS = st.sets(st.integers(0, NUM_RANKS - 1), min_size=1)
 
     @initialize(
         lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5),
@@ -363,9 +379,9 @@ class Job(RuleBasedStateMachine):
         patience=st.integers(1, 3),
         looks_ahead=st.booleans(),
         deals_after=st.booleans(),
-        slots=SOME_SLOTS,
+        ranks=SOME_RANKS,
     )
-    def start(self, lengths, splits, short, patience, looks_ahead, deals_after, slots):
+    def start(self, lengths, splits, short, patience, looks_ahead, deals_after, ranks):
         self.most = max([1, *lengths]) if splits else 0
         # Any shard may turn out to be short, or, as a ShardPlan cuts, only one.
         only_one = [self.most] * (len(lengths) - 1) + lengths[:1]
@@ -380,31 +396,31 @@ class Job(RuleBasedStateMachine):
         self.committed = Counter()
         self.noticed = set()
         first = Ledger(len(lengths), self.most)
-        self.replicas = {slot: Replica(first, 0) for slot in slots}
+        self.replicas = {rank: Replica(first, 0) for rank in ranks}
         self.a_checkpoint(stops=False)
 
     def length(self, shard):
         return self.lengths[(shard + self.epoch) % len(self.lengths)]
 
     def healthy(self):
-        return [slot for slot, r in self.replicas.items() if r.version == self.version]
+        return [rank for rank, r in self.replicas.items() if r.version == self.version]
 
     @property
     def ledger(self):
         return self.replicas[self.healthy()[0]].ledger
 
-    @rule(slots=SOME_SLOTS)
-    def workers_come(self, slots):
-        # Into a slot that had one before: its replacement, possibly before anybody noticed.
-        for slot in slots - set(self.replicas):
-            self.replicas[slot] = Replica()
+    @rule(ranks=SOME_RANKS)
+    def workers_come(self, ranks):
+        # Into a rank that had one before: its replacement, possibly before anybody noticed.
+        for rank in ranks - set(self.replicas):
+            self.replicas[rank] = Replica()
 
-    @rule(slots=SOME_SLOTS, noticed=st.booleans())
-    def workers_die(self, slots, noticed):
-        for slot in slots & set(self.replicas):
-            del self.replicas[slot]
+    @rule(ranks=SOME_RANKS, noticed=st.booleans())
+    def workers_die(self, ranks, noticed):
+        for rank in ranks & set(self.replicas):
+            del self.replicas[rank]
             if noticed:
-                self.noticed.add(slot)
+                self.noticed.add(rank)
         if not self.healthy():
             self.everything_stops()
 
@@ -433,49 +449,49 @@ class Job(RuleBasedStateMachine):
     def step(self, present, num, commits):
         """One quorum: late ones heal, all deal, feed, agree, and apply the same rows."""
         self.heal(present)
-        ledgers = {slot: self.replicas[slot].ledger for slot in present}
+        ledgers = {rank: self.replicas[rank].ledger for rank in present}
         if not self.deals_after:
-            ledgers = self.deal(ledgers)
-        fed = [self.feed(slot, ledger, num) for slot, ledger in ledgers.items()]
+            ledgers = self.assign(ledgers)
+        fed = [self.feed(rank, ledger, num) for rank, ledger in ledgers.items()]
         if not commits:
             return  # ... and nobody's ledger knows of it.
         rows = [row for row, _ in fed if row]
-        for i, slot in enumerate(present):
-            mine = ledgers[slot].advance(rows[i:] + rows[:i])
-            ledgers[slot] = mine.missed(present, self.patience)
+        for i, rank in enumerate(present):
+            mine = ledgers[rank].advance(rows[i:] + rows[:i])
+            ledgers[rank] = mine.release_missing(present, self.patience)
         if self.deals_after:
-            ledgers = self.deal(ledgers)
+            ledgers = self.assign(ledgers)
         self.committed.update(batch for _, batches in fed for batch in batches)
         self.version += 1
         self.noticed.clear()
-        self.replicas |= {slot: Replica(ledger, self.version) for slot, ledger in ledgers.items()}
+        self.replicas |= {rank: Replica(ledger, self.version) for rank, ledger in ledgers.items()}
         if self.ledger.epoch_done:
             self.end_epoch()
 
     def heal(self, present):
         state = json.dumps(self.ledger.to_json())
-        for slot in present:
-            if self.replicas[slot].version != self.version:
-                self.replicas[slot] = Replica(Ledger.from_json(json.loads(state)), self.version)
+        for rank in present:
+            if self.replicas[rank].version != self.version:
+                self.replicas[rank] = Replica(Ledger.from_json(json.loads(state)), self.version)
 
-    def deal(self, ledgers):
-        dealt = {s: ledger.lost(self.noticed).deal(ledgers) for s, ledger in ledgers.items()}
+    def assign(self, ledgers):
+        dealt = {s: ledger.release(self.noticed).assign(ledgers) for s, ledger in ledgers.items()}
         for ledger in dealt.values():
             assert_no_one_idles(ledger, ledgers)
         return dealt
 
-    def feed(self, slot, ledger, num):
-        """Return what a slot says it committed, and which batches they really were."""
-        piece = ledger.piece_of(slot)
-        if piece is None:
+    def feed(self, rank, ledger, num):
+        """Return what a rank says it committed, and which batches they really were."""
+        lease = ledger.lease_of(rank)
+        if lease is None:
             return None, []
         if not self.most:
-            assert piece.digest == digest_of(piece.shard, piece.committed)
-        length = self.length(piece.shard)
-        num = max(0, min(num, min(length, piece.stop or length) - piece.committed))
-        known = piece.committed + num >= length and (self.looks_ahead or not num)
-        row = Row(slot, num, known, digest_of(piece.shard, piece.committed + num))
-        return row, [(piece.shard, piece.committed + i) for i in range(num)]
+            assert lease.digest == digest_of(lease.shard, lease.committed)
+        length = self.length(lease.shard)
+        num = max(0, min(num, min(length, lease.stop or length) - lease.committed))
+        known = lease.committed + num >= length and (self.looks_ahead or not num)
+        row = LeaseUpdate(rank, num, known, digest_of(lease.shard, lease.committed + num))
+        return row, [(lease.shard, lease.committed + i) for i in range(num)]
 
     def dataset(self):
         return Counter((s, i) for s in range(len(self.lengths)) for i in range(self.length(s)))
@@ -492,22 +508,22 @@ class Job(RuleBasedStateMachine):
     def every_batch_is_committed_or_still_to_come(self):
         ledger = self.ledger
         to_come = Counter()
-        for piece in [*ledger.waiting, *ledger.in_hand.values()]:
-            length = self.length(piece.shard)
-            stop = min(length, piece.stop or length)
-            to_come.update((piece.shard, i) for i in range(piece.committed, stop))
-        for shard in range(ledger.dealt, len(self.lengths)):
+        for lease in [*ledger.waiting, *ledger.leased.values()]:
+            length = self.length(lease.shard)
+            stop = min(length, lease.stop or length)
+            to_come.update((lease.shard, i) for i in range(lease.committed, stop))
+        for shard in range(ledger.assigned, len(self.lengths)):
             to_come.update((shard, i) for i in range(self.length(shard)))
 
         assert self.committed + to_come == self.dataset()
 
     @invariant()
     def all_who_applied_the_same_commits_have_equal_ledgers(self):
-        assert all(self.replicas[slot].ledger == self.ledger for slot in self.healthy())
+        assert all(self.replicas[rank].ledger == self.ledger for rank in self.healthy())
 
     @invariant()
-    def there_are_no_more_pieces_than_slots(self):
-        assert len(self.ledger.waiting) + len(self.ledger.in_hand) <= self.NUM_SLOTS
+    def there_are_no_more_pieces_than_ranks(self):
+        assert len(self.ledger.waiting) + len(self.ledger.leased) <= self.NUM_RANKS
 
     def teardown(self):
         """Whoever is left ends the epoch: nothing may be stuck in a dead one's hand."""
@@ -521,11 +537,11 @@ class Job(RuleBasedStateMachine):
 
 
 def assert_no_one_idles(ledger, present):
-    """Nobody is without a piece while there is one, or two batches that can be told apart."""
-    if not set(present) <= set(ledger.in_hand):
+    """Nobody is without a lease while there is one, or two batches that can be told apart."""
+    if not set(present) <= set(ledger.leased):
         assert not ledger.waiting
-        assert ledger.dealt == ledger.num_shards
-        assert [p for p in ledger.in_hand.values() if p.stop - p.committed >= 2] == []
+        assert ledger.assigned == ledger.num_shards
+        assert [p for p in ledger.leased.values() if p.stop - p.committed >= 2] == []
 
 
 class TestEveryBatchIsCommittedOnceWhateverHappens(Job.TestCase):
@@ -539,35 +555,35 @@ class TestEveryBatchIsCommittedOnceInManyMoreHistories(Job.TestCase):
 
 @pytest.mark.parametrize("batch", [BatchId(1, 0, 2), BatchId(1, 1, 0), BatchId(2, 0, 0)])
 def test_a_batch_that_is_not_committed_can_be_left_out_from_its_epoch_on(batch):
-    ledger = Ledger(num_shards=2, batches_per_shard=4, epoch=1).deal([0])
-    ledger = ledger.advance([Row(0, 2, finished=False)])
+    ledger = Ledger(num_shards=2, batches_per_shard=4, epoch=1).assign([0])
+    ledger = ledger.advance([LeaseUpdate(0, 2, finished=False)])
 
     left_out = ledger.leave_out([batch])
 
     assert left_out.left_out == (batch,)
-    assert left_out.lost([0]).leave_out([batch]).left_out == (batch,)
+    assert left_out.release([0]).leave_out([batch]).left_out == (batch,)
     assert Ledger.from_json(left_out.to_json()).left_out == (batch,)
 
 
 def test_what_was_left_out_stays_so_in_the_epochs_that_follow():
-    ledger = Ledger(num_shards=1).leave_out([BatchId(0, 0, 0)]).deal([0])
+    ledger = Ledger(num_shards=1).leave_out([BatchId(0, 0, 0)]).assign([0])
 
-    ledger = ledger.advance([Row(0, 1, finished=True)]).next_epoch()
+    ledger = ledger.advance([LeaseUpdate(0, 1, finished=True)]).next_epoch()
 
     assert ledger.left_out == (BatchId(0, 0, 0),)
 
 
 @pytest.mark.parametrize("batch", [BatchId(1, 0, 1), BatchId(1, 1, 3), BatchId(0, 1, 3)])
 def test_a_batch_that_was_trained_on_after_all_is_not_left_out(batch):
-    ledger = Ledger(num_shards=3, batches_per_shard=4, epoch=1).deal([0, 1])
-    ledger = ledger.advance([Row(0, 2, finished=False), Row(1, 4, finished=True)])
+    ledger = Ledger(num_shards=3, batches_per_shard=4, epoch=1).assign([0, 1])
+    ledger = ledger.advance([LeaseUpdate(0, 2, finished=False), LeaseUpdate(1, 4, finished=True)])
 
     assert ledger.leave_out([batch]) is ledger
 
 
 def test_both_parts_of_a_shard_that_is_shared_are_looked_into():
-    ledger = Ledger(num_shards=1, batches_per_shard=8).deal([0, 1])
-    ledger = ledger.advance([Row(0, 1, finished=False), Row(1, 1, finished=False)])
+    ledger = Ledger(num_shards=1, batches_per_shard=8).assign([0, 1])
+    ledger = ledger.advance([LeaseUpdate(0, 1, finished=False), LeaseUpdate(1, 1, finished=False)])
 
     left_out = ledger.leave_out(BatchId(0, 0, batch) for batch in range(8)).left_out
 

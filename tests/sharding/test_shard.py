@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.errors import DataError
-from elasticdl.sharding.shard import ShardPlan, plan_from
+from elasticdl.sharding.shard import ShardPlan
 
 BLOCKS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 4)), max_size=12)
 
@@ -76,7 +75,7 @@ def test_a_shard_is_a_stretch_of_the_epochs_blocks(blocks, shard_size, epoch):
 @pytest.mark.parametrize("blocks", [(), ((7, 20), (3, 1), (7, 11))])
 def test_any_shard_can_be_computed_alone(blocks):
     plan = plan_of(220, blocks, minibatch_size=4, minibatches_per_shard=3, seed=1)
-    first, again = epoch_of(plan, 2), plan_from(json.loads(json.dumps(asdict(plan))), "here")
+    first, again = epoch_of(plan, 2), ShardPlan(**json.loads(json.dumps(asdict(plan))))
 
     start, stop = plan.span(9)
 
@@ -128,13 +127,3 @@ def test_a_billion_records_are_planned_without_a_list():
 def test_blocks_that_are_not_the_data_are_refused():
     with pytest.raises(ValueError, match="Blocks of 12 records do not cut 11 records"):
         ShardPlan(11, 2, blocks=((4, 3),))
-
-
-def test_a_plan_of_the_version_that_shuffled_locally_is_refused():
-    metadata = asdict(ShardPlan(11, 2))
-    del metadata["blocks"]
-
-    with pytest.raises(DataError, match="run/model was written by an earlier version"):
-        plan_from(metadata, "run/model")
-
-    assert plan_from({**metadata, "shuffle": False}, "here").num_records == 11

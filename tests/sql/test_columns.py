@@ -49,7 +49,7 @@ def test_each_function_is_a_feature(clause, feature) -> None:
         ("EMBEDING(role, 8)", "did you mean 'EMBEDDING'?"),
         ("EMBEDDING(role)", "takes 2 to 3 arguments"),
         ("CATEGORY_HASH(role, 0)", "at least 1"),
-        ("BUCKET(age, [20, 10])", "numbers that rise"),
+        ("BUCKET(age, [20, 10])", "increasing numbers"),
         ("CROSS(role, 10)", "list in brackets"),
         ("EMBEDDING(role, 8, max)", "mean, sum, sqrtn"),
         ("3", "Expected a column"),

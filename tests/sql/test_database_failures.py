@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from elasticdl.errors import UnavailableError
-from elasticdl.sql.database import DatabaseError, Rows, open_database
+from elasticdl.sql.database import DatabaseError, RowSource, open_database
 
 _ROWS = 60_000
 # Fills v, which is there, and new_N, which is not, with a number.
 _FILL = """
 import sys
 import pyarrow as pa
-from elasticdl.sql.database import Rows, open_database
+from elasticdl.sql.database import RowSource, open_database
 url, number, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 schema = pa.schema({"k": pa.int64(), "v": pa.float64(), f"new_{number}": pa.float64()})
 def batches():
@@ -29,7 +29,7 @@ def batches():
         yield pa.record_batch([pa.array(range(start, start + size)), values, values], schema=schema)
 with open_database(url) as database:
     print("ready", flush=True)
-    database.fill("many", ["id"], Rows(schema, batches()))
+    database.fill("many", ["id"], RowSource(schema, batches()))
     print("done", flush=True)
 """
 _HOLD = """
@@ -60,7 +60,7 @@ def create(url: str, count: int) -> None:
         with database.run("CREATE TABLE many (id INTEGER PRIMARY KEY, v DOUBLE PRECISION)"):
             pass
         batch = pa.record_batch({"id": list(range(count)), "v": [0.0] * count})
-        database.append("many", Rows(batch.schema, [batch]))
+        database.append("many", RowSource(batch.schema, [batch]))
 
 
 def filling(url: str, number: int) -> subprocess.Popen[str]:
@@ -171,7 +171,7 @@ def test_a_connection_cut_while_filling_leaves_the_table(kind, column, request) 
             yield pa.record_batch([list(range(i * 10, i * 10 + 10)), [1.0] * 10], schema=schema)
 
     with open_database(server.url) as database, pytest.raises(UnavailableError):
-        database.fill("many", ["id"], Rows(schema, batches()))
+        database.fill("many", ["id"], RowSource(schema, batches()))
 
     assert ask(server.url, "SELECT min(v), max(v), count(v) FROM many") == [(0.0, 0.0, 1000)]
     with open_database(server.url) as database:
@@ -190,9 +190,9 @@ def test_a_locked_sqlite_file_is_a_matter_of_time(tmp_path, monkeypatch) -> None
     with sqlite3.connect(tmp_path / "test.db") as other, open_database(url) as database:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UnavailableError, match="locked"):
-            database.fill("many", ["id"], Rows(batch.schema, [batch]))
+            database.fill("many", ["id"], RowSource(batch.schema, [batch]))
         other.rollback()
-        assert database.fill("many", ["id"], Rows(batch.schema, [batch])) == 1
+        assert database.fill("many", ["id"], RowSource(batch.schema, [batch])) == 1
     other.close()
 
 
@@ -222,7 +222,7 @@ def test_two_writers_of_one_row_in_postgresql_wait_for_each_other(postgresql) ->
         try:
             with open_database(postgresql.url) as database:
                 for _ in range(5):
-                    database.fill("many", ["id"], Rows(batch.schema, [batch]))
+                    database.fill("many", ["id"], RowSource(batch.schema, [batch]))
         except UnavailableError as error:  # a deadlock
             failures.append(error)
 
@@ -247,8 +247,8 @@ def test_a_table_without_transactions_is_refused_in_mariadb(mariadb) -> None:
         assert not info.key
         assert "ENGINE=InnoDB" in info.why_no_key
         batch = pa.record_batch({"id": [1], "v": [1.0]})
-        with pytest.raises(DatabaseError, match="no transactions"):
-            database.append("many", Rows(batch.schema, [batch]))
+        with pytest.raises(DatabaseError, match="does not support transactions"):
+            database.append("many", RowSource(batch.schema, [batch]))
     assert mariadb.query("SELECT count(*) AS n FROM many") == [(0,)]
 
 
@@ -265,7 +265,7 @@ def test_a_trigger_that_refuses_leaves_everything_in_postgresql(postgresql) -> N
         open_database(postgresql.url) as database,
         pytest.raises(DatabaseError, match="not number 99"),
     ):
-        database.fill("many", ["id"], Rows(batch.schema, [batch]))
+        database.fill("many", ["id"], RowSource(batch.schema, [batch]))
 
     assert ask(postgresql.url, "SELECT max(v) FROM many") == [(0.0,)]
     with open_database(postgresql.url) as database:
@@ -310,10 +310,10 @@ def test_rows_that_a_trigger_leaves_as_they_are_end_a_fill(kind, request, tmp_pa
         # 20 is gone, which is no failure.
         batch = pa.record_batch({"k": [1, 2, 5, 20], "v": [1.0] * 4})
         with pytest.raises(DatabaseError, match="many was not filled: 2 .*trigger"):
-            database.fill("many", ["id"], Rows(batch.schema, [batch]))
+            database.fill("many", ["id"], RowSource(batch.schema, [batch]))
         assert ask(url, "SELECT max(v) FROM many") == [(0.0,)]
         rest = batch.slice(2)
-        assert database.fill("many", ["id"], Rows(rest.schema, [rest])) == 1
+        assert database.fill("many", ["id"], RowSource(rest.schema, [rest])) == 1
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
@@ -335,7 +335,7 @@ def test_a_column_that_two_programs_add_at_once_is_filled_by_both(kind, request)
 
             with open_database(server.url) as database:
                 try:
-                    found[key] = database.fill("many", ["id"], Rows(batch.schema, batches()))
+                    found[key] = database.fill("many", ["id"], RowSource(batch.schema, batches()))
                 except DatabaseError as error:
                     found[key] = str(error)
 

@@ -63,7 +63,7 @@ def test_types_of_postgresql(postgresql, sql, type_, value) -> None:
         ("money '3.50'", "money"),
         ("inet '1.2.3.4'", "inet"),
         ("point(1,2)", "point"),
-        ("int4range(1,2)", "no counterpart"),
+        ("int4range(1,2)", "is not supported"),
         ("b'101'", "bit"),
         ("1::oid", "oid"),
         ("array[interval '1 day']", "INTERVAL"),
@@ -323,7 +323,7 @@ def check_key(url: str, request, plan) -> None:
     """Fill each row by the key that the plan reads."""
     import pyarrow as pa
 
-    from elasticdl.sql.database import Rows
+    from elasticdl.sql.database import RowSource
 
     with open_database(url) as database:
         how = plan(request, database)
@@ -331,9 +331,9 @@ def check_key(url: str, request, plan) -> None:
             table = pa.Table.from_batches(rows.batches, rows.schema)
         key = table.column(1)
         given = pa.table({"k": key, "v": [float(i) for i in range(len(key))]})
-        assert database.fill(request.table, how.key, Rows(given.schema, given.to_batches())) == len(
-            key
-        )
+        assert database.fill(
+            request.table, how.key, RowSource(given.schema, given.to_batches())
+        ) == len(key)
         with database.read(f"SELECT count(v), sum(v) FROM {request.table}") as rows:
             (batch,) = rows.batches
             found = batch.to_pylist()[0]

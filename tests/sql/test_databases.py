@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from elasticdl.errors import UnavailableError, UsageError
-from elasticdl.sql.database import DatabaseError, Rows, open_database
+from elasticdl.sql.database import DatabaseError, RowSource, open_database
 from elasticdl.sql.databases import duckdb
 from elasticdl.sql.rewrite import with_key
 
@@ -68,13 +68,13 @@ def place(request, tmp_path):
         yield Place(request.param, url, database)
 
 
-def given(key: list, **values: Any) -> Rows:
+def given(key: list, **values: Any) -> RowSource:
     batch = pa.record_batch(
         {"elasticdl_key_0": pa.array(key)}
         | {name: column if isinstance(column, pa.Array) else pa.array(column)
            for name, column in values.items()}
     )  # fmt: skip
-    return Rows(batch.schema, [batch])
+    return RowSource(batch.schema, [batch])
 
 
 def people(place: Place) -> None:
@@ -199,7 +199,7 @@ def test_duckdb_is_filled_in_parts_where_keys_ascend(
         place.run("CREATE TABLE t AS SELECT i AS id, 0 AS p FROM range(-5, 9) r(i)")
         place.run("ALTER TABLE t ADD PRIMARY KEY (id)")
         made = [given(keys, p=[10 * key for key in keys]) for keys in batches]
-        rows = Rows(made[0].schema, [batch for each in made for batch in each.batches])
+        rows = RowSource(made[0].schema, [batch for each in made for batch in each.batches])
         changed = database.fill("t", ["id"], rows)
 
         keys = {key for keys in batches for key in keys if key != 9}
@@ -218,7 +218,7 @@ def test_a_failure_on_the_way_leaves_the_table_and_its_columns(place) -> None:
         raise KeyError("broken")
 
     with pytest.raises(Exception, match="broken"):
-        place.database.fill("people", ["id"], Rows(rows.schema, broken()))
+        place.database.fill("people", ["id"], RowSource(rows.schema, broken()))
 
     assert place.rows("SELECT id, score FROM people ORDER BY id") == [
         (1, None),
@@ -249,8 +249,8 @@ def test_what_the_table_refuses_changes_nothing(place) -> None:
     [
         ("VARCHAR(10)", [1.5], "the values are numbers"),
         ("VARCHAR(10)", [1], "the values are integers"),
-        ("DOUBLE PRECISION", ["a"], "the values are texts"),
-        ("INTEGER", [1.5], "fractions that it would lose"),
+        ("DOUBLE PRECISION", ["a"], "the values are text"),
+        ("INTEGER", [1.5], "the fractions of the values would be lost"),
         ("DATE", [1.5], "the values are numbers"),
     ],
 )
@@ -280,7 +280,7 @@ def test_a_key_of_several_columns(place) -> None:
     batch = pa.record_batch({"k": ["a", "b"], "l": [2, 1], "v": [12.0, 21.0]})
 
     assert list(key) == ["shop", "day"]
-    assert place.database.fill("sales", key, Rows(batch.schema, [batch])) == 2
+    assert place.database.fill("sales", key, RowSource(batch.schema, [batch])) == 2
     assert place.rows("SELECT shop, day, v FROM sales ORDER BY shop, day") == [
         ("a", 1, None), ("a", 2, 12.0), ("b", 1, 21.0),
     ]  # fmt: skip
@@ -341,13 +341,13 @@ def test_a_name_is_never_sql(place, odd) -> None:
 
     assert list(info.key) == [odd]
     assert place.database.quote(odd) == quote(odd)
-    assert place.database.fill(odd, info.key, Rows(batch.schema, [batch])) == 1
+    assert place.database.fill(odd, info.key, RowSource(batch.schema, [batch])) == 1
     assert place.rows(f"SELECT {quote(odd)}, {quote('new ' + odd)}, v FROM {quote(odd)}") == [
         (1, 2.5, 1.5)
     ]
     assert odd in place.database.tables()
     result = pa.record_batch({odd: ["x"]})
-    assert place.database.append(odd + "_result", Rows(result.schema, [result])) == 1
+    assert place.database.append(odd + "_result", RowSource(result.schema, [result])) == 1
     assert place.rows(f"SELECT {quote(odd)} FROM {quote(odd + '_result')}") == [("x",)]
     assert place.rows("SELECT * FROM keep") == []
 
@@ -356,7 +356,7 @@ def test_a_value_is_never_sql(place) -> None:
     place.run("CREATE TABLE t (id VARCHAR(60) NOT NULL PRIMARY KEY, v VARCHAR(60))")
     words = [*ODD, "'; DELETE FROM t; --", "\\'; --", "\\", "\\N", "NULL", "\t\n", "%s"]
     batch = pa.record_batch({"id": words})
-    place.database.append("t", Rows(batch.schema, [batch]))
+    place.database.append("t", RowSource(batch.schema, [batch]))
 
     assert place.database.fill("t", ["id"], given(words, v=words)) == len(words)
     assert sorted(place.rows("SELECT id, v FROM t")) == sorted((w, w) for w in words)
@@ -382,7 +382,7 @@ def test_two_queries_can_be_read_at_a_time(place) -> None:
 def test_rows_can_be_left_unread(place) -> None:
     place.run("CREATE TABLE many (a INTEGER)")
     batch = pa.record_batch({"a": list(range(100_000))})
-    place.database.append("many", Rows(batch.schema, [batch]))
+    place.database.append("many", RowSource(batch.schema, [batch]))
     with place.database.read("SELECT * FROM many") as rows:
         first = next(iter(rows.batches))
 
@@ -395,7 +395,7 @@ def test_a_table_that_changes_while_it_is_read_gives_one_state(place) -> None:
         pytest.skip("no other connection reaches it")
     place.run("CREATE TABLE many (a INTEGER)")
     batch = pa.record_batch({"a": list(range(100_000))})
-    place.database.append("many", Rows(batch.schema, [batch]))
+    place.database.append("many", RowSource(batch.schema, [batch]))
     changed = 0
     with open_database(place.url) as other, place.database.read("SELECT a FROM many") as rows:
         total = count = 0
@@ -417,12 +417,12 @@ def test_rows_are_appended_by_name_and_nothing_is_replaced(place) -> None:
     first = pa.record_batch({"name": ["a"], "v": [1.5]})
     second = pa.record_batch({"v": [2.5], "name": ["b"]})
 
-    assert place.database.append("result", Rows(first.schema, [first])) == 1
-    assert place.database.append("result", Rows(second.schema, [second])) == 1
+    assert place.database.append("result", RowSource(first.schema, [first])) == 1
+    assert place.database.append("result", RowSource(second.schema, [second])) == 1
     assert sorted(place.rows("SELECT name, v FROM result")) == [("a", 1.5), ("b", 2.5)]
     wrong = pa.record_batch({"v": [1.0], "other": ["x"]})
     with pytest.raises(DatabaseError, match="no column 'other'"):
-        place.database.append("result", Rows(wrong.schema, [wrong]))
+        place.database.append("result", RowSource(wrong.schema, [wrong]))
 
 
 def test_a_failed_append_leaves_no_rows_and_no_table(place) -> None:
@@ -435,7 +435,7 @@ def test_a_failed_append_leaves_no_rows_and_no_table(place) -> None:
     place.run("CREATE TABLE old (a INTEGER)")
     for name in ("old", "new"):
         with pytest.raises(Exception, match="broken"):
-            place.database.append(name, Rows(batch.schema, broken()))
+            place.database.append(name, RowSource(batch.schema, broken()))
 
     assert place.rows("SELECT * FROM old") == []
     if place.kind != "sqlalchemy":
@@ -457,7 +457,7 @@ def test_every_kind_of_value_is_written_and_read_back(place) -> None:
         "nothing": pa.array([None, None], pa.null()),
     }
     batch = pa.record_batch(columns)
-    place.database.append("t", Rows(batch.schema, [batch]))
+    place.database.append("t", RowSource(batch.schema, [batch]))
     found = dict(zip(columns, zip(*place.rows("SELECT * FROM t"), strict=True), strict=True))
 
     assert found["small"] == (1, None)
@@ -574,7 +574,7 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(kind, request) -> No
 
 
 def test_a_url_of_no_database_names_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match="no URL of a database.*duckdb:.*mariadb:") as caught:
+    with pytest.raises(UsageError, match="not a valid database URL.*duckdb:.*mariadb:") as caught:
         open_database("foo://me:secret@x")
     assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="pip install oracledb"):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from elasticdl.sql.database import open_database
-from elasticdl.sql.execute import Session, execute
+from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.sql.statements import StatementError
 
 TRAIN = (
@@ -40,7 +40,7 @@ def test_the_statements_of_the_seed_fill_the_column(shop, sql, tmp_path) -> None
     printed = ended(sql(TRAIN + PREDICT))
 
     assert "Label: salary, the last selected column. LABEL selects another." in printed
-    assert "held out to validate" in printed
+    assert "held out for validation" in printed
     rows = table(shop, "SELECT * FROM testdata")
     assert [{"name": row["name"], "role": row["role"]} for row in rows] == before
     for row in rows:
@@ -94,7 +94,7 @@ def test_a_killed_training_resumes_with_the_rows_it_has_read(shop, sql, tmp_path
     assert not (folder / "v1.rows").exists()
 
 
-def run(session: Session, program: str) -> list[list[dict]]:
+def run(session: SqlSession, program: str) -> list[list[dict]]:
     return [
         [row for batch in result.rows.batches for row in batch.to_pylist()] if result.rows else []
         for result in execute(program, session)
@@ -102,13 +102,13 @@ def run(session: Session, program: str) -> list[list[dict]]:
 
 
 @pytest.fixture
-def session(shop, tmp_path) -> Session:
-    return Session(shop, str(tmp_path / "models"))
+def session(shop, tmp_path) -> SqlSession:
+    return SqlSession(shop, str(tmp_path / "models"))
 
 
 def test_a_model_is_evaluated_explained_and_shown(tmp_path) -> None:
     *_, metrics, importances, shown, stored = run(
-        Session("duckdb://", str(tmp_path / "models")),
+        SqlSession("duckdb://", str(tmp_path / "models")),
         "CREATE TABLE t AS SELECT i % 5 AS a, i % 7 AS b, 2.0 * (i % 5) AS c FROM range(99) r(i);"
         "SELECT a, b, c FROM t TRAIN regressor.DNN WITH learning_rate=0.01, train.num_epochs=40 "
         "INTO m; SELECT a, b, c AS d FROM t TO EVALUATE m LABEL d INTO metrics;"
@@ -130,7 +130,7 @@ def test_tables_in_memory_are_trained_on_in_this_process(tmp_path) -> None:
     statement = f"SELECT a, b FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m;"
     predict = "SELECT a FROM t TO PREDICT t.p USING m; SELECT count(p) AS n FROM t"
 
-    *_, [row] = run(Session("duckdb://", str(tmp_path / "models")), made + statement + predict)
+    *_, [row] = run(SqlSession("duckdb://", str(tmp_path / "models")), made + statement + predict)
 
     assert row == {"n": 60}
 
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_said_before_a_row_is_read(session, statement, problem)
 
 def test_the_program_can_be_read_and_holds_no_password(tmp_path) -> None:
     statement = "SELECT 1 AS a, 2 AS b TO TRAIN regressor.DNN INTO m"
-    [result] = execute(statement, Session("duckdb://", str(tmp_path)), explain=True)
+    [result] = execute(statement, SqlSession("duckdb://", str(tmp_path)), explain=True)
 
     assert result.program is not None
     compile(result.program, "submitter.py", "exec")

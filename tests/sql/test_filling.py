@@ -121,7 +121,7 @@ def test_the_key_is_read_with_the_rows(url) -> None:
 
 
 def test_a_table_of_another_schema_is_another_table(url) -> None:
-    with pytest.raises(UsageError, match="t holds something else than these rows"):
+    with pytest.raises(UsageError, match="t does not match these rows"):
         planned(url, "SELECT a FROM other.t")
     assert list(planned(url, "SELECT a FROM other.t", "other.t.v").key) == ["rowid"]
     assert list(planned(url, "SELECT a FROM main.t").key) == ["id"]
@@ -130,10 +130,10 @@ def test_a_table_of_another_schema_is_another_table(url) -> None:
 @pytest.mark.parametrize(
     ("select", "reason"),
     [
-        ("WITH t AS (SELECT 5 AS id, 6 AS a) SELECT a FROM t", "more than t itself"),
+        ("WITH t AS (SELECT 5 AS id, 6 AS a) SELECT a FROM t", "more than the table t"),
         ("SELECT id FROM t AS x(a, id)", "other names"),
-        ("SELECT a FROM t, LATERAL (SELECT 1 AS z)", "more than t itself"),
-        ("SELECT a FROM (SELECT * FROM t)", "more than t itself"),
+        ("SELECT a FROM t, LATERAL (SELECT 1 AS z)", "more than the table t"),
+        ("SELECT a FROM (SELECT * FROM t)", "more than the table t"),
         ("SELECT DISTINCT a FROM t", "DISTINCT"),
     ],
 )
@@ -145,9 +145,9 @@ def test_rows_that_are_not_those_of_the_table_are_refused(url, select, reason) -
 @pytest.mark.parametrize(
     ("column", "record", "reason"),
     [
-        ("word", REGRESSOR, "word is VARCHAR, and the values are numbers"),
-        ("whole", REGRESSOR, "fractions that it would lose"),
-        ("v", CLASSIFIER, "v is DOUBLE, and the values are texts"),
+        ("word", REGRESSOR, "word is VARCHAR, but the values are numbers"),
+        ("whole", REGRESSOR, "the fractions of the values would be lost"),
+        ("v", CLASSIFIER, "v is DOUBLE, but the values are text"),
         ("id", REGRESSOR, "part of its key"),
         ("twice", REGRESSOR, "the column twice is generated"),
         ("ID", CLASSIFIER, "the values are texts|part of its key"),

@@ -10,7 +10,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from elasticdl.sql.database import DatabaseError, Rows, open_database
+from elasticdl.sql.database import DatabaseError, RowSource, open_database
 from elasticdl.sql.databases import queries
 
 # Each takes more than half a minute.
@@ -125,7 +125,7 @@ def test_ctrl_c_while_a_column_is_filled_leaves_the_table(database) -> None:
     thread.start()
     begun_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        database.fill("many", ["id"], Rows(schema, batches()))
+        database.fill("many", ["id"], RowSource(schema, batches()))
     thread.join()
 
     assert time.monotonic() - begun_s < _SOON_S

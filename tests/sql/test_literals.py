@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot.dialects.dialect import Dialect
 
-from elasticdl.garbage import collect_at_exit
+from elasticdl.gc_tuning import collect_at_exit
 from elasticdl.sql.literals import literal, with_values
 from elasticdl.sql.parse import parse
 from elasticdl.sql.statements import StatementError
@@ -66,13 +66,13 @@ def test_a_minus_before_a_negative_number_is_no_comment() -> None:
     [
         ("SELECT '${x}'", "without quotes"),
         ('SELECT "${x}"', "without quotes"),
-        ("SELECT a${x}", "apart from other words"),
+        ("SELECT a${x}", "separate from other words"),
         ("SELECT $$ ${x} $$", "without quotes"),
         ("SELECT ${xx}", "no variable 'xx'; did you mean 'x'?"),
         ("SELECT ${x.y}", "no variable"),
         ("SELECT ${nul}", "cannot be quoted"),
         ("SELECT ${inf}", "no literal"),
-        ("SELECT ${thing}", "a object has no literal"),
+        ("SELECT ${thing}", "a object cannot be written as an SQL literal"),
         ("SELECT ${none}", "at least one member"),
     ],
 )

@@ -11,7 +11,7 @@ from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.sql import training
 from elasticdl.sql.check import evaluate_request, predict_request, train_request
 from elasticdl.sql.database import DatabaseError, open_database
-from elasticdl.sql.execute import Connection, Session, execute
+from elasticdl.sql.execute import Connection, SqlSession, execute
 from elasticdl.sql.measuring import evaluate
 from elasticdl.sql.models import Models
 from elasticdl.sql.parse import parse
@@ -29,7 +29,7 @@ SHORT = "hidden_units=[4], train.num_epochs=1"
 def run(program: str, models: Path) -> list[list[dict]]:
     return [
         [row for batch in result.rows.batches for row in batch.to_pylist()] if result.rows else []
-        for result in execute(program, Session("duckdb://", str(models)))
+        for result in execute(program, SqlSession("duckdb://", str(models)))
     ]
 
 
@@ -77,11 +77,19 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
         (f"{TRAIN} WITH train.num_epochs=1 seed=2 INTO x", "seed", "needs a comma"),
         (f"{TRAIN} INTO label", "label", "in double quotes"),
         (f"{TRAIN} WITH train.num_epoch=4 INTO x", "train.num_epoch", "not an option"),
-        (f"{TRAIN} WITH hidden_units='many' INTO x", "hidden_units='many'", r"like \[64, 64\]"),
-        (f"{TRAIN} WITH learning_rate=fast INTO x", "learning_rate=fast", "like 0.001"),
+        (
+            f"{TRAIN} WITH hidden_units='many' INTO x",
+            "hidden_units='many'",
+            r"the default, \[64, 64\]",
+        ),
+        (f"{TRAIN} WITH learning_rate=fast INTO x", "learning_rate=fast", "the default, 0.001"),
         (f"{TRAIN} WITH hidden_units=[-3] INTO x", "hidden_units=[-3]", "from 1 to"),
         (f"{TRAIN} WITH hidden_units=[0] INTO x", "hidden_units=[0]", "from 1 to"),
-        (f"{TRAIN} WITH hidden_units=[1.5] INTO x", "hidden_units=[1.5]", r"like \[64, 64\]"),
+        (
+            f"{TRAIN} WITH hidden_units=[1.5] INTO x",
+            "hidden_units=[1.5]",
+            r"the default, \[64, 64\]",
+        ),
         (f"{TRAIN} WITH hidden_units=[1000000000] INTO x", "hidden_units=[1000000000]", "1 to"),
         (f"{TRAIN} WITH hidden_units=[90000, 90000] INTO x", "hidden_units=[90000, 90000]", "most"),
         (f"{TRAIN} WITH learning_rate=0 INTO x", "learning_rate=0", "above 0"),
@@ -92,7 +100,11 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
             "num_classes=1",
             "from 2 to",
         ),
-        (f"{CLASSIFY} WITH class_counts=[1, 'a'] INTO x", "class_counts=[1, 'a']", "how many rows"),
+        (
+            f"{CLASSIFY} WITH class_counts=[1, 'a'] INTO x",
+            "class_counts=[1, 'a']",
+            "the number of rows",
+        ),
         (
             f"{CLASSIFY} WITH classes=['a', 'b'], class_counts=[1] INTO x",
             "class_counts=[1]",
@@ -287,8 +299,8 @@ def test_a_prediction_of_no_row_changes_nothing(kind, request, tmp_path, models,
             assert rows.schema.names == ["role", "years", "salary", "predicted", "sure"]
             assert sum(batch.num_rows for batch in rows.batches) == 0
     said = capfd.readouterr().err
-    assert "no row to predict: people is as it was." in said
-    assert "no row to predict: no_risk is made without one." in said
+    assert "no rows to predict: people is unchanged." in said
+    assert "no rows to predict: no_risk was created without rows." in said
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite", "mariadb"])
@@ -336,7 +348,7 @@ def test_a_table_that_was_mended_trains_by_the_same_statement(tmp_path) -> None:
         f"duckdb:///{tmp_path}/t.db",
         f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m",
     )
-    session = Session(url, str(tmp_path / "models"))
+    session = SqlSession(url, str(tmp_path / "models"))
     request = "CREATE OR REPLACE TABLE t AS SELECT i AS a, {} AS b FROM range(40) rows(i)"
     with Connection(session) as connection:
         models = Models(session.models)
@@ -373,10 +385,13 @@ def test_dates_for_timestamps_are_noted_and_times_of_day_refused(tmp_path, capfd
         "SELECT day::DATE AS day, y FROM t TO EVALUATE m;",
         tmp_path,
     )
-    note = "'day' holds dates, and m was trained on timestamps. A date counts as its midnight."
+    note = (
+        "'day' holds dates, but m was trained on timestamps. A date is treated as midnight of "
+        "that day."
+    )
     assert capfd.readouterr().err.count(note) == 2
     error = error_of("SELECT TIME '10:00' AS day, 1 AS y TO PREDICT q.y USING m", tmp_path)
-    assert "'day' holds times of day here; m was trained on timestamps" in str(error)
+    assert "'day' holds times of day, but m was trained on timestamps" in str(error)
 
 
 def test_another_label_may_stand_beside_the_one_trained_on(models) -> None:
@@ -419,8 +434,8 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
         ),
         ("SELECT role, 1 AS a FROM employee TO TRAIN regressor.DNN INTO x", "column 19: .*every"),
         ("SELECT * FROM employee WHERE false TO TRAIN regressor.DNN INTO x", "no row"),
-        ("SELECT * FROM employee WHERE false TO EXPLAIN m", "no row to evaluate"),
-        ("SELECT * FROM employee WHERE false TO EVALUATE m", "no row to evaluate"),
+        ("SELECT * FROM employee WHERE false TO EXPLAIN m", "no rows to evaluate"),
+        ("SELECT * FROM employee WHERE false TO EVALUATE m", "no rows to evaluate"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(statement, problem, models) -> None:
@@ -437,7 +452,7 @@ def test_each_database_is_understood_when_it_misses_a_name(kind, request, tmp_pa
         if kind in {"duckdb", "sqlite"}
         else request.getfixturevalue(kind).url
     )
-    session = Session(url, str(tmp_path / "models"))
+    session = SqlSession(url, str(tmp_path / "models"))
     list(execute("CREATE TABLE staff_of_mistakes (role TEXT, salary INTEGER)", session))
 
     try:

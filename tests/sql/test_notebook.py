@@ -129,4 +129,4 @@ def test_the_magic_prints_its_help(capsys) -> None:
         SqlMagics(None).sql(line, cell)
         printed = capsys.readouterr().out
         assert "--database URL" in printed
-        assert "Variable for the rows" in printed
+        assert "Variable in which to store the rows" in printed

@@ -9,14 +9,14 @@ import json
 
 import pyarrow as pa
 
-from elasticdl.sql.database import Rows
+from elasticdl.sql.database import RowSource
 from elasticdl.sql.rendering import bars, write_rows
 
 
 def written(columns: dict, form: str = "table", width: int | None = None) -> str:
     table = pa.table(columns)
     stream = io.StringIO()
-    write_rows(Rows(table.schema, table.to_batches()), stream, form, width)
+    write_rows(RowSource(table.schema, table.to_batches()), stream, form, width)
     return stream.getvalue()
 
 
@@ -39,7 +39,7 @@ def test_a_table_is_cut_to_the_terminal_and_says_so() -> None:
 
     assert max(len(line) for line in text.splitlines()[:-1]) <= 50
     assert "x…" in text
-    assert text.splitlines()[-1] == "1 row; 3 columns more than fit into the terminal: b, c, d"
+    assert text.splitlines()[-1] == "1 row; 3 columns not shown (terminal too narrow): b, c, d"
     # Elsewhere all of it is there.
     assert "x" * 100 in written({"long": ["x" * 100]})
 

@@ -97,7 +97,7 @@ def from_shell(url: str, folder: Path, _: pytest.FixtureRequest) -> None:
     assert "testdata.predicted_salary: 6 rows filled." in done.stderr
     printed = done.stdout + done.stderr
     assert "Label: salary, the last selected column. LABEL selects another." in printed
-    assert "held out to validate" in printed
+    assert "held out for validation" in printed
 
 
 def from_server(url: str, folder: Path, request: pytest.FixtureRequest) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 pytest.importorskip("prompt_toolkit")
 
-from elasticdl.sql.completion import Names, words_for
-from elasticdl.sql.execute import Connection, Session
+from elasticdl.sql.completion import CompletionNames, words_for
+from elasticdl.sql.execute import Connection, SqlSession
 from elasticdl.sql.models import Models
 from elasticdl.sql.shell import is_complete
 
@@ -117,13 +117,13 @@ def test_a_session_on_a_terminal(terminal, tmp_path) -> None:
     terminal.type(f"SELECT name, role, salary FROM employee {train}")
     terminal.until("epoch 1")
     terminal.type("\x03")
-    terminal.until("the same statement resumes it.")
+    terminal.until("run the same statement to resume.")
     terminal.type(f"SELECT name, role, salary FROM employee {train}")
     terminal.until("Resuming version 1 of m")
     # The rate at the end of the line may be cut off.
     terminal.until("  loss ")
     terminal.type("\x03")
-    terminal.until("the same statement resumes it.")
+    terminal.until("run the same statement to resume.")
     terminal.until("elasticdl>")
     terminal.type("\\q\r")
 
@@ -177,7 +177,7 @@ def test_enter_runs_what_is_complete(text: str, expected: bool) -> None:
 
 
 def test_words_complete_to_what_may_stand_there(shop, tmp_path) -> None:
-    names = Names(Connection(Session(shop)), Models(str(tmp_path)), None)
+    names = CompletionNames(Connection(SqlSession(shop)), Models(str(tmp_path)), None)
 
     def words(before: str, after: str = "") -> list[str]:
         return words_for(before, before + after, names)

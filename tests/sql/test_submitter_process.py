@@ -33,9 +33,9 @@ def test_a_shell_that_is_killed_takes_its_submitter_along(sent, tmp_path) -> Non
     )
     program = (
         "import os, pathlib, signal, sys\n"
-        "from elasticdl.sql.execute import Session\n"
+        "from elasticdl.sql.execute import SqlSession\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-        f"Session().run_submitter(pathlib.Path({str(submitter)!r}), dict(os.environ))\n"
+        f"SqlSession().run_submitter(pathlib.Path({str(submitter)!r}), dict(os.environ))\n"
     )
     shell = subprocess.Popen(
         [sys.executable, "-c", program],

@@ -9,7 +9,7 @@ import pytest
 from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.sql.check import predict_request
 from elasticdl.sql.database import Database, open_database
-from elasticdl.sql.execute import Session, execute
+from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.sql.models import Models
 from elasticdl.sql.names import shown, typed
 from elasticdl.sql.parse import parse
@@ -23,7 +23,7 @@ KINDS = ["duckdb", "sqlite", "postgresql", "mariadb"]
 def run(program: str, models: Path) -> list[list[dict]]:
     return [
         [row for batch in result.rows.batches for row in batch.to_pylist()] if result.rows else []
-        for result in execute(program, Session("duckdb://", str(models)))
+        for result in execute(program, SqlSession("duckdb://", str(models)))
     ]
 
 
@@ -167,7 +167,7 @@ def test_rows_are_not_appended_to_the_table_that_a_view_shows(database, models) 
 @pytest.mark.parametrize(
     ("target", "problem"),
     [
-        ("employee.p", "its columns 'id', 'y' would be NULL in each row"),
+        ("employee.p", "its columns 'id', 'y' would be NULL in each appended row"),
         ("results.q", "has no column 'q'; it has a, b, p"),
         ("new.b", "two columns b: the SELECT has one already"),
     ],
@@ -239,7 +239,7 @@ def test_the_column_of_the_probability_is_named_in_the_result(models, capfd) -> 
 
     assert rows == [{"table": "t", "column": name, "rows": 40} for name in ("p", "prob")]
     assert "t.p and prob: 40 rows filled" in capfd.readouterr().err
-    with pytest.raises(StatementError, match="cannot both be the column p"):
+    with pytest.raises(StatementError, match="cannot both be written to the column p"):
         run(
             f"{table} SELECT a, b FROM t TO PREDICT t.p WITH predict.probability=p USING cls",
             models,
@@ -249,8 +249,8 @@ def test_the_column_of_the_probability_is_named_in_the_result(models, capfd) -> 
 def test_few_different_rows_are_held_out_together_or_not_at_all(tmp_path, capfd) -> None:
     train = f"TO TRAIN regressor.DNN WITH {SHORT}, validation.fraction={{}} INTO m"
     rows = "SELECT 3 + i % 2 AS a, 5 + i % 2 AS y FROM range(40) rows(i) "
-    with pytest.raises(DataError, match="All 40 rows are held out to validate"):
+    with pytest.raises(DataError, match="All 40 rows are held out for validation"):
         run(rows + train.format(0.999), tmp_path)
     run(rows + train.format(0.001), tmp_path)
 
-    assert "No row is held out to validate" in capfd.readouterr().err
+    assert "No row is held out for validation" in capfd.readouterr().err

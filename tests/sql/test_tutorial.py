@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from elasticdl.errors import ElasticDLError
-from elasticdl.sql.execute import Session, execute
+from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.sql.results import show
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
@@ -45,7 +45,7 @@ def run_here(path: Path, environment: dict[str, str]) -> int:
 
 def output_of(statements: str) -> str:
     """Return what `elasticdl sql` prints for statements; progress is left out."""
-    session = Session("duckdb:///shop.db", "models", run_submitter=run_here)
+    session = SqlSession("duckdb:///shop.db", "models", run_submitter=run_here)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         try:

@@ -10,7 +10,7 @@ from elasticdl.data.column_summary import Summarizer
 from elasticdl.data.schema import Schema
 from elasticdl.data.table import decode_table
 from elasticdl.errors import DataError
-from elasticdl.sql.execute import Session, execute
+from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.zoo.prebuilt.columns import Columns
 from elasticdl.zoo.prebuilt.label import Classes, label_entry
 
@@ -104,7 +104,7 @@ def test_a_table_of_them_is_trained_on_and_filled_exactly(tmp_path, capfd) -> No
             "SELECT id, u FROM t TO PREDICT t.again USING m;"
             "SELECT count(*) AS n FROM p JOIN t USING (id, u) WHERE p.kind = t.again "
             f"AND p.kind IN ({WIDE}, {WIDE + 1})",
-            Session("duckdb://", str(tmp_path)),
+            SqlSession("duckdb://", str(tmp_path)),
         )
     ]
 
@@ -116,7 +116,7 @@ def test_a_table_of_them_is_trained_on_and_filled_exactly(tmp_path, capfd) -> No
     ("label", "model", "problem"),
     [
         ("18446744073709551615::HUGEINT * 4 + i % 2", "classifier", "more than 64 bits"),
-        (f"{WIDE} * 512 + i", "regressor", "sees no difference"),
+        (f"{WIDE} * 512 + i", "regressor", "cannot tell them apart"),
     ],
 )
 def test_what_has_too_many_digits_is_refused(label, model, problem, tmp_path) -> None:
@@ -124,7 +124,7 @@ def test_what_has_too_many_digits_is_refused(label, model, problem, tmp_path) ->
         f"SELECT i, {label} AS y FROM range(30) r(i) TO TRAIN {model}.DNN WITH {SHORT} INTO m;"
     )
     with pytest.raises(DataError, match=problem):
-        list(execute(statement, Session("duckdb://", str(tmp_path))))
+        list(execute(statement, SqlSession("duckdb://", str(tmp_path))))
 
 
 def test_classes_on_both_sides_of_2_63_are_trained_on_and_filled(tmp_path) -> None:
@@ -142,7 +142,7 @@ def test_classes_on_both_sides_of_2_63_are_trained_on_and_filled(tmp_path) -> No
             "WHERE column_name IN ('kind', 'again') ORDER BY table_name, column_name;"
             "SELECT p.kind, again FROM t JOIN p USING (id) WHERE p.kind <> t.again "
             "OR p.kind NOT IN (5, 9223372036854775809)",
-            Session("duckdb://", str(tmp_path)),
+            SqlSession("duckdb://", str(tmp_path)),
         )
     ]
 

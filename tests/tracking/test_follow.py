@@ -6,12 +6,13 @@ import time
 import pytest
 
 from elasticdl.errors import TrackingError
-from elasticdl.events import EpochFinished, EventLog, JobFailed, JobFinished, read_events
+from elasticdl.event_file import EventLog, read_events
+from elasticdl.events import EpochFinished, JobFailed, JobFinished
 from elasticdl.testing.memory_tracker import MemoryTracker
 from elasticdl.tracking.follow import FollowedLog
-from elasticdl.tracking.tracker import Attempt, Kind
+from elasticdl.tracking.tracker import Kind, TrackedAttempt
 
-ATTEMPT = Attempt(number=1, job_id="train-1", run_name="run")
+ATTEMPT = TrackedAttempt(number=1, job_id="train-1", run_name="run")
 
 
 def epoch(number):
@@ -92,7 +93,7 @@ def test_a_tracker_that_does_not_answer_is_noted_once_and_told_later(log, notes)
 
     assert tracker.epochs() == [0, 1, 2, 3]
     assert len(notes) == 1
-    assert notes[0].startswith("It does not answer. The training goes on.")
+    assert notes[0].startswith("It does not answer. Training continues.")
 
 
 def test_a_tracker_that_does_not_answer_is_left_alone_but_tried_at_the_end(log, notes):
@@ -119,7 +120,7 @@ def test_what_is_never_taken_does_not_keep_the_rest(log, notes):
 
     assert tracker.epochs() == [6, 8]
     assert len(notes) == 1
-    assert notes[0].startswith("unreliable misses something: It does not like 7.")
+    assert notes[0].startswith("unreliable is incomplete: It does not like 7.")
 
 
 class Stuck(MemoryTracker):

@@ -16,7 +16,7 @@ from elasticdl.errors import TrackingError
 from elasticdl.job import Tracking
 from elasticdl.tracking.kept import read_kept
 from elasticdl.tracking.mlflow import MlflowTracker
-from elasticdl.tracking.tracker import Attempt, Kind, Point, Status
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAttempt
 
 EXPERIMENTS = (f"experiment {number}" for number in itertools.count())
 
@@ -48,7 +48,7 @@ def start(tracking, output, notes):
 
     def start(tracking=tracking, **values):
         tracker = MlflowTracker(tracking, output, notes.append)
-        tracker.start(Attempt(next(numbers), "train-1", "a run", **values))
+        tracker.start(TrackedAttempt(next(numbers), "train-1", "a run", **values))
         return tracker
 
     return start
@@ -64,7 +64,7 @@ def run(runs_in, database, tracking):
 
 
 def epoch(number, **values):
-    return Point(Kind.EPOCH, 10 * number + 10, number, 1000.0 + number, training=values)
+    return MetricPoint(Kind.EPOCH, 10 * number + 10, number, 1000.0 + number, training=values)
 
 
 def test_a_point_is_told_at_its_step_and_time(start, run, tracking):
@@ -81,17 +81,17 @@ def test_a_point_is_told_at_its_step_and_time(start, run, tracking):
 
 def test_validation_metrics_come_from_evaluations_only(start, run):
     tracker = start()
-    tracker.point(Point(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 0.7}))
-    tracker.point(Point(Kind.EPOCH, 10, 0, 6.0, {"loss": 0.5}, {"loss": 0.7}))
+    tracker.point(MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 0.7}))
+    tracker.point(MetricPoint(Kind.EPOCH, 10, 0, 6.0, {"loss": 0.5}, {"loss": 0.7}))
 
     assert run().history["val_loss"] == [(5, 0.7)]
 
 
 def test_an_epoch_that_is_repeated_in_other_steps_is_told_once(start, run):
     tracker = start()
-    tracker.point(Point(Kind.EPOCH, 10, 0, 6.0, {"loss": 0.5}))
+    tracker.point(MetricPoint(Kind.EPOCH, 10, 0, 6.0, {"loss": 0.5}))
     tracker = start()
-    tracker.point(Point(Kind.EPOCH, 12, 0, 8.0, {"loss": 0.4}))
+    tracker.point(MetricPoint(Kind.EPOCH, 12, 0, 8.0, {"loss": 0.4}))
 
     assert run().history["loss"] == [(10, 0.5)]
 
@@ -152,7 +152,7 @@ def test_files_lie_beside_the_database(start, run, tmp_path, database):
 
 
 def test_why_it_failed_is_a_tag_until_the_next_attempt(start, run):
-    start().end(Status.FAILED, "DataError: gone")
+    start().end(RunStatus.FAILED, "DataError: gone")
     assert run().data.tags["error"] == "DataError: gone"
     assert run().info.status == "FAILED"
 
@@ -165,7 +165,7 @@ def test_how_it_ended_is_kept_in_the_output(start, output):
     tracker = start()
     assert read_kept(output).status == ""
 
-    tracker.end(Status.FINISHED)
+    tracker.end(RunStatus.FINISHED)
     assert read_kept(output).status == "FINISHED"
 
 
@@ -188,7 +188,7 @@ def test_a_run_that_is_deleted_meanwhile_takes_nothing_more(start, run, tracking
     tracker = start()
     MlflowClient(f"sqlite:///{tracking.uri}").delete_run(run().info.run_id)
 
-    with pytest.raises(ValueError, match="does not take it"):
+    with pytest.raises(ValueError, match="rejected the data"):
         tracker.point(epoch(0, loss=1.0))
 
 
@@ -265,7 +265,7 @@ def test_a_database_whose_maker_was_killed_is_made_by_the_next(tmp_path, output,
     assert not database.exists()
 
     tracker = MlflowTracker(Tracking(str(database)), output, notes.append)
-    tracker.start(Attempt(1, "train-1", "a run"))
+    tracker.start(TrackedAttempt(1, "train-1", "a run"))
 
     assert database.exists()
 

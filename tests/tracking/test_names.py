@@ -3,24 +3,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.tracking.names import Names, allowed
+from elasticdl.tracking.names import MetricNames, allowed
 
 HARD = st.text(alphabet="ab@%_./ -é2", max_size=6) | st.sampled_from(["", ".", "..", "a" * 300])
 
 
 def test_a_name_that_is_taken_stays_as_it_is():
-    assert Names().of(["val/dice-0.5 (x)"[:12]]) == {"val/dice-0.5": "val/dice-0.5"}
+    assert MetricNames().of(["val/dice-0.5 (x)"[:12]]) == {"val/dice-0.5": "val/dice-0.5"}
 
 
 @given(st.lists(st.lists(HARD, max_size=6), max_size=4))
 def test_no_two_names_become_one_and_a_later_attempt_gives_the_same(attempts):
-    names = Names(kept=["epoch"])
+    names = MetricNames(kept=["epoch"])
     given_names = {}
     for originals in attempts:
         now = names.of(originals)
         assert all(given_names.get(original, name) == name for original, name in now.items())
         given_names |= now
-        names = Names(names.renamed, kept=["epoch"])
+        names = MetricNames(names.renamed, kept=["epoch"])
         # What the run has of names that stayed is found again as they come.
         names.of(name for name in given_names if given_names[name] == name)
 

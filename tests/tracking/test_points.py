@@ -15,19 +15,19 @@ from elasticdl.events import (
     StepCommitted,
 )
 from elasticdl.tracking.points import Points, flat, status_of
-from elasticdl.tracking.tracker import Kind, Point, Status
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus
 
 
 def test_an_epochs_validation_metrics_are_told_apart_from_the_trainings():
     event = EpochFinished(epoch=2, step=30, metrics={"loss": 0.5, "val_loss": 0.7}, time=9.0)
 
-    assert Points().take(event) == Point(Kind.EPOCH, 30, 2, 9.0, {"loss": 0.5}, {"loss": 0.7})
+    assert Points().take(event) == MetricPoint(Kind.EPOCH, 30, 2, 9.0, {"loss": 0.5}, {"loss": 0.7})
 
 
 def test_an_evaluation_is_a_point_at_its_step():
     event = Evaluated(epoch=2, step=25, metrics={"loss": 0.7}, time=9.0)
 
-    assert Points().take(event) == Point(Kind.EVALUATION, 25, 2, 9.0, {}, {"loss": 0.7})
+    assert Points().take(event) == MetricPoint(Kind.EVALUATION, 25, 2, 9.0, {}, {"loss": 0.7})
 
 
 def committed(step, time, loss=1.0, num_records=10, records_per_s=5.0):
@@ -48,7 +48,7 @@ def test_the_steps_of_ten_seconds_are_one_point_and_each_record_counts():
     assert points.take(committed(1, 104.0, loss=1.0, num_records=30, records_per_s=10.0)) is None
     point = points.take(committed(2, 110.0, loss=5.0, num_records=10, records_per_s=2.0))
 
-    assert point == Point(Kind.STEPS, 2, 0, 110.0, {"loss": 2.0, "records_per_s": 5.0})
+    assert point == MetricPoint(Kind.STEPS, 2, 0, 110.0, {"loss": 2.0, "records_per_s": 5.0})
     assert points.take(committed(3, 119.0)) is None
 
 
@@ -86,9 +86,9 @@ def test_nan_is_a_value():
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (JobFinished(step=1), (Status.FINISHED, "")),
-        (JobFailed(kind="Interrupted", message=""), (Status.KILLED, "")),
-        (JobFailed(kind="DataError", message="gone"), (Status.FAILED, "DataError: gone")),
+        (JobFinished(step=1), (RunStatus.FINISHED, "")),
+        (JobFailed(kind="Interrupted", message=""), (RunStatus.KILLED, "")),
+        (JobFailed(kind="DataError", message="gone"), (RunStatus.FAILED, "DataError: gone")),
         (JobStarted(job_id="a"), None),
     ],
 )

@@ -8,22 +8,22 @@ import pytest
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.tracking import tensorboard
 from elasticdl.tracking.tensorboard import TensorBoardTracker
-from elasticdl.tracking.tracker import Attempt, Kind, Point, Status
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAttempt
 
-ATTEMPT = Attempt(1, "train-1", "run")
+ATTEMPT = TrackedAttempt(1, "train-1", "run")
 
 
 def epoch(number, loss=0.5):
-    return Point(Kind.EPOCH, 10, number, 6.0, {"loss": loss}, {"loss": 2 * loss})
+    return MetricPoint(Kind.EPOCH, 10, number, 6.0, {"loss": loss}, {"loss": 2 * loss})
 
 
 def test_training_and_validation_are_one_picture_under_keras_names(tmp_path, curves_in):
     tracker = TensorBoardTracker(OutputFolder(tmp_path))
     tracker.start(ATTEMPT)
-    tracker.point(Point(Kind.STEPS, 4, 0, 4.0, {"loss": 4.0, "records_per_s": 8.0}))
-    tracker.point(Point(Kind.EVALUATION, 5, 0, 5.0, {}, {"loss": 1.0}))
+    tracker.point(MetricPoint(Kind.STEPS, 4, 0, 4.0, {"loss": 4.0, "records_per_s": 8.0}))
+    tracker.point(MetricPoint(Kind.EVALUATION, 5, 0, 5.0, {}, {"loss": 1.0}))
     tracker.point(epoch(0))
-    tracker.end(Status.FINISHED)
+    tracker.end(RunStatus.FINISHED)
 
     assert curves_in(tmp_path) == {
         "train/batch_loss": [(4, 4.0)],
@@ -86,7 +86,7 @@ def test_an_output_elsewhere_gets_them_at_the_end():
     tracker = TensorBoardTracker(folder)
     tracker.start(ATTEMPT)
     tracker.point(epoch(0))
-    tracker.end(Status.FINISHED)
+    tracker.end(RunStatus.FINISHED)
 
     (name,) = folder.list("logs/validation")
     assert len(folder.read_bytes(f"logs/validation/{name}")) > 40
@@ -101,7 +101,7 @@ def test_no_framework_is_imported(run_python, tmp_path, module):
         "from elasticdl.tracking.tensorboard import TensorBoardTracker\n"
         "from elasticdl.tracking.tracker import *\n"
         f"tracker = TensorBoardTracker(OutputFolder({str(tmp_path)!r}))\n"
-        "tracker.point(Point(Kind.EPOCH, 1, 0, 1.0, {'loss': 1.0}))\n"
+        "tracker.point(MetricPoint(Kind.EPOCH, 1, 0, 1.0, {'loss': 1.0}))\n"
         f"import sys; print({module!r} in sys.modules)"
     )
 

@@ -13,16 +13,16 @@ from elasticdl.training.create import create_trainer
 def test_a_torch_definition_gets_the_torch_trainer():
     from elasticdl.training.torch import TorchTrainer
 
-    trainer = create_trainer(definition_of(), batch_of(8), minibatch_size=8, seed=1, slot=2)
+    trainer = create_trainer(definition_of(), batch_of(8), minibatch_size=8, seed=1, rank=2)
 
     assert isinstance(trainer, TorchTrainer)
-    assert trainer.slot == 2
+    assert trainer.rank == 2
 
 
 def test_a_framework_without_a_trainer_is_refused():
     definition = dataclasses.replace(definition_of(), framework="abacus")
 
-    with pytest.raises(DefinitionError, match="no trainer for 'abacus'; have: keras, torch"):
+    with pytest.raises(DefinitionError, match="no trainer for 'abacus'; expected keras or torch"):
         create_trainer(definition, batch_of(8), minibatch_size=8, seed=1)
 
 
@@ -58,19 +58,23 @@ def test_keras_on_another_framework_is_refused_by_name(run_python):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("", "10000"),
-        ("os.environ['GOMP_SPINCOUNT'] = '5'", "5"),
-        ("os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'", "None"),
+        ("", "None 10000"),
+        ("os.environ['GOMP_SPINCOUNT'] = '5'", "5 5"),
+        ("os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'", "None None"),
     ],
 )
-def test_how_long_threads_spin_is_said_unless_the_user_has(run_python, given, expected):
+def test_threads_that_share_processors_spin_briefly_unless_the_user_has_set_it(
+    run_python, given, expected
+):
     printed = run_python(
         "import os, sys\n"
         "for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
         f"{given}\n"
-        "from elasticdl.training.create import quiet_frameworks\n"
+        "from elasticdl.training.create import limit_threads, quiet_frameworks\n"
         "quiet_frameworks()\n"
-        "print(os.environ.get('GOMP_SPINCOUNT'))"
+        "alone = os.environ.get('GOMP_SPINCOUNT')\n"
+        "limit_threads(1)\n"
+        "print(alone, os.environ.get('GOMP_SPINCOUNT'))"
     )
 
     assert printed.stdout.strip() == expected

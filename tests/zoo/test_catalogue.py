@@ -61,4 +61,6 @@ def test_every_prebuilt_model_says_what_it_is_and_what_its_data_are() -> None:
     entries = catalogue.entries()
 
     assert {"classifier.DNN", "cifar10", "mnist", "regressor.DNN"} <= {e.name for e in entries}
-    assert [e.name for e in entries if not e.summary.endswith(".") or e.data == "not said"] == []
+    assert [
+        e.name for e in entries if not e.summary.endswith(".") or e.data == "not described"
+    ] == []

@@ -74,7 +74,7 @@ def test_a_subfolder_that_is_not_there_is_told_with_those_there_are(repository, 
 
 @pytest.mark.parametrize("subfolder", ["../x", "a/../../x", "/etc", ".git"])
 def test_a_subfolder_stays_inside(repository, cache, subfolder) -> None:
-    with pytest.raises(UsageError, match="inside of the repository"):
+    with pytest.raises(UsageError, match="inside the repository"):
         checkout(f"file://{repository}#{subfolder}", cache)
 
 
@@ -143,7 +143,7 @@ def test_a_ref_that_is_not_there_is_told_with_those_there_are(repository, cache)
 
 
 def test_what_git_says_is_passed_on(tmp_path, cache) -> None:
-    with pytest.raises(UsageError, match="git said: fatal: .*nowhere.* does not "):
+    with pytest.raises(UsageError, match="git reported: fatal: .*nowhere.* does not "):
         checkout(f"file://{tmp_path}/nowhere", cache)
 
 

@@ -116,7 +116,7 @@ def test_a_library_below_the_zoo_is_not_imported_again(tmp_path) -> None:
 def test_a_file_named_as_a_library_is_refused_with_the_reason(tmp_path) -> None:
     zoo = write(tmp_path, json="net = 1")
 
-    with pytest.raises(UsageError, match="by the name 'json' Python finds .*json/__init__.py"):
+    with pytest.raises(UsageError, match="for the name 'json', Python finds .*json/__init__.py"):
         reference(zoo, "json.net")
 
 

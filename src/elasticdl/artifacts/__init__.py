@@ -1,1 +1,1 @@
-"""What a run leaves behind: its output folder, checkpoints and the TrainedModel."""
+"""Results of a run: its output folder, checkpoints and the trained model."""

@@ -1,4 +1,4 @@
-"""Checkpoints: a run's whole state, published whole, found again whole.
+"""Checkpoints of an output: the whole state of a run, published and restored atomically.
 
     checkpoints/
       step-0000000200/  one checkpoint (`checkpoint_files.py`)
@@ -7,8 +7,8 @@
 
 A checkpoint counts when its folder has a manifest, and is loaded when its files have the sizes
 and hashes listed there. The two newest and the best are never pruned, so that one damaged file
-does not cost the run. What the tensors mean is the trainer's business, what the metadata means
-is the engine's; neither is looked at here.
+does not cost the run. The trainer defines the meaning of the tensors, the engine that of the
+metadata; neither is interpreted here.
 
 Callers: the engines save and resume; `api.py` loads the best.
 """
@@ -50,13 +50,13 @@ _STEP_FOLDER = re.compile(r"^step-(\d{10,})$")
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """What saving came to.
+    """Result of saving a checkpoint.
 
     Attributes:
         step: The checkpoint's step.
         num_bytes: Size of its files.
         write_s: How long writing and publishing took, in seconds.
-        blocked_s: How long the caller of `save` or `save_in_background` was kept, in seconds.
+        blocked_s: How long the caller of `save` or `save_in_background` was blocked, in seconds.
     """
 
     step: int
@@ -67,11 +67,11 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, eq=False)
 class Restored:
-    """A checkpoint that was found whole.
+    """A restored checkpoint, with the damaged ones that were skipped.
 
     Attributes:
-        checkpoint: The newest whole one.
-        damaged: One sentence for each newer one that was passed over, newest first.
+        checkpoint: The newest intact one.
+        damaged: One sentence for each newer one that was skipped, newest first.
     """
 
     checkpoint: Checkpoint
@@ -82,11 +82,11 @@ class CheckpointStore:
     """The checkpoints of one output folder, for the process that holds its claim.
 
     Attributes:
-        last_blocked_s: How long the last save kept its caller, in seconds; 0 before the first.
+        last_blocked_s: How long the last save blocked its caller, in seconds; 0 before the first.
 
     Args:
         folder: The job's output.
-        keep_max: How many of the newest stay, beside the best; at least 2.
+        keep_max: How many of the newest are kept, in addition to the best; at least 2.
 
     Raises:
         UsageError: `keep_max` is less than 2.
@@ -103,8 +103,8 @@ class CheckpointStore:
     def __init__(self, folder: OutputFolder, keep_max: int = 3) -> None:
         if keep_max < MIN_KEPT:
             raise UsageError(
-                f"--keep_checkpoint_max={keep_max}: at least {MIN_KEPT} checkpoints are kept, so "
-                "that a damaged one does not cost the run. Give 2 or more."
+                f"--keep_checkpoint_max={keep_max}: at least {MIN_KEPT} checkpoints must be kept, "
+                "so that the run survives a damaged one. Use 2 or more."
             )
         self._folder = folder
         self._keep_max = keep_max
@@ -123,7 +123,7 @@ class CheckpointStore:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Finish what is being written; an error that is already on its way goes first."""
+        """Finish the pending write; an exception that is already propagating takes precedence."""
         try:
             self.wait()
         except OutputError:
@@ -135,9 +135,9 @@ class CheckpointStore:
     # --- Saving -------------------------------------------------------------------------------
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> SavedCheckpoint:
-        """Publish a checkpoint and prune old ones; returns when it is on the disk.
+        """Publish a checkpoint and prune old ones; returns when it is on disk.
 
-        Checkpoints of later steps are removed: they belong to a history that was given up when
+        Checkpoints of later steps are removed: they belong to a history that was abandoned when
         the run resumed from an earlier step.
 
         Args:
@@ -145,8 +145,8 @@ class CheckpointStore:
             best: Whether it becomes the best one.
 
         Raises:
-            OutputError: It cannot be written, or something of it cannot be stored. The
-                checkpoints that were there before still are.
+            OutputError: It cannot be written, or something in it cannot be stored. The
+                earlier checkpoints are kept.
         """
         self.wait()
         saved = self._write(checkpoint, encode_metadata(checkpoint), best=best)
@@ -156,43 +156,43 @@ class CheckpointStore:
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
         """Publish a checkpoint from another thread, one at a time.
 
-        Waits for the one before, if that is still being written. What came of it is told by
-        `take_saved`.
+        Waits for the previous checkpoint if it is still being written. `take_saved` returns the
+        result.
 
         Args:
             checkpoint: What to save; its arrays must not be changed afterwards.
             best: Whether it becomes the best one.
 
         Raises:
-            OutputError: The checkpoint *before* could not be written; this one is not begun.
+            OutputError: The *previous* checkpoint could not be written; this one is not started.
         """
         self.wait()
         begin = time.perf_counter()
-        # At once: the caller goes on and changes what it counts with.
+        # Encoded at once: the caller continues and changes its counters.
         metadata = encode_metadata(checkpoint)
         self._in_flight = self._writer.submit(self._write, checkpoint, metadata, best=best)
         self._in_flight_blocked_s = time.perf_counter() - begin
         self.last_blocked_s += self._in_flight_blocked_s
 
     def wait(self) -> None:
-        """Return when nothing is being written any more.
+        """Wait until no checkpoint is being written.
 
         Raises:
-            OutputError: What was being written could not be.
+            OutputError: The pending checkpoint could not be written.
         """
         if self._in_flight is None:
             return
         begin = time.perf_counter()
         flight, self._in_flight = self._in_flight, None
         saved = flight.result()
-        # Counted to the checkpoint that was waited for, so that the sum over all of them is
+        # Attributed to the checkpoint that was waited for, so that the sum over all of them is
         # the time the training stood still.
         blocked_s = self._in_flight_blocked_s + time.perf_counter() - begin
         self._saved.append(replace(saved, blocked_s=blocked_s))
         self.last_blocked_s = blocked_s
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return what `save_in_background` has published since the last call; never waits.
+        """Return what `save_in_background` has published since the last call, without waiting.
 
         Raises:
             OutputError: A checkpoint could not be written.
@@ -205,7 +205,7 @@ class CheckpointStore:
     def mark_best(self, step: int) -> None:
         """Keep the checkpoint of a step until another one is marked.
 
-        Waits for what is being written; `save_in_background(..., best=True)` does not.
+        Waits for the pending write; `save_in_background(..., best=True)` does not.
 
         Raises:
             OutputError: There is no checkpoint of this step, or it cannot be marked.
@@ -219,7 +219,7 @@ class CheckpointStore:
         self._mark_best(step)
 
     def unmark_best(self) -> None:
-        """Let no checkpoint be the best: the one that is marked turned out to be damaged.
+        """Remove the mark of the best checkpoint, because that checkpoint turned out to be damaged.
 
         Raises:
             OutputError: The mark cannot be deleted.
@@ -241,10 +241,10 @@ class CheckpointStore:
         return SavedCheckpoint(checkpoint.step, num_bytes, time.perf_counter() - begin, 0.0)
 
     def keep_newest(self) -> None:
-        """Delete all checkpoints but the newest and the best.
+        """Delete all checkpoints except the newest and the best.
 
         Raises:
-            OutputError: One cannot be deleted.
+            OutputError: A checkpoint cannot be deleted.
         """
         steps = self.steps()
         kept = {self.best_step(), *steps[-1:]}
@@ -264,7 +264,7 @@ class CheckpointStore:
     # --- Finding ------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
-        """Return the steps that have a published checkpoint, oldest first."""
+        """Return the steps that have a published checkpoint, in ascending order."""
         found = [(_step_of(name), name) for name in self._folder.list(FOLDER)]
         return sorted(
             step
@@ -273,7 +273,7 @@ class CheckpointStore:
         )
 
     def best_step(self) -> int | None:
-        """Return the step that is marked as the best; None if there is none."""
+        """Return the step that is marked as the best; None if no step is."""
         if not self._folder.exists(BEST):
             return None
         try:
@@ -285,7 +285,7 @@ class CheckpointStore:
             ) from error
 
     def latest(self) -> Restored | None:
-        """Return the newest checkpoint whose files are whole; None if there never was one.
+        """Return the newest intact checkpoint; None if there never was one.
 
         Raises:
             CorruptCheckpointError: There are checkpoints and all of them are damaged.
@@ -301,7 +301,7 @@ class CheckpointStore:
             raise CorruptCheckpointError(
                 f"{self._folder.where(FOLDER)}: every checkpoint is damaged:\n"
                 + "\n".join(f"  {line}" for line in damaged)
-                + f"\nDelete {self._folder.where(FOLDER)} to start over, or put a copy back."
+                + f"\nDelete {self._folder.where(FOLDER)} to start over, or restore a copy."
             )
         return None
 
@@ -318,7 +318,8 @@ class CheckpointStore:
         """Return the checkpoint of a step.
 
         Raises:
-            CorruptCheckpointError: Its files are not those its manifest lists, or there is none.
+            CorruptCheckpointError: Its files differ from those its manifest lists, or it does not
+                exist.
         """
         return read_checkpoint(self._folder, _name(step), step)
 

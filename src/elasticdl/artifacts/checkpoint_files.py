@@ -1,13 +1,13 @@
-"""One checkpoint as files: tensors, metadata, and a manifest that knows their hashes.
+"""Files of one checkpoint: tensors, metadata, and a manifest with their hashes.
 
     step-0000000200/
       tensors-HASH.safetensors   path -> tensor
       metadata-HASH.json         everything else
       manifest.json              the two names, sizes and SHA-256; the step; the format's version
 
-The hash in a name lets a manifest change from one set of files to another in one step, also on
-an object store, which cannot rename a folder. Which checkpoints there are, and which stay, is
-the business of `checkpoint.py`.
+With the hash in the names, a manifest can change from one set of files to another in one step, even
+on an object store, which cannot rename a folder. `checkpoint.py` knows which checkpoints exist, and
+which of them are kept.
 
 Callers: `checkpoint.py`.
 """
@@ -45,9 +45,9 @@ class Checkpoint:
     Attributes:
         step: Number of updates made.
         state: Path -> tensor: weights, statistics, optimizer slots.
-        metadata: Everything else that is needed to go on, as JSON values (the ledger, metric
-            states, what callbacks remember, seeds). Numpy values in it come back as numbers
-            and lists, other keys than strings as strings.
+        metadata: Everything else that is needed to resume, as JSON values (the ledger, metric
+            states, callback states, seeds). Numpy values in it come back as numbers and lists,
+            keys other than strings as strings.
     """
 
     step: int
@@ -57,7 +57,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class _ListedFile:
-    """A file as a manifest lists it."""
+    """An entry of a manifest."""
 
     name: str
     num_bytes: int
@@ -68,14 +68,15 @@ def encode_metadata(checkpoint: Checkpoint) -> bytes:
     """Return a checkpoint's metadata as JSON.
 
     Raises:
-        OutputError: JSON has no word for something in it.
+        OutputError: Something in it cannot be represented in JSON.
     """
     try:
         return json.dumps(checkpoint.metadata, default=_plain).encode()
     except (TypeError, ValueError) as error:
         raise OutputError(
-            f"The checkpoint of step {checkpoint.step} holds something that JSON has no word for: "
-            f"{error}. What a callback remembers must be numbers, texts, lists and dicts of them."
+            f"The checkpoint of step {checkpoint.step} contains a value that JSON cannot "
+            f"represent: {error}. The state of a callback must consist of numbers, strings, lists "
+            "and dicts."
         ) from error
 
 
@@ -108,15 +109,16 @@ def write_files(
 
 
 def read_checkpoint(folder: OutputFolder, name: str, step: int) -> Checkpoint:
-    """Return the checkpoint in a folder, every byte of it checked.
+    """Return the checkpoint in a folder, after verifying every byte of it.
 
     Args:
         folder: The output.
         name: Name of the checkpoint's folder in it.
-        step: Which step it should be of.
+        step: The step that the checkpoint should have.
 
     Raises:
-        CorruptCheckpointError: Its files are not those its manifest lists, or there is none.
+        CorruptCheckpointError: Its files differ from those its manifest lists, or it does not
+            exist.
         OutputError: Another version of elasticdl wrote it, or a store does not answer.
     """
     where = folder.where(f"{name}/{MANIFEST}")
@@ -129,12 +131,12 @@ def read_checkpoint(folder: OutputFolder, name: str, step: int) -> Checkpoint:
             metadata = _ListedFile(**manifest["files"][_METADATA])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpointError(
-            f"{where}: is not the manifest of the checkpoint of step {step}."
+            f"{where}: not the manifest of the checkpoint of step {step}."
         ) from error
     if version != FORMAT_VERSION:
         raise OutputError(
-            f"{where}: has format version {version}; this elasticdl reads {FORMAT_VERSION}. "
-            "Resume with the elasticdl that wrote it, or name another --output."
+            f"{where}: format version {version}; this version of elasticdl reads {FORMAT_VERSION}. "
+            "Resume with the version that wrote it, or use another --output."
         )
     data = _read_verified(folder, name, tensors)
     try:
@@ -165,7 +167,7 @@ def _read(folder: OutputFolder, path: str) -> bytes:
     try:
         return folder.read_bytes(path)
     except OutputError as error:
-        # A store that does not answer is no damaged checkpoint: passing the newest over would
+        # A store that does not answer is not a damaged checkpoint: skipping the newest would
         # throw its steps away.
         if folder.is_local or not folder.exists(path):
             raise CorruptCheckpointError(str(error)) from error

@@ -1,13 +1,13 @@
-"""Who may write into an output folder: one process at a time, and only runs of one job.
+"""Claim on an output folder: one process at a time may write, and only runs of one job.
 
     claim --> is it ours to touch? --> lock --> tidy up --> same job? --> generation + 1
                      |                  |                      |
               OutputTakenError   OutputBusyError        OutputTakenError
 
-Nothing is created in a folder that holds something else. How the lock holds, and where it does
-so less well, is said in `lock.py`; until it is released it is checked before each write into the
-folder. Every claim counts the folder's generation up, so that
-events and later engines can tell one start of a job from another.
+Nothing is created in a folder that contains something else. `lock.py` describes how reliable the
+lock is, and where it is less so; until it is released it is checked before each write into the
+folder. Every claim increments the folder's generation, so that events and later engines can tell
+one start of a job from another.
 
 Callers: `OutputFolder.claim`.
 """
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 JOB_FILE = "job.json"
 LOCK_FILE = ".lock"
 GENERATION_FILE = ".generation"
-# What trackers leave beside the log of events: a job that never began does not take it back.
+# Trackers write these beside the log of events: a job that never began does not remove them.
 TRACKING_FILE = "tracking.json"
 LOGS_FOLDER = "logs"
-# And an aggregator: the parties it knows, by Flower.
+IN_MEMORY_FOLDER = "in_memory_data"
+# Flower's aggregator writes this: the parties it knows.
 FLOWER_FOLDER = "flower"
 
 
@@ -46,7 +47,7 @@ class Claim:
     """The right to write into an output, until `release` or the end of the `with` block.
 
     Attributes:
-        resumed: Whether an earlier run of the same job left something there.
+        resumed: Whether the folder has the state of an earlier run of the same job.
         generation: How often the job was started in this folder, 1 the first time.
     """
 
@@ -57,15 +58,14 @@ class Claim:
     _released: bool = field(default=False, init=False, repr=False)
 
     def abandon(self) -> None:
-        """Let any job have the output: this one left nothing that is worth going on from.
+        """Let any job use the output: this run left nothing worth resuming.
 
-        What happened stays in the log of events; a corrected command need not name another
-        output.
+        The log of events is kept; a corrected command can use the same output.
         """
         self._folder.delete(JOB_FILE)
 
     def release(self) -> None:
-        """Let others claim the output; doing it twice does no harm."""
+        """Let others claim the output; calling it twice is harmless."""
         if not self._released:
             self._released = True
             self._folder.fence(None)
@@ -84,17 +84,17 @@ class Claim:
 
 
 def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
-    """Hold an output for one run of a job.
+    """Claim an output for one run of a job.
 
     Args:
-        folder: The output; it is made if it is not there.
-        job: What is to run. `job.json` in the folder is written, or compared by
+        folder: The output; it is created if it does not exist.
+        job: The job to run. `job.json` in the folder is written, or compared by
             `Job.identity()` and then renewed (a job may be resumed with more epochs).
-        note: Tells a person why it takes as long as a lease lasts.
+        note: Shows a person why it takes as long as a lease lasts.
 
     Raises:
-        OutputBusyError: Another process works on it; names its process id and host.
-        OutputTakenError: It holds another job, or files that are not a job's.
+        OutputBusyError: Another process works on it; the message names its process id and host.
+        OutputTakenError: It contains another job, or files that do not belong to a job.
         OutputError: It cannot be written, or its `job.json` cannot be read.
     """
     _refuse_foreign(folder)
@@ -117,14 +117,14 @@ def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
 
 
 def _refuse_foreign(folder: OutputFolder) -> None:
-    left = {EVENTS_FILE, TRACKING_FILE, LOGS_FOLDER, FLOWER_FOLDER}
+    left = {EVENTS_FILE, TRACKING_FILE, LOGS_FOLDER, FLOWER_FOLDER, IN_MEMORY_FOLDER}
     ours = {LOCK_FILE, GENERATION_FILE, *left}
     names = [name for name in folder.list() if name not in ours]
     if names and JOB_FILE not in names:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")  # noqa: PLR2004 - enough to recognise a folder by
         raise OutputTakenError(
-            f"{folder.uri} is not empty and holds no {JOB_FILE} (it holds {shown}), so it is not "
-            "the output of a job. Name an empty or new folder with --output."
+            f"{folder.uri} is not empty and contains no {JOB_FILE} (it contains {shown}), so it is "
+            "not the output of a job. Use an empty or new folder as --output."
         )
 
 
@@ -135,17 +135,17 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OutputError(
             f"{where}: cannot be read as a job ({type(error).__name__}: {error}). It is damaged, "
-            "or another version of elasticdl wrote it. Name another --output, or delete "
+            "or another version of elasticdl wrote it. Use another --output, or delete "
             f"{folder.uri} to start over."
         ) from error
-    # Through JSON, as what is there came: a tuple and a list are the same request.
+    # Through JSON, like the stored job: a tuple and a list are the same request.
     asked = json.loads(json.dumps(job.identity()))
     differing = _differences(json.loads(json.dumps(there)), asked)
     if differing:
         lines = "\n".join(f"  {line}" for line in differing)
         raise OutputTakenError(
-            f"{folder.uri} belongs to another job. What differs:\n{lines}\n"
-            f"Name another --output, or delete {folder.uri} to start over."
+            f"{folder.uri} belongs to another job. Differences:\n{lines}\nUse another --output, "
+            f"or delete {folder.uri} to start over."
         )
 
 
@@ -153,7 +153,7 @@ _ABSENT = object()
 
 
 def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
-    """Return one line for each field that differs, by its dotted name."""
+    """Return one line for each field that differs, with its dotted name."""
     if isinstance(there, dict) and isinstance(asked, dict):
         return [
             line
@@ -164,7 +164,7 @@ def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
         ]
     if there == asked and type(there) is type(asked):
         return []
-    return [f"{name}: {_shown(there)} there, {_shown(asked)} asked for"]
+    return [f"{name}: {_shown(there)} in the folder, {_shown(asked)} in this command"]
 
 
 def _shown(value: Any) -> str:
@@ -179,7 +179,7 @@ def _read_generation(folder: OutputFolder) -> int:
         return int(text)
     except ValueError as error:
         raise OutputError(
-            f"{folder.where(GENERATION_FILE)}: expected a whole number, and its {len(text)} "
-            "bytes are none. Write the number of times this job was started into it, or delete the "
+            f"{folder.where(GENERATION_FILE)}: expected an integer, found {len(text)} bytes that "
+            "are not one. Write the number of times this job was started into it, or delete the "
             "folder."
         ) from error

@@ -1,8 +1,9 @@
-"""The event log of an output folder, wherever the folder lies.
+"""Event log of an output folder, on this machine or on an object store.
 
-On this machine it is a file of the folder. An object store cannot append, so there the log is
-written on this machine and put as a whole at the moments it is published: what a killed run has
-written since the last one is lost with its machine. What events say is not looked at here.
+On this machine it is a file in the folder. An object store cannot append, so there the log is
+written on this machine and uploaded as a whole whenever it is published: what a killed run has
+written since the last upload is lost with its machine. The content of events is not interpreted
+here.
 
 Callers: the engines.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl import scratch
-from elasticdl.events import EventLog
+from elasticdl.event_file import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +29,11 @@ EVENTS_FILE = "events.jsonl"
 
 
 def log_file(folder: OutputFolder) -> Path:
-    """Return the file of this machine that this process writes the log of an output to.
+    """Return the file on this machine to which this process writes the log of an output.
 
     Args:
-        folder: The output. Of one on an object store the file exists while its job runs here.
+        folder: The output. For an output on an object store, the file exists while its job runs
+            here.
 
     Raises:
         OSError: There is no place for temporary files.
@@ -39,20 +41,20 @@ def log_file(folder: OutputFolder) -> Path:
     path = folder.local_path(EVENTS_FILE)
     if path is not None:
         return path
-    # The page of a running job is told this place before the log is opened.
+    # The page of a running job receives this path before the log is opened.
     name = hashlib.sha256(folder.uri.encode()).hexdigest()[:16]
     return scratch.folder() / f"log-{name}" / EVENTS_FILE
 
 
 @contextmanager
 def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
-    """Yield the log of an output, to be appended to; it is published when the block ends.
+    """Open the log of an output for appending; it is published when the block ends.
 
     Args:
         folder: The output, held by a claim.
 
     Raises:
-        OutputError: The log cannot be opened, or not be put where it belongs.
+        OutputError: The log cannot be opened, or cannot be written to the output.
 
     Example:
         >>> from elasticdl.artifacts.folder import OutputFolder
@@ -71,7 +73,7 @@ def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
             try:
                 path.parent.mkdir()
             except FileExistsError:
-                # Of a run in this process that has lost its claim, and may still write.
+                # It belongs to a run in this process that lost its claim, and may still write.
                 path = Path(tempfile.mkdtemp(dir=scratch.folder()), EVENTS_FILE)
             stack.callback(shutil.rmtree, path.parent, ignore_errors=True)
             if folder.exists(EVENTS_FILE):

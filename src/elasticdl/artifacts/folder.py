@@ -1,9 +1,9 @@
-"""The output of a job: one folder, on this machine or on an object store.
+"""Output of a job: one folder, on this machine or on an object store.
 
-Everything a run leaves behind is written through an `OutputFolder`, so that three things hold
-wherever it lies: a name never leads out of the folder, a file or folder is whole or not there,
-and trouble is an `OutputError` that names the path and the way out. It knows nothing of what
-is written; who may write is decided in `claim.py`.
+Everything a run leaves behind is written through an `OutputFolder`, which guarantees three things
+for every kind of storage: a name never leads out of the folder, a file or folder is complete or
+absent, and failures are an `OutputError` that names the path and the remedy. It does not interpret
+what is written; `claim.py` decides which process may write.
 
     OUTPUT/
       job.json        whose it is (`claim.py`)         .lock        who works on it now
@@ -11,7 +11,7 @@ is written; who may write is decided in `claim.py`.
       trained_model.pb, params.safetensors, zoo/ ...   `trained_model.py`
       events.jsonl    `event_log.py`                   tracking.json, logs/    `tracking/`
 
-Callers: `api.py` and the engines; `evaluation/` and `prediction/` read trained models by it.
+Callers: `api.py` and the engines; `evaluation/` and `prediction/` read trained models through it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from elasticdl.artifacts.claim import claim
-from elasticdl.artifacts.lease import ignore_note
 from elasticdl.artifacts.local_storage import LocalStorage, output_errors
 from elasticdl.artifacts.remote_storage import RemoteStorage
 from elasticdl.artifacts.versioned_file import LocalFile
@@ -33,26 +31,23 @@ from elasticdl.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from elasticdl.artifacts.claim import Claim
-    from elasticdl.artifacts.lease import Note
-    from elasticdl.artifacts.lock import Lock
+    from elasticdl.artifacts.fence import Fence
     from elasticdl.artifacts.versioned_file import VersionedFile
-    from elasticdl.job import Job
 
 
 class OutputFolder:
-    """A folder that files appear in whole.
+    """A folder in which files appear as a whole.
 
-    Making one reads and writes nothing; the folder itself is made by the first write. Names are
+    Creating an instance reads and writes nothing; the first write creates the folder. Names are
     relative, with `/` between their parts; the empty name is the folder itself.
 
     Attributes:
-        uri: Where it is, as it was named.
-        is_local: Whether it lies on this machine.
+        uri: The address of the folder, as it was passed.
+        is_local: Whether it is on this machine.
 
     Raises:
         MissingExtraError: A package is needed to reach such an address.
-        UsageError: There is no such kind of address.
+        UsageError: The kind of address is unknown.
 
     Example:
         >>> folder = OutputFolder("memory://doc-folder")
@@ -85,7 +80,7 @@ class OutputFolder:
         """Return the content of a file.
 
         Raises:
-            OutputError: There is none, or it cannot be read.
+            OutputError: It does not exist, or cannot be read.
         """
         return self._storage.read_bytes(_checked(name, self.uri))
 
@@ -93,16 +88,16 @@ class OutputFolder:
         """Write a whole file in one step; on an object store, with one put.
 
         Raises:
-            OutputError: It cannot be written; what was there before still is.
+            OutputError: It cannot be written; the previous content is kept.
         """
         self._storage.write_bytes(_checked(name, self.uri), data)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Yield an empty folder on this machine, on the output's own disk; it is gone afterwards.
+        """Yield an empty folder on this machine, on the output's own disk; removed afterwards.
 
         Raises:
-            OutputError: It cannot be made.
+            OutputError: It cannot be created.
         """
         path = self._storage.new_staging("scratch")
         try:
@@ -114,10 +109,10 @@ class OutputFolder:
     def staging(self, name: str) -> Iterator[Path]:
         """Yield an empty folder on this machine that is published when the block ends.
 
-        Nothing of it stays if the block raises.
+        Nothing of it is kept if the block raises.
 
         Raises:
-            OutputError: It cannot be made or published; what was there before still is.
+            OutputError: It cannot be created or published; the previous content is kept.
         """
         name = _checked(name, self.uri)
         path = self._storage.new_staging(name)
@@ -128,22 +123,22 @@ class OutputFolder:
             shutil.rmtree(path, ignore_errors=True)
 
     def publish(self, local_folder: Path, name: str) -> None:
-        """Make a folder (or file) of this machine appear under a name, replacing what is there.
+        """Publish a folder (or file) of this machine under a name, replacing what is there.
 
         On this machine it appears in one step. On an object store its `manifest.json` is
-        uploaded last, and a folder that should have one and has none is not there yet.
+        uploaded last; a folder that should have a manifest and has none counts as absent.
 
         Args:
             local_folder: What to publish; it is moved, so it is gone afterwards.
-            name: What it is called from then on.
+            name: Its name in the output.
 
         Raises:
-            OutputError: It cannot be published; a local target is as it was before.
+            OutputError: It cannot be published; a local target keeps its previous content.
         """
         self._storage.publish(local_folder, _checked(name, self.uri))
 
     def list(self, name: str = "") -> Sequence[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; empty if there is no such folder."""
         return self._storage.names(_checked(name, self.uri))
 
     def exists(self, name: str = "") -> bool:
@@ -151,7 +146,7 @@ class OutputFolder:
         return self._storage.exists(_checked(name, self.uri))
 
     def delete(self, name: str) -> None:
-        """Remove a file or a folder, if it is there.
+        """Remove a file or a folder, if it exists.
 
         Raises:
             OutputError: It cannot be removed.
@@ -162,29 +157,25 @@ class OutputFolder:
         """Copy a file or folder to a new path on this machine.
 
         Raises:
-            OutputError: It is not there, or cannot be read or written.
+            OutputError: It does not exist, or cannot be read or written.
         """
         if not self.exists(name):
             raise OutputError(f"{self.where(name)}: there is no such file or folder.")
         self._storage.fetch(_checked(name, self.uri), destination)
 
-    def claim(self, job: Job, note: Note = ignore_note) -> Claim:
-        """Hold the folder for the time of a run; see `claim.claim`."""
-        return claim(self, job, note)
-
-    def fence(self, lock: Lock | None) -> None:
-        """Check a lock before each write from now on; None ends that."""
-        self._storage.fence = lock
+    def fence(self, fence: Fence | None) -> None:
+        """Check a fence before each write from now on; None stops the checks."""
+        self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return a file whose writes depend on its version, with the store's own errors."""
+        """Return a file with conditional writes, which raises the store's own errors."""
         name, storage = _checked(name, self.uri), self._storage
         if isinstance(storage, LocalStorage):
             return LocalFile(storage.path(name))
         return storage.versioned(name)
 
     def errors(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Turn what a store raises while a file is written into an `OutputError`."""
+        """Turn a store's exceptions while a file is written into an `OutputError`."""
         storage = self._storage
         if isinstance(storage, LocalStorage):
             return output_errors(storage.path(name))
@@ -199,10 +190,10 @@ class OutputFolder:
         self._storage.move(_checked(name, self.uri), _checked(to, self.uri))
 
     def remove_stale(self, of: str | None = None) -> None:
-        """Remove what dead processes left half-written; only for who holds it.
+        """Remove what dead processes left half-written; only the holder may call it.
 
         Args:
-            of: Name in the folder of what was being written; None is anything anywhere in it.
+            of: Name in the folder of what was being written; None means anything in it.
 
         Raises:
             OutputError: It cannot be removed.
@@ -224,15 +215,15 @@ def local_path_of(uri: str) -> Path | None:
 
 
 def _checked(name: str, uri: str) -> str:
-    """Return a name in its plain form.
+    """Return a name in its normalized form.
 
     Raises:
-        OutputError: It leads out of the folder.
+        OutputError: The name leads out of the folder.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise OutputError(
-            f"{name!r} is not a name inside {uri}: it must be relative, with / between its parts "
-            "and no '..'."
+            f"{name!r} is not a valid name inside {uri}: it must be relative, with / between its "
+            "parts and without '..'."
         )
     return "" if path == PurePosixPath() else str(path)

@@ -1,7 +1,7 @@
-"""Which process holds a lock, as its file names it, and whether that process lives.
+"""Holder of a lock: the process that the lock's file names, and whether that process is alive.
 
-A process number means something on one machine and in one of its PID namespaces only: containers
-on a host may share its name and number their processes from 1 each.
+A process id is only valid on one machine and in one of its PID namespaces: containers on a host
+may share its name, and each may number its processes from 1.
 
 Callers: `lock.py`, `lease.py`; `sessions/` for the processes they start.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Return what names this process in a lock's file."""
+    """Return the identification of this process for a lock's file."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -28,7 +28,7 @@ def this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return what tells machines, boots of one and PID namespaces apart."""
+    """Return a text that distinguishes machines, their boots and their PID namespaces."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -37,13 +37,13 @@ def _machine() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process of this machine started, in its kernel's ticks.
+    """Return the start time of a process of this machine, in its kernel's ticks.
 
-    None if it is gone (one whose parent has not asked for its end yet counts as gone), and where
-    the system does not say.
+    None if it is gone (a zombie, which its parent has not reaped yet, counts as gone), and where
+    the system does not report it.
     """
     try:
-        # The name in brackets may hold spaces and brackets of its own.
+        # The name in parentheses may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return None if fields[0] == "Z" else fields[19]
     except (OSError, IndexError):
@@ -51,7 +51,7 @@ def start_of(pid: int) -> str | None:
 
 
 def parse_holder(text: bytes) -> dict[str, Any]:
-    """Return what a lock's file says of its holder; empty if that cannot be read."""
+    """Return the holder described in a lock's file; empty if it cannot be read."""
     try:
         holder = json.loads(text)
     except ValueError:
@@ -60,14 +60,14 @@ def parse_holder(text: bytes) -> dict[str, Any]:
 
 
 def name_of(holder: dict[str, Any]) -> str:
-    """Return a holder in words."""
+    """Return a description of a holder."""
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host')} (since {holder.get('claimed')})"
 
 
 def is_dead(holder: dict[str, Any]) -> bool:
-    """Return whether a holder is known to be dead; of one elsewhere that is never known."""
+    """Return whether a holder is known to be dead; never known for one on another machine."""
     pid = holder.get("pid")
     if not is_here(holder) or not isinstance(pid, int):
         return False
@@ -77,12 +77,10 @@ def is_dead(holder: dict[str, Any]) -> bool:
         return True
     except PermissionError:
         return False
-    # A number that was given out again is another process.
+    # A process id that was reused belongs to another process.
     return holder.get("started") != start_of(pid)
 
 
 def is_here(holder: dict[str, Any]) -> bool:
-    """Return whether a holder's process number means a process of this machine."""
-    here = _machine()
-    # Earlier versions wrote no machine.
-    return holder.get("host") == socket.gethostname() and holder.get("machine", here) == here
+    """Return whether a holder's process id refers to a process of this machine."""
+    return (holder.get("host"), holder.get("machine")) == (socket.gethostname(), _machine())

@@ -1,14 +1,14 @@
-"""A lock where there is no `flock`: a file that its holder replaces again and again.
+"""Lease: a lock for storage without `flock`, as a file that its holder keeps replacing.
 
     free --write--> held --renew--> held --release--> free
                      |
                      +-- unchanged for `lease_s` while another process watches --> taken over
 
-Nobody compares clocks: a process that wants the lease of a holder elsewhere watches the file for
-as long as that lease lasts, by its own clock. A holder that is dead on this machine is not
-waited for. The version of the file is the fence: `check` renews the lease, and fails for good
-once another process has replaced the file (`versioned_file.py` says how surely that is noticed).
-What is protected by it is not known here.
+Clocks are never compared: a process that wants the lease of a holder elsewhere watches the file for
+as long as that lease lasts, by its own clock. It does not wait for a holder that is dead on this
+machine. The version of the file is the fence: `check` renews the lease, and fails for good
+once another process has replaced the file (`versioned_file.py` describes how reliably that is
+noticed). The lease does not know what it protects.
 
 Callers: `lock.py`.
 """
@@ -40,18 +40,18 @@ Note: TypeAlias = Callable[[str], None]
 
 
 def ignore_note(_: str) -> None:
-    """Tell nobody."""
+    """Discard the note."""
 
 
 class Lease:
     """A lease that this process holds, renewed by a thread until `release`.
 
     Args:
-        file: Where it is written.
-        where: What a message calls the file.
-        subject: What a message says is being worked on.
-        note: Tells a person that a silent holder is waited for.
-        alternative: What a person may do who does not want to wait.
+        file: The file of the lease.
+        where: The name of the file in messages.
+        subject: What is being worked on, for messages.
+        note: Shows a person that a silent holder is waited for.
+        alternative: What a person who does not want to wait can do.
 
     Raises:
         OutputBusyError: Another process holds it.
@@ -64,7 +64,7 @@ class Lease:
         where: str,
         subject: str,
         note: Note,
-        alternative: str = "name another --output",
+        alternative: str = "use another --output",
     ) -> None:
         self._file = file
         self._where = where
@@ -75,14 +75,14 @@ class Lease:
         self._renewals = 0
         self._lost = ""
         self._released = threading.Event()
-        # The thread that renews and the one that writes must not replace each other's version.
+        # The renewing thread and the writing thread must not replace each other's version.
         self._lock = threading.Lock()
         self._version = self._take(note)
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 
     @property
     def checks_conditions(self) -> bool:
-        """Whether the store refuses a write whose condition does not hold."""
+        """Whether the store rejects a write whose condition does not hold."""
         return isinstance(self._file, S3File)
 
     # --- Taking ---------------------------------------------------------------------------
@@ -99,25 +99,25 @@ class Lease:
             if version is not None:
                 return version
         raise OutputError(
-            f"{self._where}: {_MAX_ATTEMPTS} other processes took it while this one tried to. "
-            "Name another --output."
+            f"{self._where}: {_MAX_ATTEMPTS} other processes acquired the lease while this one "
+            "tried to. Use another --output."
         )
 
     def _free(self, note: Note) -> Content | None:
-        """Return what is to be replaced, once its holder has gone; None if there is nothing."""
+        """Return the content to replace, once its holder is gone; None if there is no file."""
         there = self._file.read()
         if there is None:
             return None
         holder = parse_holder(there.data)
-        # It is empty where the attempt to lock it has made it (`lock.py`).
+        # It is empty where the attempt to lock it created it (`lock.py`).
         if not there.data or holder.get(_RELEASED) or is_dead(holder):
             return there
         lease_s = holder.get("lease_s")
         if is_here(holder) or not isinstance(lease_s, (int, float)):
             raise self._busy(holder)
         note(
-            f"{name_of(holder)} has worked on {self._subject}. It is taken over if it stays silent "
-            f"for {lease_s:.0f} s."
+            f"{name_of(holder)} was using {self._subject}. Its lease expires if it is not renewed "
+            f"within {lease_s:.0f} s."
         )
         deadline = time.monotonic() + lease_s
         while time.monotonic() < deadline:
@@ -136,14 +136,14 @@ class Lease:
         if is_here(holder) or "lease_s" in holder:
             ended = ""
         else:
-            ended = f" If that process is gone, delete {self._where}."
+            ended = f" If that process no longer runs, delete {self._where}."
         return OutputBusyError(
-            f"{self._subject}: {name_of(holder)} is working on it. Wait until it is done, end it, "
-            f"or {self._alternative}.{ended}"
+            f"{self._subject}: {name_of(holder)} is using it. Wait until it is done, stop it, or "
+            f"{self._alternative}.{ended}"
         )
 
     def _settled(self, data: bytes, version: str) -> str | None:
-        """Find out whether this process' write is the one that stays."""
+        """Return the version if no competing write has replaced this process's, else None."""
         if isinstance(self._file, S3File):
             if self._file.checks_conditions(data, version):
                 return version
@@ -157,7 +157,7 @@ class Lease:
     # --- Holding --------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Renew the lease; what follows within seconds is written by its holder.
+        """Renew the lease, so that writes within the next seconds are those of its holder.
 
         Raises:
             OutputLostError: Another process has taken it over.
@@ -194,9 +194,9 @@ class Lease:
             holder = parse_holder(there.data)
             other = f"{name_of(holder)} has taken it over (start {holder.get('generation')})"
         return (
-            f"{self._subject}: {other}, because this process (start {self._me['generation']}) was "
-            f"silent for {self._lease_s:.0f} s or was replaced by hand. This process ends and has "
-            "changed nothing since; the other one resumes from the last checkpoint."
+            f"{self._subject}: {other}, because this process (start {self._me['generation']}) did "
+            f"not renew its lease for {self._lease_s:.0f} s or was replaced manually. This process "
+            "ends and has changed nothing since; the other one resumes from the last checkpoint."
         )
 
     def _keep(self) -> None:
@@ -205,23 +205,23 @@ class Lease:
             try:
                 self.check()
             except OutputLostError:
-                # Raised once more by the next `check`, in a thread that can end the run.
+                # Raised again by the next `check`, in a thread that can end the run.
                 return
             except Exception:  # noqa: BLE001 - each store has errors of its own
-                # It is away for a moment, or `check` will say so to whoever writes.
+                # It is away for a moment, or `check` will report it to the writer.
                 interval_s = self._lease_s / _RENEWALS_PER_LEASE / 4
             else:
                 interval_s = self._lease_s / _RENEWALS_PER_LEASE
 
     def release(self) -> None:
-        """Let others take it; doing it twice does no harm."""
+        """Let others take the lease; calling it twice is harmless."""
         if os.getpid() != self._pid or self._released.is_set():
             return
-        # The output is complete by now: a lease that cannot be given up must not fail the run.
+        # The output is complete by now: failing to release a lease must not fail the run.
         with self._lock, contextlib.suppress(Exception):
             self._released.set()
             if isinstance(self._file, S3File):
-                # Not deleted: by then it could be the next holder's.
+                # Not deleted: by then it could belong to the next holder.
                 self._write(self._content(), self._version)
             elif self._file.version() == self._version:
                 self._file.delete()
@@ -233,7 +233,7 @@ class Lease:
     def _write(self, data: bytes, replaces: str | None) -> str | None:
         version = self._file.write(data, replaces)
         if version is None:
-            # An answer that was lost makes the store's library write again, and that fails.
+            # After a lost response the store's library writes again, and that write fails.
             there = self._file.read()
             if there is not None and there.data == data:
                 return there.version

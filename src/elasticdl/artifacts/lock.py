@@ -1,12 +1,12 @@
-"""One process at a time: a lock that says who holds it.
+"""Locks: one process at a time, with a file that names the holder.
 
-On this machine it is `flock` on a file that names its holder: the system drops it when the
-holder dies, however that happens, and the file goes when it is released. NFS passes `flock` on to
-its server, which does the same, unless it is mounted with `nolock` or `local_lock`: then it holds
-on one machine only, and nothing here can tell. On an object store, or a network disk that knows
-no `flock`, the lock is a lease (`lease.py`). What is protected by it is not known here.
+On this machine a lock is `flock` on a file that names its holder: the system drops the lock when
+the holder dies, however that happens, and the file is removed on release. NFS passes `flock` on to
+its server, which does the same, unless it is mounted with `nolock` or `local_lock`: then the lock
+holds on one machine only, and that cannot be detected here. On an object store, or a network disk
+without `flock`, the lock is a lease (`lease.py`). A lock does not know what it protects.
 
-Callers: `claim.py` for job folders, `prediction/writers.py` for outputs that are none.
+Callers: `claim.py` for job folders, `prediction/writers.py` for outputs that are not job folders.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from elasticdl.artifacts.fence import Fence
 from elasticdl.artifacts.holder import is_dead, name_of, parse_holder, start_of, this_process
 from elasticdl.artifacts.lease import Lease, ignore_note
 from elasticdl.artifacts.local_storage import make_folder, output_errors
@@ -35,8 +36,8 @@ _held_descriptors: set[int] = set()
 
 
 def _drop_inherited_locks() -> None:
-    # A forked child shares the lock. One that outlives its killed parent would keep the output
-    # busy with nobody working on it.
+    # A forked child shares the lock. A child that outlives its killed parent would keep the
+    # output busy while no process works on it.
     for descriptor in _held_descriptors:
         os.close(descriptor)
     _held_descriptors.clear()
@@ -45,28 +46,11 @@ def _drop_inherited_locks() -> None:
 os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 
-class Lock(Protocol):
-    """A hold on something, until it is released.
-
-    Attributes:
-        checks_conditions: Whether the store refuses a write whose condition does not hold.
-    """
-
-    @property
-    def checks_conditions(self) -> bool:
-        """See the class."""
-        ...
-
-    def check(self) -> None:
-        """Make sure that this process still holds it.
-
-        Raises:
-            OutputLostError: Another process does by now.
-        """
-        ...
+class Lock(Fence, Protocol):
+    """An exclusive hold on something, until it is released."""
 
     def release(self) -> None:
-        """Let others hold it; doing it twice does no harm."""
+        """Let others take the lock; calling it twice is harmless."""
         ...
 
 
@@ -75,19 +59,19 @@ def hold(
     name: str,
     subject: str = "",
     note: Note = ignore_note,
-    alternative: str = "name another --output",
+    alternative: str = "use another --output",
 ) -> Lock:
-    """Take a lock. Only a holder on another machine that may be dead is waited for.
+    """Take a lock; waits only for a holder on another machine that may be dead.
 
     Args:
-        folder: Where the lock's file lies; it is made if it is not there.
+        folder: The folder of the lock's file; it is created if it does not exist.
         name: Name of the file.
-        subject: What a message says is being worked on; empty for the folder.
-        note: Tells a person why it takes as long as a lease lasts.
-        alternative: What a person may do who does not want to wait.
+        subject: What is being worked on, for messages; empty for the folder.
+        note: Shows a person why it takes as long as a lease lasts.
+        alternative: What a person who does not want to wait can do.
 
     Raises:
-        OutputBusyError: Another process holds it; names its process id and host.
+        OutputBusyError: Another process holds it; the message names its process id and host.
         OutputError: The file cannot be written.
     """
     subject = subject or folder.uri
@@ -106,9 +90,9 @@ def hold(
 
 
 def is_held(folder: OutputFolder, name: str) -> bool:
-    """Return whether somebody alive holds a lock; asking disturbs nobody.
+    """Return whether a living process holds a lock, without disturbing it.
 
-    Of a holder on another machine it is not known whether he lives: he is taken to.
+    A holder on another machine cannot be checked: it is assumed to be alive.
     """
     if not folder.exists(name):
         return False
@@ -116,12 +100,12 @@ def is_held(folder: OutputFolder, name: str) -> bool:
         holder = parse_holder(folder.read_bytes(name))
         return not holder.get("released") and not is_dead(holder)
     except OutputError:
-        # It was released between the two questions.
+        # It was released between the two checks.
         return False
 
 
 class _SystemLock:
-    """`flock` on a file that says who holds it and disappears with the hold."""
+    """`flock` on a file that names its holder and is removed on release."""
 
     def __init__(self, path: Path, subject: str, alternative: str) -> None:
         self._path, self._subject = path, subject
@@ -131,7 +115,7 @@ class _SystemLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(this_process()).encode(), 0)
 
-    # The kernel's lock is lost with the process only, or with the file it is on.
+    # The kernel's lock is lost only with the process, or with the file it is on.
     checks_conditions = False
 
     def check(self) -> None:
@@ -141,7 +125,7 @@ class _SystemLock:
         if self._is_there(self._descriptor):
             return
         raise OutputLostError(
-            f"{self._subject}: it was removed, renamed or replaced while this process worked on "
+            f"{self._subject}: it was removed, renamed or replaced while this process was using "
             "it, and another process may be using it now. This process stops writing there. Run "
             "the same command again to start from the beginning."
         )
@@ -150,9 +134,9 @@ class _SystemLock:
         """See `Lock`."""
         if self._descriptor is None:
             return
-        # Unlinked while held: who waits for it finds that it locked a file without a name.
+        # Unlinked while held: a waiting process finds that it locked a file without a name.
         with contextlib.suppress(OSError):
-            # Where the folder was replaced, the lock in it is another process's.
+            # If the folder was replaced, the lock in it belongs to another process.
             if self._is_there(self._descriptor):
                 self._path.unlink()
         _held_descriptors.discard(self._descriptor)
@@ -160,7 +144,7 @@ class _SystemLock:
         self._descriptor = None
 
     def _is_there(self, descriptor: int) -> bool:
-        """Whether the file still has its name."""
+        """Return whether the file still has its name."""
         try:
             found = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +158,7 @@ def _locked_descriptor(path: Path, subject: str, alternative: str) -> int:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its holder may have released it, and another one made it again, since it was opened.
+            # Since it was opened, its holder may have released it and another process created it.
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_ino == os.fstat(descriptor).st_ino:
                     return descriptor
@@ -182,7 +166,7 @@ def _locked_descriptor(path: Path, subject: str, alternative: str) -> int:
             holder = parse_holder(os.pread(descriptor, 4096, 0))
             os.close(descriptor)
             raise OutputBusyError(
-                f"{subject}: {name_of(holder)} is working on it. Wait until it is done, end it, or "
+                f"{subject}: {name_of(holder)} is using it. Wait until it is done, stop it, or "
                 f"{alternative}."
             ) from error
         except BaseException:

@@ -1,12 +1,12 @@
-"""A folder on an object store, reached through fsspec: `s3://`, `gs://`, `memory://`, ...
+"""Folder on an object store, accessed through fsspec: `s3://`, `gs://`, `memory://`, ...
 
-An object store has no rename, so a folder cannot appear in one step. One object can: it is
-there when its upload is complete. A folder is therefore uploaded with its manifest last and
-removed with its manifest first, and whoever reads a folder without one treats it as not there.
-A folder that replaces another does so when its manifest is there; files whose content differs
-must differ in name for that (a checkpoint's names hold their hash).
-File systems that are no object stores (`sftp://`, `hdfs://`) are written the same way; on
-those a file that is being uploaded can be seen.
+An object store has no rename, so a folder cannot appear in one step. One object can: it
+exists when its upload is complete. A folder is therefore uploaded with its manifest last and
+removed with its manifest first, and readers treat a folder without a manifest as absent.
+A folder replaces another at the moment its manifest is uploaded; this requires that files with
+different content have different names (a checkpoint's names contain their hash).
+File systems that are not object stores (`sftp://`, `hdfs://`) are written the same way; on
+those, a file can be seen while it is being uploaded.
 
 Callers: `folder.py`.
 """
@@ -28,27 +28,27 @@ from elasticdl.errors import ElasticDLError, OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from elasticdl.artifacts.lock import Lock
+    from elasticdl.artifacts.fence import Fence
     from elasticdl.artifacts.versioned_file import VersionedFile
 
 MANIFEST = "manifest.json"
-"""The file that makes a folder whole: uploaded last, removed first."""
+"""The file that makes a folder complete: uploaded last, removed first."""
 
 _MAX_ATTEMPTS = 10
 
 
 class RemoteStorage:
-    """The files of a folder on an object store; `LocalStorage` has the same methods.
+    """Files of a folder on an object store; `LocalStorage` has the same methods.
 
     Attributes:
-        fence: What is checked before each write; None if any process may write.
+        fence: A lock that is checked before each write; None if any process may write.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
         self._fs, root = filesystem(self.uri)
         self._root = root.rstrip("/")
-        self.fence: Lock | None = None
+        self.fence: Fence | None = None
 
     def where(self, name: str) -> str:
         """Return the URI of a name, for messages."""
@@ -58,28 +58,28 @@ class RemoteStorage:
         return f"{self._root}/{name}".rstrip("/")
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return a file whose writes depend on its version."""
+        """Return a file with conditional writes."""
         return versioned_file(self._fs, self._path(name))
 
     @contextlib.contextmanager
     def errors(self, name: str, doing: str) -> Iterator[None]:
-        """Turn what a store's library raises into an `OutputError`."""
+        """Turn the exceptions of a store's library into an `OutputError`."""
         try:
             yield
         except ElasticDLError:
             raise
         except Exception as error:
-            # Every store raises classes of its own; none of them is worth importing here.
+            # Every store raises its own classes; none of them is worth importing here.
             raise OutputError(
                 f"{self.where(name)}: cannot be {doing}: {type(error).__name__}: {error}. Check "
-                "the address and your credentials, or name another place with --output."
+                "the address and your credentials, or use another --output."
             ) from error
 
     def read_bytes(self, name: str) -> bytes:
         """Return a file's content.
 
         Raises:
-            OutputError: There is none, or it cannot be read.
+            OutputError: It does not exist, or cannot be read.
         """
         with self.errors(name, "read"):
             try:
@@ -93,7 +93,7 @@ class RemoteStorage:
             self._put(self._path(name), data)
 
     def _check(self) -> None:
-        """Raise if this process does not hold the folder any more."""
+        """Raise if this process no longer holds the folder."""
         if self.fence is not None:
             self.fence.check()
 
@@ -106,7 +106,7 @@ class RemoteStorage:
             self._check()
             self._fs.pipe_file(path, data)
             return
-        # A process that sleeps after the check must not overwrite what the next holder wrote.
+        # A process that is suspended after the check must not overwrite the next holder's file.
         file = versioned_file(self._fs, path)
         for _ in range(_MAX_ATTEMPTS):
             before = file.version()
@@ -143,22 +143,22 @@ class RemoteStorage:
                 self._check()
                 self._fs.put_file(str(path), target)
             before.discard(target)
-        # Only now: until the manifest was there, these files were the folder.
+        # Only now: until the manifest was uploaded, these files were the folder.
         self._check()
         for path in sorted(before):
             self._fs.rm_file(path)
 
     def names(self, name: str) -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; empty if there is no such folder."""
         path = self._path(name)
         with self.errors(name, "listed"):
-            # A listing that was remembered would hide what another process wrote.
+            # A cached listing would hide what another process wrote.
             self._fs.invalidate_cache()
             try:
                 found = self._fs.ls(path, detail=False)
             except FileNotFoundError:
                 return []
-        # Some stores list a folder's own marker object among what is in it.
+        # Some stores list a folder's own marker object among its entries.
         parent = PurePosixPath("/", path)
         children = [PurePosixPath("/", entry) for entry in found]
         return sorted({child.name for child in children if child.parent == parent})
@@ -170,7 +170,7 @@ class RemoteStorage:
             return bool(self._fs.exists(self._path(name)))
 
     def delete(self, name: str) -> None:
-        """Remove a file or folder, if it is there; a folder's manifest goes first."""
+        """Remove a file or folder, if it exists; a folder's manifest is removed first."""
         with self.errors(name, "deleted"):
             self._check()
             for path in (f"{self._path(name)}/{MANIFEST}", self._path(name)):
@@ -190,7 +190,7 @@ class RemoteStorage:
                 self._fs.get_file(path, str(target))
 
     def move(self, name: str, to: str) -> None:
-        """Give a file another name; a copy within the store, then a removal."""
+        """Rename a file: a copy within the store, then a removal."""
         with self.errors(to, "written"):
             self._check()
             self._fs.mv(self._path(name), self._path(to))
@@ -198,8 +198,8 @@ class RemoteStorage:
     def remove_stale(self, of: str | None) -> None:
         """Remove what dead processes left half-written of one name.
 
-        A job folder has nothing of the kind: what is not whole there has no manifest, and is
-        replaced when its turn comes.
+        A job folder needs no such cleanup: an incomplete folder there has no manifest, and is
+        replaced later.
         """
         if of is not None:
             for name in self.names(""):

@@ -1,7 +1,8 @@
-"""Named arrays as a safetensors file, whatever their dtype, shape and layout.
+"""Named arrays as a safetensors file, for any dtype, shape and memory layout.
 
-The safetensors package writes memory as it lies and has no numpy dtype for bfloat16 when it
-reads; both are settled here. It knows neither checkpoints nor trained models, and never pickles.
+The safetensors package writes memory as it is laid out, and has no numpy dtype for bfloat16 when
+it reads; both are handled here. This module knows neither checkpoints nor trained models, and
+never pickles.
 
 Callers: `checkpoint.py`, `trained_model.py`.
 """
@@ -55,7 +56,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> No
 
     Args:
         path: The file.
-        tensors: Name -> array of any shape, also 0-d and empty.
+        tensors: Name -> array of any shape, including 0-d and empty ones.
 
     Raises:
         OutputError: An array's dtype cannot be stored.
@@ -64,19 +65,19 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> No
     try:
         safetensors.numpy.save_file(_storable(tensors), path)
     except safetensors.SafetensorError as error:
-        # The package reports a full disk as its own error, with the system's number in the text.
+        # The package reports a full disk as its own error, with the system's errno in the text.
         number = _SYSTEM_ERROR.search(str(error))
         if number is None:
             raise OutputError(f"{path}: cannot be written: {error}.") from error
         raise OSError(int(number[1]), str(error), str(path)) from error
-    # The package lets nobody else read its files; a model is shared like what lies beside it.
+    # The package creates files that only their owner can read; a model needs normal permissions.
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)
 
 
 def encode_tensors(tensors: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    """Return the bytes of the file `write_tensors` would write.
+    """Return the bytes of the file that `write_tensors` would write.
 
     Raises:
         OutputError: An array's dtype cannot be stored.
@@ -85,31 +86,31 @@ def encode_tensors(tensors: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
 
 
 def _storable(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    # asarray, not ascontiguousarray: that would make a scalar an array of one.
+    # asarray, not ascontiguousarray: that would turn a scalar into an array of shape [1].
     dense = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     for name, array in dense.items():
         if array.dtype.name not in _STORABLE:
             raise OutputError(
-                f"{name!r} has dtype {array.dtype}; what can be stored is "
-                f"{', '.join(sorted(_STORABLE))}. Convert it, or keep it out of the model's state."
+                f"{name!r} has dtype {array.dtype}; expected one of "
+                f"{', '.join(sorted(_STORABLE))}. Convert it, or remove it from the model's state."
             )
     return dense
 
 
 def read_tensors(data: bytes, where: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays `write_tensors` wrote, each in memory of its own.
+    """Return the arrays that `write_tensors` wrote, each in its own memory.
 
     Args:
         data: The whole file.
-        where: What an error names.
+        where: The name of the file in errors.
 
     Raises:
-        OutputError: The bytes are not a safetensors file, or hold a dtype numpy has no word for.
+        OutputError: The bytes are not a safetensors file, or contain a dtype unknown to numpy.
     """
     try:
         found = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
-        raise OutputError(f"{where}: is not a whole safetensors file: {error}.") from error
+        raise OutputError(f"{where}: not a complete safetensors file: {error}.") from error
     return {
         name: np.frombuffer(tensor["data"], _dtype(tensor["dtype"], where)).reshape(tensor["shape"])
         for name, tensor in found
@@ -120,12 +121,11 @@ def _dtype(name: str, where: str) -> np.dtype[Any]:
     if name in _NUMPY_DTYPES:
         return np.dtype(_NUMPY_DTYPES[name])
     if name in _ML_DTYPES:
-        # Every framework that makes such tensors brings this package; no other model needs it.
-        import ml_dtypes  # noqa: PLC0415
+        import ml_dtypes  # noqa: PLC0415 - only such tensors need it
 
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
         return dtype
     raise OutputError(
-        f"{where}: holds a tensor of dtype {name}; what can be read is "
+        f"{where}: contains a tensor of dtype {name}; expected one of "
         f"{', '.join(sorted({*_NUMPY_DTYPES, *_ML_DTYPES}))}. A newer elasticdl may read it."
     )

@@ -1,15 +1,15 @@
-"""The TrainedModel: a folder that is enough to predict, evaluate and explain where it came from.
+"""Trained model: a folder that is sufficient to predict, evaluate and explain its origin.
 
     OUTPUT/
-      trained_model.pb     what it is (`Description`), the seal of the rest: written last
+      trained_model.pb     its description (`Description`) and the hash of the rest: written last
       params.safetensors   path -> tensor
       zoo/                 the user's code as it was
       saved_model/ ...     for serving, whatever the trainer exports
 
-A folder without `trained_model.pb` is no TrainedModel (yet). When one replaces another, that
-file goes first, so that old words never stand beside new tensors; a run that dies in between
-makes the TrainedModel again from its last checkpoint. How the zoo is copied and what a framework
-exports is given in as functions: neither is known here.
+A folder without `trained_model.pb` is not a trained model (yet). When one model replaces another,
+that file is removed first, so that an old description never accompanies new tensors; a run that
+dies in between makes the trained model again from its last checkpoint. Copying the zoo and the
+exports of a framework are passed in as functions: this module knows neither.
 
 Callers: the engines save, `api.py` and `prediction/` load.
 """
@@ -53,7 +53,7 @@ MetricValues: TypeAlias = "Mapping[str, float | list[float]]"
 
 @dataclass(frozen=True)
 class Description:
-    """What a trained model is, as `trained_model.pb` says it. Absent texts are empty.
+    """Description of a trained model, as stored in `trained_model.pb`. Absent texts are empty.
 
     Attributes:
         model_def: Dotted name within the zoo: file, then class or function.
@@ -61,22 +61,22 @@ class Description:
         input_function: Dotted name that was given with `--input_fn`.
         loss: Dotted name that was given with `--loss`.
         optimizer: Dotted name that was given with `--optimizer`.
-        docker_commit_id: A pullable image that holds the zoo.
-        dialect: How the model was described.
+        docker_commit_id: A pullable image that contains the zoo.
+        dialect: Dialect in which the model was described.
         model_zoo: Folder or URL the model came from; empty for the prebuilt zoo.
         zoo_commit: Commit of the zoo, where it is a git repository.
-        framework: Which trainer runs it.
+        framework: Framework whose trainer runs the model.
         versions: Package -> version that trained it.
-        data_schema_json: What `data_schema()` said (`Schema.to_json`).
-        job_id: Names the job.
+        data_schema_json: The result of `data_schema()` (`Schema.to_json`).
+        job_id: Identifies the job.
         job_json: The whole job (`Job.to_json`).
         created_unix_s: When it was saved, in seconds since 1970-01-01 UTC.
-        overrides: Contract function -> dotted name of what replaced it.
-        metrics: What it scored when it was saved; one value, or one a class or threshold.
+        overrides: Contract function -> dotted name of its replacement.
+        metrics: Its metrics when it was saved; one value, or one per class or threshold.
         step: Updates made.
-        exports: Names of what lies beside it for serving; filled in by `save_trained_model`.
-        params_filename: Where the tensors are; filled in by `save_trained_model`.
-        params_sha256: Their file's SHA-256; filled in by `save_trained_model`.
+        exports: Names of the exports beside it, for serving; filled in by `save_trained_model`.
+        params_filename: File of the tensors; filled in by `save_trained_model`.
+        params_sha256: SHA-256 of that file; filled in by `save_trained_model`.
         format_version: Of the folder; filled in by `save_trained_model`.
     """
 
@@ -105,11 +105,11 @@ class Description:
 
 
 class TrainedModel:
-    """A saved model; its words are at hand, its tensors are read when they are asked for.
+    """A saved model; its description is in memory, its tensors are read on first use.
 
     Attributes:
-        folder: Where it lies.
-        description: What it is.
+        folder: The folder that contains it.
+        description: Its description.
     """
 
     def __init__(self, folder: OutputFolder, description: Description) -> None:
@@ -132,10 +132,10 @@ class TrainedModel:
         found = hashlib.sha256(data).hexdigest()
         if found != self.description.params_sha256:
             raise OutputError(
-                f"{self.folder.where(name)}: is damaged: expected SHA-256 "
-                f"{self.description.params_sha256:.12}..., found {found:.12}... in "
-                f"{len(data)} bytes. Copy the folder anew, or run the training again: it goes on "
-                "from its last checkpoint."
+                f"{self.folder.where(name)}: damaged: expected SHA-256 "
+                f"{self.description.params_sha256:.12}..., found {found:.12}... in {len(data)} "
+                "bytes. Copy the folder again, or run the training again: it resumes from its last "
+                "checkpoint."
             )
         return read_tensors(data, self.folder.where(name))
 
@@ -144,19 +144,19 @@ class TrainedModel:
         """The user's code as a folder on this machine; a remote one is downloaded once.
 
         Raises:
-            OutputError: There is none, or it cannot be downloaded.
+            OutputError: There is no code, or it cannot be downloaded.
         """
         return self._on_this_machine(ZOO_FOLDER)
 
     def exported(self, name: str) -> Path:
-        """Return what was exported under a name, on this machine.
+        """Return the path of an export on this machine; a remote one is downloaded once.
 
         Raises:
-            OutputError: Nothing was, or it cannot be downloaded.
+            OutputError: There is no such export, or it cannot be downloaded.
         """
         if name not in self.description.exports:
             raise OutputError(
-                f"{self.folder.uri}: holds no {name}; it has "
+                f"{self.folder.uri}: contains no {name}; it has "
                 f"{', '.join(self.description.exports) or 'nothing for serving'}."
             )
         return self._on_this_machine(name)
@@ -168,13 +168,13 @@ class TrainedModel:
             if not path.exists():
                 self.folder.fetch(name, path)
         elif not path.exists():
-            raise OutputError(f"{path}: is missing from the trained model. Copy the folder anew.")
+            raise OutputError(f"{path}: is missing from the trained model. Copy the folder again.")
         return path
 
     @cached_property
     def _downloads(self) -> Path:
         path = tempfile.mkdtemp(prefix="model-", dir=scratch.folder())
-        # As long as this object: the code in it is imported while the model is used.
+        # Kept as long as this object: the code in it is imported while the model is used.
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         return Path(path)
 
@@ -191,7 +191,7 @@ def save_trained_model(
 
     Args:
         folder: The job's output.
-        description: What the model is; the fields that describe files are filled in here.
+        description: Description of the model; the fields about files are filled in here.
         params: Path -> tensor.
         copy_zoo: Fills an empty folder with the user's code.
         export: Fills an empty folder with files and folders for serving; each appears beside
@@ -201,8 +201,8 @@ def save_trained_model(
         The model, as `load_trained_model` would return it.
 
     Raises:
-        OutputError: It cannot be written, or an export has a name of ours. There is no
-            TrainedModel then; the checkpoints are untouched.
+        OutputError: It cannot be written, or an export has a reserved name. Then there is no
+            trained model; the checkpoints are untouched.
 
     Example:
         >>> folder = OutputFolder("memory://doc-model")
@@ -215,7 +215,7 @@ def save_trained_model(
         with (scratch / PARAMS_FILE).open("rb") as file:
             params_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         stale = {ZOO_FOLDER, *_exports_of(folder)} - {path.name for path in scratch.iterdir()}
-        # From here to the last line there is no TrainedModel.
+        # From here until the description is written there is no trained model.
         folder.delete(MODEL_FILE)
         for name in sorted(stale):
             folder.delete(name)
@@ -234,7 +234,7 @@ def save_trained_model(
 
 
 def load_trained_model(uri: str | os.PathLike[str]) -> TrainedModel:
-    """Return the trained model in a folder, its tensors not read yet.
+    """Return the trained model in a folder, without reading its tensors.
 
     Args:
         uri: The folder, on this machine or as an address.
@@ -254,10 +254,10 @@ def _why_none(folder: OutputFolder) -> str:
         return f"{folder.uri}: there is no such folder. Name the output of a finished training."
     if folder.exists("checkpoints"):
         return (
-            f"{folder.uri}: its training is not finished, so it holds checkpoints and no "
-            f"{MODEL_FILE}. Run the same `elasticdl train` again: it goes on where it ended."
+            f"{folder.uri}: its training is not finished, so it contains checkpoints but no "
+            f"{MODEL_FILE}. Run the same `elasticdl train` again to resume."
         )
-    return f"{folder.uri}: holds no {MODEL_FILE}. Name the output of a finished training."
+    return f"{folder.uri}: contains no {MODEL_FILE}. Name the output of a finished training."
 
 
 def _prepare(
@@ -266,15 +266,15 @@ def _prepare(
     copy_zoo: Callable[[Path], None] | None,
     export: Callable[[Path], None] | None,
 ) -> list[str]:
-    """Lay out everything but `trained_model.pb` in a folder; return the names of the exports."""
+    """Prepare everything except `trained_model.pb` in a folder; return the names of the exports."""
     if export is not None:
         export(scratch)
     exports = sorted(path.name for path in scratch.iterdir())
     taken = sorted(_RESERVED.intersection(exports))
     if taken:
         raise OutputError(
-            f"The export wrote {', '.join(taken)}, which is a name of the output folder itself. "
-            "Give what is exported another name, such as saved_model."
+            f"The export wrote {', '.join(taken)}, which is a reserved name in the output folder. "
+            "Give the export another name, such as saved_model."
         )
     write_tensors(scratch / PARAMS_FILE, params)
     if copy_zoo is not None:
@@ -284,25 +284,25 @@ def _prepare(
 
 
 def _exports_of(folder: OutputFolder) -> Sequence[str]:
-    """Return what the model that is being replaced exported."""
+    """Return the names of the exports of the model that is being replaced."""
     try:
         data = folder.read_bytes(MODEL_FILE)
         names = _decode(data, folder.where(MODEL_FILE)).exports
     except OutputError:
-        # There is none, or none that says so: nothing to tidy up by.
+        # There is no model, or its description is unreadable: the exports are unknown.
         return ()
     return [name for name in names if "/" not in name and name not in _RESERVED]
 
 
 def _refuse_way_out(folder: OutputFolder, name: str) -> None:
-    """Raise if a name that came with the model leads out of it, also by a link."""
+    """Raise if a name in the model's description leads out of its folder, also through a link."""
     path = folder.local_path(name)
     root = folder.local_path()
     if path is None or root is None or path.resolve().is_relative_to(root.resolve()):
         return
     raise OutputError(
-        f"{folder.where(MODEL_FILE)}: names {name!r} as its tensors, which leads out of the "
-        "folder. Use the model only if you know where it came from, with its files in one folder."
+        f"{folder.where(MODEL_FILE)}: names {name!r} as its tensors, which is outside the folder. "
+        "Use the model only if you trust its origin, with its files in one folder."
     )
 
 
@@ -320,7 +320,7 @@ def _metric_value(value: Any) -> Any:
 
 
 def _seal(body: bytes) -> bytes:
-    """Return the field that goes behind all others: protobuf messages can be appended to."""
+    """Return the hash field to append to a serialized message; protobuf allows appending."""
     sha256 = hashlib.sha256(body).digest()
     return bytes(trained_model_pb2.TrainedModel(sha256=sha256).SerializeToString())
 
@@ -329,17 +329,17 @@ def _decode(data: bytes, where: str) -> Description:
     body = data[: -len(_seal(b""))]
     if data != body + _seal(body):
         raise OutputError(
-            f"{where}: is damaged, or was not written by elasticdl: its {len(data)} bytes do not "
-            "have the hash at their end. Copy the folder anew, or run the training again: it goes "
-            "on from its last checkpoint."
+            f"{where}: damaged, or not written by elasticdl: its {len(data)} bytes do not end with "
+            "their hash. Copy the folder again, or run the training again: it resumes from its "
+            "last checkpoint."
         )
     message = trained_model_pb2.TrainedModel.FromString(body)
     if message.format_version != FORMAT_VERSION:
-        # There is no older format yet; the first one to come will be converted here.
+        # There is no older format yet; the first one will be converted here.
         raise OutputError(
             f"{where}: has format version {message.format_version} and was written by elasticdl "
-            f"{message.versions.get('elasticdl', 'of an unknown version')}; this one reads "
-            f"version {FORMAT_VERSION}. Use that elasticdl, or a newer one than this."
+            f"{message.versions.get('elasticdl', 'of an unknown version')}; this version reads "
+            f"{FORMAT_VERSION}. Use that version of elasticdl, or one newer than this."
         )
     values: dict[str, Any] = {f.name: getattr(message, f.name) for f in fields(Description)}
     return Description(

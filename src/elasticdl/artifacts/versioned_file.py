@@ -1,16 +1,15 @@
-"""One small file whose writes depend on its version: compare-and-swap on a store.
+"""Small files with conditional writes: compare-and-swap on a store.
 
     read() -> content, version A        write(data, replaces=A) -> version B
                                         write(data, replaces=A) -> None: it is B by now
 
-S3 checks the condition in the same step as it writes (`If-None-Match: *`, `If-Match: ETAG`;
-https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html). Other stores, and
-disks without `flock`, are read before the write, so two writers at the same moment may both
-succeed; the later one stays.
-What is in the file is not known here.
+S3 checks the condition and writes in one step (`If-None-Match: *`, `If-Match: ETAG`;
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html). On other stores, and
+on disks without `flock`, the file is read before the write, so two writers at the same moment may
+both succeed; the later write stays. The content of the file is not interpreted here.
 
-Callers: `lease.py`; `remote_storage.py` for what must not be overwritten by a process that has
-lost its lease.
+Callers: `lease.py`; `remote_storage.py` for files that must not be overwritten by a process that
+has lost its lease.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SETTLE_S = 1.0
 
 
 class Content(NamedTuple):
-    """What a file held at one version."""
+    """The content of a file at one version."""
 
     data: bytes
     version: str
@@ -49,18 +48,18 @@ class VersionedFile(Protocol):
         ...
 
     def read(self) -> Content | None:
-        """Return content and version of the same moment; None if there is no file."""
+        """Return the content with its version; None if there is no file."""
         ...
 
     def write(self, data: bytes, replaces: str | None) -> str | None:
-        """Write the whole file if it still has a version.
+        """Write the whole file if it still has the given version.
 
         Args:
             data: The new content.
             replaces: The version to replace; None if there must be no file yet.
 
         Returns:
-            The new version; None if the file has another one by now, and was not written.
+            The new version; None if the file has another version by now, and was not written.
         """
         ...
 
@@ -70,11 +69,11 @@ class VersionedFile(Protocol):
 
 
 def versioned_file(system: Any, path: str) -> VersionedFile:
-    """Return the best there is for a store.
+    """Return the most reliable kind of versioned file for a store.
 
     Args:
-        system: A file system of fsspec's.
-        path: Of the file in it.
+        system: An fsspec file system.
+        path: Path of the file in it.
     """
     protocols = {system.protocol} if isinstance(system.protocol, str) else {*system.protocol}
     if protocols & _S3_PROTOCOLS:
@@ -136,29 +135,29 @@ class S3File:
         self._fs.rm_file(self._path)
 
     def checks_conditions(self, data: bytes, version: str) -> bool:
-        """Return whether the store refuses writes whose condition does not hold.
+        """Return whether the store rejects writes whose condition does not hold.
 
         Some stores with S3's API ignore conditions, or one of the two.
 
         Args:
-            data: What the file holds; nothing else is ever written to find out.
+            data: The content of the file; the test never writes anything else.
             version: Its version.
         """
-        # Of the form of an ETag, and another one than the file has.
+        # It has the form of an ETag, but differs from the file's.
         another = f'"{_digest(version.encode())[:32]}"'
         for replaces in (None, another):
             try:
                 if self.write(data, replaces) is not None:
                     return False
             except OSError:
-                # A store that knows conditions and does not offer them answers 501.
+                # A store that knows conditions but does not support them answers 501.
                 return False
         return True
 
 
 def _is_changed(error: BaseException) -> bool:
-    """Return whether S3 refused a write because of its condition."""
-    # s3fs raises an OSError of the code's kind from botocore's.
+    """Return whether S3 rejected a write because of its condition."""
+    # s3fs translates botocore's error into an OSError of the code's kind.
     response = getattr(error.__cause__, "response", None) or {}
     if response.get("Error", {}).get("Code") == "NoSuchBucket":
         return False
@@ -166,7 +165,7 @@ def _is_changed(error: BaseException) -> bool:
 
 
 class LocalFile:
-    """A file on a disk without `flock`: looked at, then replaced."""
+    """A file on a disk without `flock`: its version is checked, then the file is replaced."""
 
     settle_s = _SETTLE_S
 
@@ -199,11 +198,11 @@ class LocalFile:
 
 
 class PlainFile:
-    """A file on a store without conditions: looked at, then written.
+    """A file on a store without conditional writes: its version is checked before each write.
 
     Args:
-        system: A file system of fsspec's.
-        path: Of the file in it.
+        system: An fsspec file system.
+        path: Path of the file in it.
         settle_s: See `VersionedFile`.
     """
 

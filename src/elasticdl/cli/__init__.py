@@ -1,1 +1,1 @@
-"""The command line: a command parses, calls `api`, prints. One file a command group."""
+"""Command line: a command parses, calls `api` and prints. One file per command group."""

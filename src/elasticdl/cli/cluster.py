@@ -1,4 +1,4 @@
-"""`elasticdl cluster`: getting a Kubernetes cluster ready for jobs."""
+"""`elasticdl cluster`: prepares a Kubernetes cluster for jobs."""
 
 from __future__ import annotations
 

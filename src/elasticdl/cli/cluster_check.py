@@ -1,4 +1,4 @@
-"""`elasticdl cluster check`: whether a job could be submitted, and what to do if not."""
+"""`elasticdl cluster check`: checks whether a job could be submitted, and what to do if not."""
 
 from __future__ import annotations
 
@@ -11,45 +11,47 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.cli.cluster_options import ray_version
 from elasticdl.cli.printable import echo, printable
 from elasticdl.cluster.options import ClusterOptions, Resources, Scheduler, parse_quantity
 
 if TYPE_CHECKING:
-    from elasticdl.cluster.check import Report
-    from elasticdl.cluster.findings import Finding
+    from elasticdl.cluster.check import ClusterReport
+    from elasticdl.cluster.findings import ClusterFinding
 
 _WORKER, _HEAD = Resources(), ClusterOptions.head
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red", "unknown": "blue"}
 _LEAST_WIDTH = 40
-# In the dry run, where no image is named.
+# Used in the dry run if no image is named.
 _NO_IMAGE = "registry.example/image"
 
 
 @click.command("check")
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig; the current one.")
-@click.option("--namespace", metavar="NAME", help="Namespace; that of the context.")
-@click.option("--image", metavar="IMAGE", help="Ask its registry whether this image is there.")
-@click.option("--num_workers", metavar="N | LEAST..MOST", default="2", show_default=True,
-              help="How many workers a job would ask for.")  # fmt: skip
+@click.option(
+    "--context", metavar="NAME", help="Context of the kubeconfig. [default: the current one]"
+)
+@click.option("--namespace", metavar="NAME", help="Namespace. [default: that of the context]")
+@click.option("--image", metavar="IMAGE", help="Check that this image is in its registry.")
+@click.option("--num_workers", metavar="N | MIN..MAX", default="2", show_default=True,
+              help="Number of workers of the job.")  # fmt: skip
 @click.option("--cpus_per_worker", default=_WORKER.cpus, show_default=True, help="Cores: 2, 500m.")
 @click.option("--memory_per_worker", default=_WORKER.memory, show_default=True, help="Memory: 8Gi.")
 @click.option("--gpus_per_worker", type=click.IntRange(min=0), default=0, show_default=True,
               help="GPUs.")  # fmt: skip
 @click.option("--head_memory", default=_HEAD.memory, show_default=True,
               help="Memory of the pod where the driver runs.")  # fmt: skip
-@click.option("--priority_class", metavar="NAME", help="PriorityClass that a job would have.")
+@click.option("--priority_class", metavar="NAME", help="PriorityClass of the job's pods.")
 @click.option("--queue", metavar="NAME", help="Queue of Kueue or Volcano.")
 @click.option("--scheduler", type=click.Choice(get_args(Scheduler)),
               default=ClusterOptions.scheduler, show_default=True,
               help="Scheduler that owns the queue.")  # fmt: skip
 @click.option("--env_from_secret", metavar="NAME", multiple=True,
-              help="Secret with environment variables; may be given again.")  # fmt: skip
+              help="Secret with environment variables; can be repeated.")  # fmt: skip
 @click.option("--image_pull_secret", metavar="NAME", multiple=True,
-              help="Secret with credentials of the registry; may be given again.")  # fmt: skip
-@click.option("--service_account", metavar="NAME", help="Account of the pods.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+              help="Secret with credentials of the registry; can be repeated.")  # fmt: skip
+@click.option("--service_account", metavar="NAME", help="Service account of the pods.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check(
     *,
     context: str | None,
@@ -68,19 +70,19 @@ def check(
     service_account: str | None,
     as_json: bool,
 ) -> int:
-    """Look whether a job could be submitted to a Kubernetes cluster.
+    """Check whether a job could be submitted to a Kubernetes cluster.
 
-    It changes nothing there. Each line says how one thing stands:
+    It changes nothing there. Each line shows the result of one check:
 
     \b
       ok       it is as it should be
-      warning  a job can be submitted, but read what is said
-      missing  no job can be submitted, or it would not start
-      unknown  your rights do not reach far enough to tell
+      warning  a job can be submitted, but read the message
+      missing  a job cannot be submitted, or would not start
+      unknown  you do not have the permissions to check this
 
     \b
-    Exit code: 0 if a job could be submitted; 2 if something has to be changed first; 75 if it may
-    be over by itself (a server that does not answer, a quota that others use up).
+    Exit code: 0 if a job could be submitted; 2 if something has to be changed first; 75 if the
+    problem may be temporary (a server that does not respond, a quota used up by others).
 
     \b
     Examples:
@@ -88,9 +90,9 @@ def check(
       elasticdl cluster check --namespace=team --num_workers=2..4 --gpus_per_worker=1
       elasticdl cluster check --json | jq '.findings[] | select(.verdict != "ok")'
     """
-    job = api.training_job(
+    job = job_options.training_job(
         model_def="mnist",
-        # It is not read: only a RayJob is made of it, and not created.
+        # The data are not read: a RayJob is built from it, but not created.
         data="s3://bucket/data",
         output="s3://bucket/cluster-check",
         num_workers=num_workers,
@@ -120,7 +122,7 @@ def check(
     return report.exit_code
 
 
-def _show(report: Report) -> None:
+def _show(report: ClusterReport) -> None:
     subjects = max(len(each.subject) for each in report.findings)
     for each in report.findings:
         _show_finding(each, subjects)
@@ -133,7 +135,7 @@ def _show(report: Report) -> None:
         click.secho(f"A job cannot run there now: {word} missing.", fg="red", bold=True)
 
 
-def _show_finding(finding: Finding, subjects: int) -> None:
+def _show_finding(finding: ClusterFinding, subjects: int) -> None:
     verdicts = max(map(len, _COLOURS))
     verdict = click.style(f"{finding.verdict:{verdicts}}", fg=_COLOURS[finding.verdict], bold=True)
     message, advice = printable(finding.message), printable(finding.advice)
@@ -154,7 +156,7 @@ def _show_finding(finding: Finding, subjects: int) -> None:
         click.echo(f"{indent}{line}")
 
 
-def _as_json(report: Report) -> dict[str, object]:
+def _as_json(report: ClusterReport) -> dict[str, object]:
     return {
         "context": report.context,
         "namespace": report.namespace,

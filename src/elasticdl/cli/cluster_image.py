@@ -1,4 +1,4 @@
-"""`elasticdl cluster image`: an image for jobs, built and pushed."""
+"""`elasticdl cluster image`: builds and pushes an image for jobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from elasticdl.errors import UsageError
     "has the models of `elasticdl zoo list`.",
 )
 @image_options
-@click.option("--quiet", is_flag=True, help="Print the image only.")
+@click.option("--quiet", is_flag=True, help="Print only the name of the image.")
 def image(*, model_zoo: str | None, quiet: bool, **options: Any) -> None:
     """Build the image of a model zoo, push it, and print its name with its digest.
 
-    It holds ElasticDL of this very version, the packages that this version runs with here, what
-    the zoo's requirements.txt asks for, and the zoo at /model_zoo/custom. Docker or podman builds
-    it (DOCKER_HOST). Hidden files, keys, and what .dockerignore and .gitignore list stay out.
+    It contains this version of ElasticDL, the packages installed with it here, the packages of the
+    zoo's requirements.txt, and the zoo at /model_zoo/custom. Docker or podman builds it
+    (DOCKER_HOST). Hidden files, keys, and files listed in .dockerignore and .gitignore are
+    excluded.
 
     \b
     Examples:
@@ -37,7 +38,7 @@ def image(*, model_zoo: str | None, quiet: bool, **options: Any) -> None:
     asked = taken_image(options)
     if asked is None:
         raise UsageError(
-            f"Missing: --{REPOSITORY}, where the image is pushed to; such as "
+            f"Missing: --{REPOSITORY}, the repository to push the image to, such as "
             "registry.example/team/app."
         )
     built = api.build_image(model_zoo, asked, (lambda _: None) if quiet else _say)

@@ -1,4 +1,4 @@
-"""The options that say how a job runs on a Kubernetes cluster, under a heading of their own."""
+"""Options for running a job on a Kubernetes cluster, under a separate heading of the help."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _DEFAULTS, _WORKER, _HEAD = ClusterOptions("", ""), Resources(), ClusterOptions.
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What is to be done with a job on a cluster.
+    """Requested action for a job on a cluster.
 
     Attributes:
-        context: Of the kubeconfig; None is the current one.
-        manifest: Print the RayJob only.
-        patch: File of what is merged into it; None for nothing.
-        detach: Submit the job only.
-        build: The image that is to be built first; None for none.
+        context: Context of the kubeconfig; None means the current one.
+        manifest: Only print the RayJob.
+        patch: File with a patch to merge into it; None for no patch.
+        detach: Only submit the job.
+        build: Image to build first; None for no build.
     """
 
     context: str | None
@@ -50,14 +50,14 @@ class Asked:
 
 
 class _ClusterOption(click.Option):
-    """An option that means something with --cluster only."""
+    """An option that has an effect only with --cluster."""
 
 
 class CommandOfClusters(click.Command):
-    """A command whose help lists the options of clusters by themselves."""
+    """A command whose help lists the cluster options separately."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, then those of clusters."""
+        """Write the options, then the cluster options."""
         others: list[tuple[str, str]] = []
         of_clusters: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
@@ -75,21 +75,25 @@ def _option(*names: str, **settings: Any) -> Callable[[_Command], _Command]:
 
 
 def cluster_options(command: _Command) -> _Command:
-    """Give a command the options of clusters; see `api.cluster_options`."""
+    """Add the cluster options to a command; see `api.cluster_options`."""
     return with_options(
         command,
         _option(
             "--cluster",
             type=click.Choice(["kubernetes"]),
-            help="Run on the cluster of the kubeconfig, by KubeRay, instead of on this machine. "
+            help="Run on the cluster of the kubeconfig, with KubeRay, instead of on this machine. "
             "Needs --num_workers, and --image or --docker_image_repository.",
         ),
-        _option("--context", metavar="NAME", help="Context of the kubeconfig; the current one."),
-        _option("--namespace", metavar="NAME", help="Namespace; that of the context."),
+        _option(
+            "--context",
+            metavar="NAME",
+            help="Context of the kubeconfig. [default: the current one]",
+        ),
+        _option("--namespace", metavar="NAME", help="Namespace. [default: that of the context]"),
         _option(
             "--image",
             metavar="IMAGE",
-            help="Image of all pods, best with its digest: registry/team/app@sha256:...",
+            help="Image of all pods, preferably with its digest: registry/team/app@sha256:...",
         ),
         lambda function: image_options(function, _option),
         _option(
@@ -107,26 +111,26 @@ def cluster_options(command: _Command) -> _Command:
             show_default=True,
             help="Memory of the pod where the driver runs.",
         ),
-        _option("--spot", is_flag=True, help="Workers may run on machines that can be taken away."),
+        _option("--spot", is_flag=True, help="Workers may run on spot (preemptible) nodes."),
         _option("--priority_class", metavar="NAME", help="PriorityClass of all pods."),
         _option(
             "--node_selector",
             metavar="LABEL=VALUE",
             multiple=True,
-            help="Run workers on nodes with this label; may be given again.",
+            help="Run workers on nodes with this label; can be repeated.",
         ),
         _option(
             "--volume",
             metavar="KIND:NAME:PATH[:ro]",
             multiple=True,
             help="Mount a claim (pvc:data:/data), a folder of the nodes (host:/mnt:/mnt) or a "
-            "secret (secret:key:/key) into all pods; may be given again.",
+            "secret (secret:key:/key) into all pods; can be repeated.",
         ),
         _option(
             "--env",
             metavar="NAME=VALUE",
             multiple=True,
-            help="Environment variable of all pods; may be given again.",
+            help="Environment variable of all pods; can be repeated.",
         ),
         _option(
             "--env_from_secret",
@@ -141,15 +145,15 @@ def cluster_options(command: _Command) -> _Command:
             multiple=True,
             help="Secret with the credentials of the image's registry.",
         ),
-        _option("--service_account", metavar="NAME", help="Account of all pods."),
+        _option("--service_account", metavar="NAME", help="Service account of all pods."),
         _option(
             "--ttl",
             metavar="SECONDS",
             default=_DEFAULTS.ttl_s,
             show_default=True,
-            help="Keep the pods for so long after the job's end.",
+            help="Time to keep the pods after the job has ended.",
         ),
-        _option("--deadline", metavar="SECONDS", type=int, help="End the job after so long."),
+        _option("--deadline", metavar="SECONDS", type=int, help="Maximum duration of the job."),
         _option("--queue", metavar="NAME", help="Queue of Kueue or Volcano."),
         _option(
             "--scheduler",
@@ -161,27 +165,28 @@ def cluster_options(command: _Command) -> _Command:
         _option(
             "--autoscaling",
             is_flag=True,
-            help="Let Ray ask for worker pods between the least and the most of --num_workers, "
-            "instead of for the most at once.",
+            help="Let Ray request between the minimum and the maximum of --num_workers worker "
+            "pods, instead of the maximum at once.",
         ),
         _option("--manifest", is_flag=True, help="Print the RayJob as YAML and do nothing."),
         _option(
             "--manifest_patch",
             metavar="FILE",
-            help="YAML that is merged into the RayJob (RFC 7396), as the cluster's owner wants it.",
+            help="YAML to merge into the RayJob (RFC 7396), for settings that the cluster "
+            "requires.",
         ),
-        _option("--detach", is_flag=True, help="Submit the job and do not follow it."),
+        _option("--detach", is_flag=True, help="Submit the job and return without following it."),
     )
 
 
 def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
-    """Take the options of clusters out of a command's options.
+    """Remove the cluster options from a command's options and return them.
 
     Returns:
-        What is to be done, and how the job runs there; None without --cluster.
+        The requested action, and how the job runs on the cluster; None without --cluster.
 
     Raises:
-        UsageError: One is given without --cluster, or has an impossible value.
+        UsageError: A cluster option is set without --cluster, or has an invalid value.
     """
     declared = {str(each.name): each for each in _declared()}
     given = {name: options.pop(name) for name in declared}
@@ -231,15 +236,16 @@ def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
 
 
 def _image(given: str | None, built_with: dict[str, Any], trained_model: str | None) -> str:
-    """Return the image of the pods; empty if it is to be built."""
+    """Return the image of the pods; empty if it must be built first."""
     building = [flag for flag in flags() if built_with[flag]]
     if building and not built_with[REPOSITORY]:
         raise UsageError(
-            f"--{building[0]} says how an image is built. Say where it goes: --{REPOSITORY}=..."
+            f"--{building[0]} is an option for building an image. Add the repository to push it "
+            f"to: --{REPOSITORY}=..."
         )
     if given and building:
         raise UsageError(
-            f"--image names an image that is there, --{REPOSITORY} builds one. Give one of them."
+            f"--image names an existing image, --{REPOSITORY} builds one. Use only one of them."
         )
     if given:
         return image(given)
@@ -247,14 +253,14 @@ def _image(given: str | None, built_with: dict[str, Any], trained_model: str | N
         return ""
     if trained_model is None:
         raise UsageError(
-            f"--cluster=kubernetes needs --image, the image of the pods with ElasticDL and your "
-            f"model zoo at /model_zoo/custom; or --{REPOSITORY}, where one is built and pushed to."
+            "--cluster=kubernetes needs --image, the image of the pods with ElasticDL and your "
+            f"model zoo at /model_zoo/custom; or --{REPOSITORY}, to build one and push it there."
         )
     return api.recorded_image(trained_model)
 
 
 def _declared() -> list[click.Parameter]:
-    # Click keeps them with the function until it becomes a command.
+    # Click stores them on the function until it becomes a command.
     function: Any = cluster_options(lambda: None)
     return list(reversed(function.__click_params__))
 
@@ -266,10 +272,10 @@ def _check_unused(given: dict[str, Any], declared: dict[str, click.Parameter]) -
 
 
 def ray_version() -> str:
-    """Return the version of Ray that belongs to this ElasticDL, which the image has too.
+    """Return the version of Ray for this ElasticDL; the image has the same.
 
     Raises:
-        MissingExtraError: Ray is not installed here.
+        MissingExtraError: Ray is not installed on this machine.
     """
     try:
         return version("ray")

@@ -1,4 +1,4 @@
-"""Running a job on a cluster from the command line: submit it, follow it, end as it ends."""
+"""Runs a job on a cluster from the command line: submits it, follows it, exits with its code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def run_on_cluster(
     job: Job, options: ClusterOptions, asked: Asked, *, quiet: bool, with_page: bool = False
 ) -> None:
-    """Do what was asked for.
+    """Print, submit or follow a job, as requested.
 
     Raises:
         ElasticDLError: The job cannot be submitted; or it failed, with its exit code.
@@ -55,10 +55,11 @@ def _patch(path: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--manifest_patch={path}: {error}") from error
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {error}") from error
+        raise UsageError(f"{path} is not YAML: {error}") from error
     if not isinstance(found, dict):
         raise UsageError(
-            f"{path}: expected what is merged into the RayJob, such as\n  spec:\n"
+            f"{path}: expected YAML to merge into the RayJob, such as\n"
+            "  spec:\n"
             "    ttlSecondsAfterFinished: 60"
         )
     return found

@@ -1,7 +1,7 @@
-"""`elasticdl data`: generates sample data, prepares and indexes data, shows what is in files.
+"""`elasticdl data`: generates sample data, prepares and indexes data, shows the content of files.
 
-The commands only parse and print. What they do lies in `data/`, imported when it is needed, so
-that `--help` answers at once.
+The commands only parse and print. The work is done in `data/`, which is imported only when it is
+needed, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from elasticdl.data.wording import counted
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.data.prepare import PreparedData, Progress
-    from elasticdl.data.prepare_part import Preparation
+    from elasticdl.data.prepare import PreparedData, PrepareProgress
+    from elasticdl.data.prepare_part import PartPreparation
     from elasticdl.data.samples import WrittenSample
     from elasticdl.data.schema import Schema
     from elasticdl.dialects.reference import Reference
@@ -33,12 +33,12 @@ _MOST_FILES_NAMED = 5
 
 @click.group()
 def data() -> None:
-    """Make, prepare and look at record files.
+    """Create, prepare and show record files.
 
     \b
     No data yet?
       elasticdl data sample digits --output=digits
-    Pictures, logs, whatever your own function reads?
+    Images, logs, anything that your own function can read?
       elasticdl data prepare --model_zoo=my_zoo --model_def=my_model \\
           --input='pictures/*/*.png' --output=my_data
     What is in a file?
@@ -46,22 +46,22 @@ def data() -> None:
     Many files, or files on an object store?
       elasticdl data index my_data
 
-    RecordIO, TFRecord, CSV and Parquet files need no preparing: `elasticdl train --data` reads
-    them as they are.
+    RecordIO, TFRecord, CSV and Parquet files need no preparation: `elasticdl train --data` reads
+    them directly.
     """
 
 
 # --- sample ------------------------------------------------------------------------------------
 
 
-@data.command(short_help="Write real data to start with, without a download.")
+@data.command(short_help="Write a real sample data set; nothing is downloaded.")
 @click.argument("name")
 @click.option(
     "--output",
     required=True,
     metavar="DIR",
     callback=check_place,
-    help="Gets the folders train/ and test/.",
+    help="Folder in which train/ and test/ are created.",
 )
 @click.option(
     "--format",
@@ -69,24 +69,22 @@ def data() -> None:
     type=click.Choice(["recordio", "tfrecord", "csv", "parquet"]),
     default="recordio",
     show_default=True,
-    help="What kind of files; csv is for the tables only.",
+    help="File format; csv only for tables.",
 )
-@click.option(
-    "--seed", default=0, show_default=True, help="Decides which records are kept for the test."
-)
+@click.option("--seed", default=0, show_default=True, help="Random seed of the train/test split.")
 def sample(name: str, output: str, sample_format: Any, seed: int) -> None:
-    """Write real data to start with: four fifths to train on, the others to test.
+    """Write a real sample data set: 80 % of the records for training, the others for testing.
 
     \b
     NAME is one of
       digits          handwritten digits, 28 x 28, for models made for MNIST
       patches         colour pictures, 32 x 32, for models made for CIFAR-10
-      iris            which flower it is, from four measures
-      wine            which grower made a wine, from 13 measures
-      breast_cancer   whether a tumour is benign, from 30 measures
-      diabetes        how a disease goes on, a number, from ten measures
+      iris            species of a flower, from four measurements
+      wine            grower of a wine, from 13 measurements
+      breast_cancer   whether a tumour is benign, from 30 measurements
+      diabetes        progression of a disease, a number, from ten measurements
 
-    They come with scikit-learn: nothing is downloaded.
+    They are part of scikit-learn: nothing is downloaded.
 
     \b
     Example:
@@ -116,7 +114,7 @@ def _print_sample(output: str, written: WrittenSample) -> None:
 # --- prepare -----------------------------------------------------------------------------------
 
 
-@data.command(short_help="Turn your files into record files, with your function.")
+@data.command(short_help="Convert your files to record files with your own function.")
 @click.option("--model_zoo", required=True, metavar="DIR|URL", help="Folder with your model file.")
 @click.option(
     "--model_def",
@@ -142,31 +140,33 @@ def _print_sample(output: str, written: WrittenSample) -> None:
     "--num_processes",
     type=int,
     metavar="N",
-    help="How many processes work at it.  [default: one a core]",
+    help="Number of processes. [default: one per core]",
 )
 @click.option(
     "--records_per_file",
     default=4096,
     show_default=True,
     metavar="N",
-    help="At most so many records in one file; 256 MB close a file as well.",
+    help="Maximum number of records in one file; a file is also closed at 256 MB.",
 )
 @click.option(
     "--shuffle/--no-shuffle",
     default=True,
     show_default=True,
-    help="Put records in random order, or keep that of the files' names.",
+    help="Shuffle the records, or keep them in the order of the file names.",
 )
-@click.option("--seed", default=0, show_default=True, help="Decides the random order.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the order.")
 @click.option(
     "--compressor",
     type=click.Choice(["none", "snappy", "gzip"]),
     default="snappy",
     show_default=True,
-    help="How the record files are compressed.",
+    help="Compression of the record files.",
 )
-@click.option("--overwrite", is_flag=True, help="Make all files again, also those up to date.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option(
+    "--overwrite", is_flag=True, help="Write all files again, even those that are up to date."
+)
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
 def prepare(
     *,
     model_zoo: str,
@@ -181,9 +181,9 @@ def prepare(
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Turn files of any kind into record files, with your own function, in parallel.
+    """Convert files of any kind to record files with your own function, in parallel.
 
-    The model file says how:
+    The model file defines how:
 
     \b
       def data_schema():
@@ -197,10 +197,11 @@ def prepare(
           return image, label     # one record, in the order of data_schema()
 
     Instead of one record it may return a list of them, or yield them; a record may be a dict.
-    With two arguments, (file_object, filename), it is given the open file as well.
+    With two arguments, (file_object, filename), it also receives the open file.
 
-    The same command again goes on where it was stopped and makes only what changed. What is
-    finished stays if the function raises; the folder is not trained on until all is there.
+    Run the same command again to resume after an interruption, or to update files that changed.
+    Finished files are kept if the function raises; the folder cannot be used for training until it
+    is complete.
 
     \b
     Example:
@@ -213,7 +214,7 @@ def prepare(
     reporter = Silent() if quiet else for_stream()
     begun = False
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: PrepareProgress) -> None:
         nonlocal begun
         if not begun and progress.num_done < progress.num_inputs:
             reporter.started("prepare", progress.num_inputs, "files", progress.num_done)
@@ -246,46 +247,46 @@ def _print_prepared(output: str, model_def: str, prepared: PreparedData) -> None
     num_parts = prepared.num_kept_parts + prepared.num_made_parts
     if prepared.num_kept_parts:
         echo(
-            f"  {prepared.num_kept_parts:,} of {num_parts:,} parts were there already and their "
-            "input files are unchanged."
+            f"  {prepared.num_kept_parts:,} of {num_parts:,} parts exist already, and their input "
+            "files are unchanged."
         )
     if prepared.num_kept_of_other_code:
         echo(
             f"  {model_def} has changed since {prepared.num_kept_of_other_code:,} of them were "
-            "made; they were kept. --overwrite makes them again."
+            "written; they were kept. Use --overwrite to write them again."
         )
 
 
-def load_preparation(model_zoo: str, model_def: str) -> Preparation:
-    """Return the user's function and schema; called in every process that prepares.
+def load_preparation(model_zoo: str, model_def: str) -> PartPreparation:
+    """Return the user's function and schema; called in every preparing process.
 
     Raises:
-        UsageError: The zoo or the file is not there.
+        UsageError: The zoo or the file is missing.
         DefinitionError: The file lacks the function or the schema.
         UserCodeError: The file raised while it was imported.
     """
-    from elasticdl.data.prepare_part import Preparation  # noqa: PLC0415 - not for `--help`
+    from elasticdl.data.prepare_part import PartPreparation  # noqa: PLC0415 - not for `--help`
 
     reference = _load(model_zoo, model_def)
     function = reference.find(_FUNCTION)
     if function is None:
         raise DefinitionError(
-            f"{reference.symbol}: there is no {_FUNCTION}(filename) in the file, which is what "
-            "reads one of your files and returns its record. Add it; "
-            "`elasticdl data prepare --help` shows one."
+            f"{reference.symbol}: there is no {_FUNCTION}(filename) in the file, the function that "
+            "reads one of your files and returns its record. Add it; `elasticdl data prepare "
+            "--help` shows one."
         )
     files = [module.__file__ for module in reference.modules if module.__file__]
     code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
     model = f"{model_zoo} {model_def}"
-    return Preparation(function.value, _schema_of(reference), str(function), model, code)
+    return PartPreparation(function.value, _schema_of(reference), str(function), model, code)
 
 
 # --- index -------------------------------------------------------------------------------------
 
 
-@data.command(short_help="Count records once, so that data opens faster.")
+@data.command(short_help="Write an index of records, so that data opens faster.")
 @click.argument("files", nargs=-1, required=True, metavar="DATA...")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
 def index(files: tuple[str, ...], *, quiet: bool) -> None:
     """Write an index beside data: its files and the positions of their records.
 
@@ -333,10 +334,12 @@ def index(files: tuple[str, ...], *, quiet: bool) -> None:
 # --- show --------------------------------------------------------------------------------------
 
 
-@data.command(short_help="Look into record files: fields, shapes, the first records.")
+@data.command(short_help="Show record files: fields, shapes, the first records.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--limit", default=5, show_default=True, help="How many records to show.")
-@click.option("--model_zoo", metavar="DIR|URL", help="Where --model_def is.")
+@click.option("--limit", default=5, show_default=True, help="Number of records to show.")
+@click.option(
+    "--model_zoo", metavar="DIR|URL", help="Folder with your model files, for --model_def."
+)
 @click.option(
     "--model_def", metavar="NAME", help="Read records by the data_schema() of this model file."
 )
@@ -353,11 +356,10 @@ def show(
     model_def: str | None,
     schema_text: str | None,
 ) -> None:
-    """Look into record files: how many records, which fields, and the first of them.
+    """Show record files: the number of records, their fields, and the first records.
 
-    FILE is a file, a folder or a pattern, of RecordIO, TFRecord, CSV or Parquet. Records say of
-    themselves what they hold, but not in which shape: that is what a schema adds. Pictures are
-    drawn.
+    FILE is a file, a folder or a pattern, of RecordIO, TFRecord, CSV or Parquet. Records contain
+    their values but not their shapes: a schema adds these. Images are drawn.
 
     \b
     Examples:
@@ -365,22 +367,21 @@ def show(
       elasticdl data show 's3://bucket/logs/*.parquet' --limit=20
       elasticdl data show my_data --model_zoo=my_zoo --model_def=my_model
     """
-    from rich.console import Console  # noqa: PLC0415 - not for `--help`
-
     from elasticdl.cli import data_show  # noqa: PLC0415
+    from elasticdl.cli.console import TableConsole  # noqa: PLC0415 - not for `--help`
     from elasticdl.data.overview import look_into  # noqa: PLC0415
 
     if limit < 0:
         raise UsageError(f"--limit={limit}: expected 0 or more.")
     schema = _asked_schema(model_zoo, model_def, schema_text)
-    data_show.show(look_into(",".join(files), limit, schema), Console())
+    data_show.show(look_into(",".join(files), limit, schema), TableConsole())
 
 
 def _asked_schema(
     model_zoo: str | None, model_def: str | None, schema_text: str | None
 ) -> Schema | None:
     if schema_text is not None and model_def is not None:
-        raise UsageError("--schema and --model_def both say a schema. Leave one of them out.")
+        raise UsageError("--schema and --model_def both define a schema. Use only one of them.")
     if schema_text is not None:
         return parse_schema(schema_text)
     if model_def is not None:
@@ -394,11 +395,11 @@ _FIELD = re.compile(r"\s*([^:\[\],]+?)\s*:\s*(\w+)\s*\[([\d\s,]*)\]\s*(?:,|$)")
 
 
 def parse_schema(text: str) -> Schema:
-    """Return the schema that is written as fields are shown: `label: int64[1]`.
+    """Return the schema in a text, in the format in which fields are shown: `label: int64[1]`.
 
     Raises:
-        UsageError: It is written in another way.
-        DefinitionError: A dtype or a shape is impossible.
+        UsageError: The text has another format.
+        DefinitionError: A dtype or a shape is invalid.
 
     Example:
         >>> print(*parse_schema("image: float32[28, 28], label: int64[1]").fields, sep="; ")
@@ -412,8 +413,8 @@ def parse_schema(text: str) -> Schema:
         found = _FIELD.match(text, at)
         if found is None:
             raise UsageError(
-                f"--schema: {text[at:].strip()!r} is no field; expected NAME: DTYPE[SHAPE], such "
-                'as "image: float32[28, 28], label: int64[1]".'
+                f"--schema: {text[at:].strip()!r} is not a field; expected NAME: DTYPE[SHAPE], "
+                'such as "image: float32[28, 28], label: int64[1]".'
             )
         name, dtype, shape = found.groups()
         sides = [int(side) for side in shape.replace(",", " ").split()]
@@ -441,7 +442,7 @@ def _schema_of(reference: Reference) -> Schema:
     symbol = reference.find("data_schema")
     if symbol is None:
         raise DefinitionError(
-            f"{reference.symbol}: there is no data_schema() in the file, which says the name, "
+            f"{reference.symbol}: there is no data_schema() in the file, which defines the name, "
             "shape and dtype of each field of a record. Add it; `elasticdl data prepare --help` "
             "shows one."
         )

@@ -1,6 +1,6 @@
-"""How `elasticdl data show` draws: tables of fields and records, pictures as blocks of colour.
+"""Output of `elasticdl data show`: tables of fields and records, pictures as coloured blocks.
 
-What is in the files is `data/overview.py`'s to find out.
+`data/overview.py` reads the files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_COLUMNS = 7
 _MOST_FIELDS = 500
 _COLUMN_PADDING = 3
 _BRIGHTEST = 255
-# Fewer pixels than this may as well be any other list of numbers.
+# With fewer pixels than this, it may be any other list of numbers.
 _LEAST_SIDE, _LEAST_GUESSED_SIDE = 8, 16
 _PICTURE_COLUMNS = 32
 _RGB = 3
@@ -47,7 +47,7 @@ _UPPER_HALF = "▀"
 
 
 def show(overview: Overview, console: Console) -> None:
-    """Print what is inside of files."""
+    """Print the content of files."""
     about = "about " if overview.is_estimate else ""
     facts = [
         counted(len(overview.files), "file"),
@@ -83,11 +83,11 @@ _STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "title_justify": "left", "titl
 
 
 def _records(records: Sequence[Record], console: Console) -> Table:
-    """Return a table of records: one a row, or one a column where that shows more at once."""
+    """Return a table of records: one per row, or one per column if that shows more at once."""
     names = list(dict.fromkeys(name for record in records for name in record))[:_MOST_FIELDS]
     in_colour = console.color_system is not None
     cells = [[_cell(record.get(name), in_colour=in_colour) for name in names] for record in records]
-    # Pictures are high: side by side, several of them are on the screen.
+    # Pictures are high: side by side, several of them fit on the screen.
     width = sum(_picture_width(record) + _COLUMN_PADDING for record in records)
     have_pictures = width > _COLUMN_PADDING * len(records)
     fit = width + max(map(len, names), default=0) + _COLUMN_PADDING <= console.width
@@ -108,7 +108,7 @@ def _picture_width(record: Record) -> int:
 
 
 def _raw(records: Sequence[bytes]) -> Table:
-    table = Table("", "bytes", title="Records, which are no tf.Examples", **_STYLE)
+    table = Table("", "bytes", title="Records, which are not tf.Examples", **_STYLE)
     for number, record in enumerate(records):
         shown = record[:_MOST_BYTES]
         more = f" ... ({len(record):,} bytes)" if len(record) > _MOST_BYTES else ""
@@ -126,7 +126,7 @@ def _cell(array: Array | None, *, in_colour: bool) -> RenderableType:
 
 
 def _shortened(array: Array) -> str:
-    """Return the values of an array, only the first of many."""
+    """Return the values of an array, or only the first if there are many."""
     values = array.ravel()[:_MOST_VALUES].tolist()
     words = ", ".join(map(_value, values))
     if array.size == 1:
@@ -159,10 +159,10 @@ def _size(num_bytes: float) -> str:
 
 
 def as_picture(array: Array) -> Array | None:
-    """Return an array as a picture `[height, width, 3]`, 0 .. 255; None if it is none.
+    """Return an array as a picture `[height, width, 3]`, 0 .. 255; None if it is not a picture.
 
-    A list of numbers is taken for a square picture if there are enough of them, and all are
-    brightnesses.
+    A list of numbers counts as a square picture if it is long enough and all numbers are possible
+    brightness values.
     """
     if array.dtype == object or not np.isfinite(array).all():
         return None
@@ -192,7 +192,7 @@ def _guessed_shape(size: int) -> tuple[int, ...]:
 
 
 def draw(picture: Array, *, in_colour: bool) -> Text:
-    """Return a picture as text: two pixels one above the other in each character."""
+    """Return a picture as text, with two pixels, one above the other, in each character."""
     small = _shrunk(picture)
     if len(small) % 2:
         small = np.concatenate([small, small[-1:]])
@@ -211,7 +211,7 @@ def draw(picture: Array, *, in_colour: bool) -> Text:
 
 
 def _shrunk(picture: Array) -> Array:
-    """Return a picture no wider than there is room, pixels averaged."""
+    """Return a picture no wider than the available space, with pixels averaged."""
     step = math.ceil(picture.shape[1] / _PICTURE_COLUMNS)
     height, width = (side // step * step for side in picture.shape[:2])
     blocks = picture[:height, :width].reshape(height // step, step, width // step, step, _RGB)

@@ -6,34 +6,43 @@ from typing import Any
 
 import click
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.printable import echo
 from elasticdl.cli.workers_options import workers_options
 
 
-@click.command(short_help="Measure a trained model on records.")
-@click.option("--trained_model", required=True, metavar="DIR", help="What `elasticdl train` wrote.")
+@click.command(short_help="Evaluate a trained model on records.")
+@click.option(
+    "--trained_model", required=True, metavar="DIR", help="Output folder of `elasticdl train`."
+)
 @click.option("--data", required=True, metavar="GLOB", help="Records with labels.")
 @click.option(
     "--output",
     metavar="FILE",
-    help="JSON file for the metrics; default evaluation.json in the trained model.",
+    help="JSON file for the metrics. [default: evaluation.json in the trained model]",
 )
 @click.option(
     "--report",
     is_flag=False,
     flag_value="",
     metavar="[DIR]",
-    help="Also write what the model says of each record: report.parquet, CSV files and a page, "
-    "into DIR; default report/ in the trained model.",
+    help="Also write the model's prediction and the metrics of each record to DIR: "
+    "report.parquet, CSV files and a page. [default: report/ in the trained model]",
 )
-@click.option("--minibatch_size", default=256, show_default=True)
+@click.option(
+    "--minibatch_size",
+    "--batch_size",
+    "minibatch_size",
+    default=256,
+    show_default=True,
+    help="Batch size: examples per call of the model.",
+)
 @workers_options
-@click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--dry_run", is_flag=True, help="Print the job and exit.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
 def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
-    """Measure a trained model on records, print the metrics and save them.
+    """Evaluate a trained model on records, print the metrics and save them.
 
     \b
     Examples:
@@ -41,7 +50,7 @@ def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio" --report
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio" --num_workers=3
     """
-    job = api.evaluation_job(**options)
+    job = job_options.evaluation_job(**options)
     if dry_run:
         echo(job.to_json())
         return

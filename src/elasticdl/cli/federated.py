@@ -1,14 +1,14 @@
-"""`elasticdl federated`: one model from parties that keep their data."""
+"""`elasticdl federated`: trains one model with parties that keep their data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from elasticdl import api, federated
+from elasticdl import federated, job_options
+from elasticdl.cli.console import TableConsole
 from elasticdl.cli.federated_verbs import COMMANDS, STOPPED
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.page_option import is_page_wanted, page_of, page_option
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from elasticdl.engines.engine import Outcome
-    from elasticdl.engines.federated.init import Federation
+    from elasticdl.engines.federated.config.init import FederationFiles
 
-# As in configs.
+# The same limits as in configs.
 _COUNT = click.IntRange(1, 2**31 - 1)
 
 
@@ -39,7 +39,7 @@ def group() -> None:
       elasticdl evaluate --trained_model=hospitals/trained_model --data="data/test/*.recordio"
 
     \b
-    On machines of their own, told from a terminal of each:
+    On separate machines, each controlled from its own terminal:
       elasticdl federated aggregator hospitals/aggregator.yml --serve
       elasticdl federated party hospitals/party0.yml
       elasticdl federated status hospitals/aggregator.yml
@@ -53,68 +53,81 @@ def group() -> None:
     "--data",
     required=True,
     metavar="GLOB",
-    help="Records to deal out to the parties; with --session_config, the parties' folders.",
+    help="Records to divide among the parties; with --session_config, the parties' folders.",
 )
-@click.option("--validation_data", metavar="GLOB", help="Records for the parties to evaluate on.")
+@click.option(
+    "--validation_data", metavar="GLOB", help="Validation records, on which the parties evaluate."
+)
 @click.option(
     "--num_parties",
     type=click.IntRange(min=1),
-    help="Default 2; with --session_config, as many as folders.",
+    help="Number of parties. [default: 2; with --session_config, the number of folders]",
 )
 @click.option("--model_def", metavar="NAME", help="Dotted name of the model, as for train.")
 @click.option("--spec", metavar="FILE", help="YAML file of a saved model, instead of --model_def.")
 @click.option(
     "--session_config",
     metavar="FILE",
-    help="config.yaml of a training session, whose components are the model, instead of both.",
+    help="config.yaml of a training session, whose components define the model, instead of "
+    "--model_def or --spec.",
 )
-@click.option("--model_zoo", metavar="DIR|URL", help="Where the model's code is, as for train.")
+@click.option(
+    "--model_zoo",
+    metavar="DIR|URL",
+    help="Folder or git repository of the model's code, as for train.",
+)
 @click.option("--params", default="", metavar="TEXT", help="Values for the model, as for train.")
 @click.option(
     "--split",
     type=click.Choice(["iid", "dirichlet", "shards", "size"]),
     default="iid",
     show_default=True,
-    help="Who gets which records: at random; labels in drawn proportions; few labels each; at "
-    "random, but few have many.",
+    help="How to divide the records: iid: at random; dirichlet: labels in random proportions; "
+    "shards: few labels per party; size: at random, with very different numbers of records.",
 )
 @click.option(
     "--alpha",
     default=0.5,
     show_default=True,
-    help="Of dirichlet: the smaller, the less do parties have in common.",
+    help="Concentration of dirichlet: the smaller it is, the more the parties differ.",
 )
 @click.option(
     "--shards_per_party",
     default=2,
     show_default=True,
-    help="Of shards: about so many labels has each party.",
+    help="For shards: approximate number of labels per party.",
 )
-@click.option("--label", metavar="FIELD", help="Field of the label, if it is not called so.")
-@click.option("--seed", default=0, show_default=True, help="Decides who gets what.")
+@click.option("--label", metavar="FIELD", help="Name of the label field, if it is not `label`.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the split.")
 @click.option(
     "--fusion",
     default="fedavg",
     show_default=True,
-    help="How models become one: fedavg, fedprox, multi_krum, ... (docs/federated.md).",
+    help="Fusion of the models, or strategy: fedavg, fedprox, multi_krum, ... (docs/federated.md).",
+)
+@click.option("--num_rounds", default=10, show_default=True, help="Number of rounds.")
+@click.option(
+    "--num_epochs", default=1, show_default=True, help="Local epochs of each party in a round."
 )
 @click.option(
-    "--num_rounds", default=10, show_default=True, help="How often the models become one."
+    "--minibatch_size",
+    "--batch_size",
+    "minibatch_size",
+    type=click.IntRange(min=1),
+    help="Batch size: records per step. [default: 32]",
 )
-@click.option("--num_epochs", default=1, show_default=True, help="Of each party in a round.")
-@click.option("--minibatch_size", type=click.IntRange(min=1), help="Records in a step; default 32.")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Name or address by which parties reach the aggregator.",
+    help="Host name or address at which parties reach the aggregator.",
 )
 @click.option("--port", default=5000, show_default=True, help="Port of the aggregator.")
 def init(folder: str, **options: Any) -> None:
-    """Deal records out to parties, and write the configs of a federation into FOLDER.
+    """Divide records among parties, and write the configs of a federation into FOLDER.
 
-    No record goes to two parties. A party's config and its folder can be taken to its machine.
-    With --session_config parties keep the folders they have, and configs name them.
+    Each record goes to one party. Copy a party's config and its folder to its machine. With
+    --session_config, the parties keep their own folders, and the configs name them.
     """
     made = federated.init(folder, **options)
     if made.summary is None:
@@ -122,16 +135,16 @@ def init(folder: str, **options: Any) -> None:
             echo(f"{path.stem}: {data_dir}")
     else:
         _print_summary(made)
-    echo(f"Configs: {made.aggregator} and {len(made.parties)} of parties beside it.")
+    echo(f"Configs: {made.aggregator}, and {len(made.parties)} for parties in the same folder.")
     echo(f"Next:    elasticdl federated simulate {made.aggregator}")
 
 
-def _print_summary(made: Federation) -> None:
+def _print_summary(made: FederationFiles) -> None:
     assert made.summary is not None  # noqa: S101 - the caller has looked
     table = Table("party", "records", *map(str, made.summary.labels), title="Records by label")
     for path, counts in zip(made.parties, made.summary.counts, strict=True):
         table.add_row(path.stem, f"{counts.sum():,}", *map(str, counts))
-    Console().print(table)
+    TableConsole().print(table)
 
 
 @group.command()
@@ -142,7 +155,7 @@ def _print_summary(made: Federation) -> None:
     multiple=True,
     required=True,
     metavar="NAME",
-    help="Name of a party, as its config's id; given once for each.",
+    help="Name of a party, the id in its config; repeat for each party.",
 )
 @click.option(
     "--host",
@@ -150,18 +163,18 @@ def _print_summary(made: Federation) -> None:
     multiple=True,
     required=True,
     metavar="HOST",
-    help="Name or address by which parties reach the aggregator; may be given several times.",
+    help="Host name or address at which parties reach the aggregator; can be repeated.",
 )
 def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
-    """Make the certificates and keys of a federation in FOLDER.
+    """Create the certificates and keys of a federation in FOLDER.
 
     \b
     Example:
       elasticdl federated keys keys --host=fl.example.org --party=north --party=south
 
-    FOLDER/aggregator is carried to the aggregator's machine, FOLDER/parties/NAME to that of each
-    party; FOLDER/ca.key stays with you. A party is who its key says, so no party can speak in
-    another's name.
+    Copy FOLDER/aggregator to the aggregator's machine and FOLDER/parties/NAME to that of each
+    party; keep FOLDER/ca.key. A party is identified by its key, so no party can impersonate
+    another.
     """
     federated.make_keys(folder, parties=parties, hosts=hosts)
     echo(f"For the aggregator:  {folder}/aggregator")
@@ -177,16 +190,16 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
     "--serve",
     "serves",
     is_flag=True,
-    help="Train when it is told (elasticdl federated train), and stay until it is told to stop.",
+    help="Train on request (elasticdl federated train), and keep running until it is stopped.",
 )
 @tracking_options
 @page_option
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def aggregator(config: str, **options: Any) -> int:
-    """Train with parties on machines of their own; leave a TrainedModel.
+    """Train with parties on separate machines, and write a TrainedModel.
 
-    Waits for the parties of CONFIG to connect, trains, and ends. The same command goes on after
-    the last round, also after a kill -9.
+    Waits for the parties of CONFIG to connect, trains, and exits. Run the same command to resume
+    after the last completed round, even after a kill -9.
 
     \b
     While it runs, from another terminal of this machine:
@@ -200,10 +213,10 @@ def aggregator(config: str, **options: Any) -> int:
 @group.command()
 @click.argument("config")
 def party(config: str) -> None:
-    """Be a party: wait for the aggregator's questions, train, and answer, until Ctrl-C.
+    """Run a party: wait for the aggregator's requests, train, and reply, until Ctrl-C.
 
-    The records that CONFIG names stay here. A party that was killed is started by the same
-    command, and takes part again from the next round on.
+    The records that CONFIG names stay here. Restart a killed party with the same command: it
+    rejoins at the next round.
     """
     federated.party(config)
 
@@ -215,14 +228,15 @@ def party(config: str) -> None:
     "num_parties",
     type=_COUNT,
     metavar="N",
-    help="Take so many; without it, as many as CONFIG says.",
+    help="Number of parties. [default: that of CONFIG]",
 )
 @click.option(
     "--num_processes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many answer for the parties, with one thread each; 1: one, with all threads. "
-    "Without it, as many as cores, if there are as many parties and the model is PyTorch's.",
+    help="Number of processes that run the parties, with one thread each; 1: one process with all "
+    "threads. [default: the number of cores, if there are as many parties and the model is a "
+    "PyTorch model]",
 )
 @click.option("--num_rounds", type=_COUNT, help="Instead of what the config says.")
 @click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
@@ -232,9 +246,9 @@ def party(config: str) -> None:
 def simulate(config: str, **options: Any) -> int:
     """Run the federation of CONFIG with all parties on this machine.
 
-    CONFIG is the aggregator's; the parties' configs, party*.yml, lie beside it. The same command
-    goes on after the last round, also after a kill -9, with the same weights as if nothing had
-    happened.
+    CONFIG is the aggregator's; the parties' configs, party*.yml, are in the same folder. Run the
+    same command to resume after the last completed round, even after a kill -9, with the same
+    weights as without the interruption.
     """
     return _train(federated.simulate, config, **options)
 
@@ -251,7 +265,7 @@ def _train(
     tensorboard: bool,
     **options: Any,
 ) -> int:
-    tracking = api.tracking_of(tracking_uri, experiment, run_name, tensorboard=tensorboard)
+    tracking = job_options.tracking_of(tracking_uri, experiment, run_name, tensorboard=tensorboard)
     shown = None
     if is_page_wanted(with_page, quiet=quiet):
         is_simulated = run is federated.simulate
@@ -259,7 +273,10 @@ def _train(
     with page_of(shown):
         outcome = run(config, tracking=tracking, reporter=reporter_for(quiet), **options)
     if outcome.stopped:
-        echo(f"Stopped after {outcome.step:,} rounds; the same command goes on: {outcome.output}")
+        echo(
+            f"Stopped after {outcome.step:,} rounds; run the same command to resume: "
+            f"{outcome.output}"
+        )
         return STOPPED
     if not outcome.already_done and outcome.step:
         echo(f"Trained {counted(outcome.step, 'round')}: {outcome.output}")

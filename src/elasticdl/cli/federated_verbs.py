@@ -1,6 +1,6 @@
-"""`elasticdl federated train|status|sync|eval|save|stop`: what a running process is told.
+"""`elasticdl federated train|status|sync|eval|save|stop`: commands for a running process.
 
-Callers: `federated.py`, whose group these commands are of.
+Callers: `federated.py`, the group of these commands.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from elasticdl import federated
+from elasticdl.cli.console import TableConsole
 from elasticdl.cli.options import as_json_text, print_metrics
 from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
@@ -22,12 +22,16 @@ from elasticdl.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elasticdl.engines.federated.status import AggregatorStatus, Evaluation, PartyStatus
+    from elasticdl.engines.federated.control.status import (
+        AggregatorStatus,
+        PartyStatus,
+        RoundEvaluation,
+    )
 
 STOPPED = 143
-"""As SIGTERM: what was reached is kept, and the same command goes on."""
+"""Same as SIGTERM: progress is saved, and the same command resumes."""
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print all of it, as JSON.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 
 
 @click.command()
@@ -36,16 +40,16 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print all of it
     "--num_rounds",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Train N more rounds, instead of as many as CONFIG says.",
+    help="Train N more rounds. [default: the number in CONFIG]",
 )
 def train(config: str, num_rounds: int | None) -> int:
-    """Have the aggregator of CONFIG train, and follow it.
+    """Make the aggregator of CONFIG train, and follow it.
 
-    It must have been started with --serve. The first training has as many rounds as CONFIG says;
-    given again, this goes on from the model that is there for as many again. A training that did
-    not come to its end (stop, kill -9, too few parties) is finished first.
+    It must have been started with --serve. The first training has the number of rounds in CONFIG;
+    run again, this command continues from the current model for the same number of rounds. A
+    training that was interrupted (stop, kill -9, too few parties) is finished first.
 
-    Ctrl-C ends the following, not the training.
+    Ctrl-C stops following it; training continues.
 
     \b
     Examples:
@@ -57,7 +61,8 @@ def train(config: str, num_rounds: int | None) -> int:
         done = federated.train(config, num_rounds=num_rounds, note=echo)
     except KeyboardInterrupt:
         echo(
-            f"\nThe training goes on. See:  elasticdl federated status {config}\n"
+            "\n"
+            f"Training continues. See:  elasticdl federated status {config}\n"
             f"To end it:  elasticdl federated stop {config}",
             err=True,
         )
@@ -74,10 +79,10 @@ def train(config: str, num_rounds: int | None) -> int:
 @click.argument("config")
 @_as_json
 def status(config: str, as_json: bool) -> int:
-    """Say how the aggregator or the party of CONFIG stands.
+    """Show the status of the aggregator or the party of CONFIG.
 
-    Where no process runs, it says what is kept. Everything is asked of this machine only. A
-    process that does not answer within 10 s is named, and the exit code is 75.
+    If no process is running, it shows what is saved. Only this machine is contacted. A process that
+    does not respond within 10 s is reported, and the exit code is 75.
 
     \b
     Examples:
@@ -99,10 +104,10 @@ def status(config: str, as_json: bool) -> int:
 @click.command()
 @click.argument("config")
 def sync(config: str) -> None:
-    """Have all parties take over the global model of the aggregator of CONFIG.
+    """Copy the global model of the aggregator of CONFIG to all parties.
 
-    A party's model is what it trained itself in the last round; after this it is the global one,
-    until it trains again. It is on the party's disk by then.
+    A party's model is the one that it trained in the last round; after this command it is the
+    global one, until the party trains again. The model is saved on the party's disk.
 
     \b
     Example:
@@ -118,12 +123,12 @@ def sync(config: str) -> None:
 @click.argument("config")
 @_as_json
 def evaluate(config: str, as_json: bool) -> None:
-    """Measure the global model at all parties, or a party's model on its own data.
+    """Evaluate the global model at all parties, or a party's model on its own data.
 
-    With the aggregator's CONFIG, each party measures the global model now; a party that keeps its
-    metrics to itself is named and tells nothing. With a party's CONFIG, the party's model is
-    measured on its own validation data, and nothing leaves its process: what it trained last, or
-    the global model if that was synced since.
+    With the aggregator's CONFIG, each party evaluates the global model now; a party that keeps its
+    metrics private is named without them. With a party's CONFIG, the party's model is evaluated on
+    its own validation data, and nothing leaves its process: the model that it trained last, or the
+    global model if that was synced since.
 
     \b
     Examples:
@@ -142,14 +147,14 @@ def evaluate(config: str, as_json: bool) -> None:
 @click.option(
     "--output",
     metavar="FOLDER",
-    help="Where to; without it, saved/round-N beside what the process itself writes.",
+    help="Folder for the model. [default: saved/round-N in the output of the process]",
 )
 def save(config: str, output: str | None) -> None:
-    """Write the model that the aggregator or the party of CONFIG has now.
+    """Save the current model of the aggregator or the party of CONFIG.
 
     It is a TrainedModel like any other, for `elasticdl evaluate` and `predict`. An aggregator's is
-    the global model; a party's is what it trained last, or the global model if that was synced
-    since.
+    the global model; a party's is the one that it trained last, or the global model if that was
+    synced since.
 
     \b
     Examples:
@@ -164,10 +169,10 @@ def save(config: str, output: str | None) -> None:
 @click.command()
 @click.argument("config")
 def stop(config: str) -> None:
-    """End the aggregator or the party of CONFIG, when what it is at is done.
+    """Stop the aggregator or the party of CONFIG after its current work.
 
-    An aggregator finishes and keeps its round; a party answers what it was asked. The command that
-    started it goes on from there. This one returns when the process has ended.
+    An aggregator finishes and saves its round; a party finishes its current request. The command
+    that started it resumes from there. This command returns when the process has ended.
 
     \b
     Example:
@@ -186,13 +191,13 @@ COMMANDS = (train, status, sync, evaluate, save, stop)
 
 
 def _facts(value: Any) -> dict[str, Any]:
-    from elasticdl.engines.federated.status import facts_of  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.control.status import facts_of  # noqa: PLC0415 - not for `--help`
 
     return facts_of(value)
 
 
 def _show_status(config: str, found: AggregatorStatus | PartyStatus) -> None:
-    from elasticdl.engines.federated.status import AggregatorStatus  # noqa: PLC0415 - as above
+    from elasticdl.engines.federated.control.status import AggregatorStatus  # noqa: PLC0415 - as above
 
     if isinstance(found, AggregatorStatus):
         role = "aggregator"
@@ -217,7 +222,7 @@ def _of_aggregator(found: AggregatorStatus) -> dict[str, str]:
     state = {
         "training": f"training round {min(found.round + 1, found.num_rounds):,} of "
         f"{found.num_rounds:,}",
-        "idle": f"idle, {f'after {reached}' if found.round else 'nothing is trained yet'}",
+        "idle": f"idle, {f'after {reached}' if found.round else 'nothing has been trained yet'}",
         "not running": f"not running; {reached} is kept" if found.round else "not running",
     }.get(found.state, f"{found.state}; {reached}")
     lines = {"aggregator": _as_words(state)}
@@ -242,7 +247,7 @@ def _show_parties(found: AggregatorStatus) -> None:
             f"{seen.num_examples:,}" if seen.joined else "",
             seen.last,
         )
-    Console(highlight=False, markup=False).print(table)
+    TableConsole(highlight=False, markup=False).print(table)
 
 
 def _of_party(found: PartyStatus) -> dict[str, str]:
@@ -253,7 +258,7 @@ def _of_party(found: PartyStatus) -> dict[str, str]:
         lines["aggregator"] = found.aggregator
     if found.pid:
         lines["answered"] = f"{found.num_answered:,}" + (
-            f"; last asked {_ago(found.last_asked_unix_s)} ago: {found.last_asked}"
+            f"; last request {_ago(found.last_asked_unix_s)} ago: {found.last_asked}"
             if found.last_asked
             else ""
         )
@@ -262,7 +267,7 @@ def _of_party(found: PartyStatus) -> dict[str, str]:
 
 
 def _as_words(state: str) -> str:
-    return state.replace("not listening", "at work, and not listening (just started?)")
+    return state.replace("not listening", "running, but not listening (just started?)")
 
 
 def _model(kind: str, number: int) -> str:
@@ -274,7 +279,7 @@ def _ago(then_s: float) -> str:
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60:,} min"  # noqa: PLR2004 - shown
 
 
-def _show_evaluation(found: Evaluation) -> None:
+def _show_evaluation(found: RoundEvaluation) -> None:
     echo(f"{_model(found.model, found.round).capitalize()}:")
     rows: dict[str, Mapping[str, Any]] = dict(found.parties)
     if found.model == "global" and found.merged:
@@ -286,7 +291,7 @@ def _show_evaluation(found: Evaluation) -> None:
         table = Table("", *names, box=box.SIMPLE_HEAD)
         for who, metrics in rows.items():
             table.add_row(who, *(_number(metrics.get(name)) for name in names))
-        Console(highlight=False, markup=False).print(table)
+        TableConsole(highlight=False, markup=False).print(table)
     for who, why in found.silent.items():
         echo(f"{who}: {why}")
 

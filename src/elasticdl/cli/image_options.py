@@ -1,4 +1,4 @@
-"""The options that say how an image is built."""
+"""Options for building an image."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _FIELDS = {
 def image_options(
     command: _Command, option: Callable[..., Callable[[_Command], _Command]] = click.option
 ) -> _Command:
-    """Give a command the options of `ImageOptions`.
+    """Add the options of `ImageOptions` to a command.
 
     Args:
         command: The command.
-        option: As `click.option`.
+        option: Like `click.option`.
     """
     return with_options(
         command,
@@ -48,41 +48,42 @@ def image_options(
         option(
             "--base_image",
             metavar="IMAGE",
-            help="What the image is built on: it has Python 3.11 or newer, pip and bash. "
+            help="Base image, with Python 3.11 or newer, pip and bash. "
             "[default: Docker's python:3.X-slim, with this Python's version]",
         ),
-        option("--index_url", metavar="URL", help="Package index of the build; pip's own."),
+        option("--index_url", metavar="URL", help="Package index of the build. [default: pip's]"),
         option(
             "--extra_index_url",
             metavar="URL",
             multiple=True,
-            help="Another package index of the build; may be given again.",
+            help="Another package index of the build; can be repeated.",
         ),
-        option("--build_proxy", metavar="URL", help="Proxy of the build; it is not in the image."),
+        option("--build_proxy", metavar="URL", help="Proxy of the build; not stored in the image."),
         option(
             "--build_network",
             metavar="NAME",
-            help="Network of the build, such as host; the engine's default.",
+            help="Network of the build, such as host. [default: the engine's]",
         ),
         option(
             "--platform",
             metavar="OS/ARCH",
-            help="What the image is for, such as linux/amd64; this machine's engine.",
+            help="Platform of the image, such as linux/amd64. [default: that of this machine's "
+            "engine]",
         ),
         option(
             "--constraints",
             metavar="FILE",
-            help="Versions of packages in the image, as a constraints file of pip; those that are "
-            "installed here.",
+            help="Versions of packages in the image, as a pip constraints file. [default: those "
+            "installed here]",
         ),
     )
 
 
 def taken_image(options: dict[str, Any]) -> ImageOptions | None:
-    """Take the options of an image out of a command's options; None without a repository.
+    """Remove the image options from a command's options and return them; None without a repository.
 
     Raises:
-        UsageError: A value cannot be.
+        UsageError: A value is invalid.
         MissingExtraError: A package that building needs is not installed.
     """
     given = {field: options.pop(flag) for flag, field in _FIELDS.items()}

@@ -1,7 +1,7 @@
-"""`elasticdl job`: questions to the output of a training.
+"""`elasticdl job`: inspects the output of a training.
 
-Prints what `engines/audit.py` finds out, and what `page/` reads off the log; loads no framework, so
-it answers at once.
+Prints the result of `engines/audit.py` and what `page/` reads from the log. Loads no framework, so
+it is fast.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from elasticdl import api
 from elasticdl.cli import job_cluster
+from elasticdl.cli.console import TableConsole
 from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
 
@@ -31,7 +31,7 @@ _MOST_SHARDS = 5
 
 @click.group()
 def job() -> None:
-    """Ask what a training did, while it runs or afterwards."""
+    """Inspect a training job, while it runs or afterwards."""
 
 
 for _command in (
@@ -47,19 +47,19 @@ for _command in (
 
 @job.command("audit")
 @click.argument("output")
-@click.option("--json", "as_json", is_flag=True, help="Print everything found, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all findings as JSON.")
 def audit(output: str, as_json: bool) -> int:
     """Check that each record was trained on exactly once in every epoch.
 
-    OUTPUT is what was given to `elasticdl train --output`; nothing in it is changed, and the data
-    are not needed. Its events.jsonl says which batches were trained on and by which worker, also
-    across kills, restarts and lost workers. This command compares that with the plan, which
-    says which records there are, and names every record of a finished epoch that was trained on
-    another number of times than once. Of an epoch that is not finished it says how far it is.
-    Records that --skip_bad_records left out are named, with the epoch from which they are.
+    OUTPUT is the folder passed as `elasticdl train --output`; nothing in it is changed, and the
+    data are not needed. Its events.jsonl records which batches were trained on and by which worker,
+    also across kills, restarts and lost workers. This command compares that with the plan, which
+    defines the records, and reports every record of a finished epoch that was not trained on
+    exactly once. For an unfinished epoch it reports the progress. Records left out by
+    --skip_bad_records are named, with the first epoch without them.
 
-    If your own pipeline makes the batches (`dataset_fn`, `feed`), how many there are is known to
-    it alone. Then batches are checked and not records: each one once, none left out in between.
+    If your own pipeline makes the batches (`dataset_fn`, `feed`), only the pipeline knows their
+    number. Then batches are checked instead of records: each one once, with no gaps between them.
 
     \b
     Exit code: 0 if all is well, 1 if not.
@@ -84,14 +84,14 @@ def _show(report: AuditReport) -> None:
         table.add_row(
             str(epoch.counts.epoch + 1),
             _progress(report, epoch),
-            str(len(epoch.counts.slots)),
+            str(len(epoch.counts.ranks)),
             str(epoch.lost_workers),
             _verdict(report, epoch),
         )
-    console = Console(highlight=False, markup=False)
+    console = TableConsole(highlight=False, markup=False)
     console.print(table)
     if not report.epochs:
-        console.print("Nothing was trained on so far.")
+        console.print("No records have been trained on yet.")
     for left_out in report.left_out:
         echo(
             f"Left out from epoch {left_out.epoch + 1} on, for batch {left_out.batch} of shard "
@@ -101,7 +101,7 @@ def _show(report: AuditReport) -> None:
     for line in itertools.islice(lines, _MOST_LINES):
         echo(line)
     if next(lines, None) is not None:
-        echo("... and more: --json names all of it.")
+        echo("... and more: use --json to list everything.")
     if not report.by_record:
         _show_what_cannot_be_said(report)
 
@@ -130,10 +130,10 @@ def _complaints(report: AuditReport) -> Iterator[str]:
     for epoch in report.epochs:
         if epoch.untold_steps:
             steps = counted(epoch.untold_steps, "step")
-            yield f"Epoch {epoch.counts.epoch + 1}: nobody told the batches of {steps}."
+            yield f"Epoch {epoch.counts.epoch + 1}: the log does not have the batches of {steps}."
         if epoch.unexplained > 0:
             some = counted(epoch.unexplained, "record")
-            yield f"Epoch {epoch.counts.epoch + 1}: {some} left out, and no event names them."
+            yield f"Epoch {epoch.counts.epoch + 1}: {some} left out, but no event names them."
         if epoch.unexplained < 0:
             some = counted(-epoch.unexplained, "record")
             yield f"Epoch {epoch.counts.epoch + 1}: {some} trained on, but to be left out."
@@ -157,9 +157,9 @@ def _complaints(report: AuditReport) -> Iterator[str]:
 
 def _show_what_cannot_be_said(report: AuditReport) -> None:
     echo(
-        "The batches were made by a pipeline of the model's. How many it makes of a shard, and of "
-        "which records, is known to it alone: whether the last batches of a shard are there "
-        "cannot be said where several workers trained in one step."
+        "The batches were made by the model's own pipeline. Only the pipeline knows how many "
+        "batches it makes of a shard, and of which records: where several workers trained in one "
+        "step, missing last batches of a shard cannot be detected."
     )
     for epoch in report.epochs:
         silent = epoch.counts.silent_shards
@@ -167,15 +167,15 @@ def _show_what_cannot_be_said(report: AuditReport) -> None:
             some = ", ".join(map(str, silent[:_MOST_SHARDS]))
             some += ", ..." if len(silent) > _MOST_SHARDS else ""
             echo(
-                f"Epoch {epoch.counts.epoch + 1}: no batch was trained on of "
-                f"{counted(len(silent), 'shard')} ({some}); the pipeline may have had none."
+                f"Epoch {epoch.counts.epoch + 1}: no batch of {counted(len(silent), 'shard')} was "
+                f"trained on ({some}); the pipeline may have had none."
             )
 
 
 def _row_in_words(row: tuple[int, ...]) -> str:
-    epoch, slot, shard, first, stop = row
+    epoch, rank, shard, first, stop = row
     batches = f"batch {first}" if stop == first + 1 else f"batches {first} to {stop - 1}"
-    return f"epoch {epoch + 1}, worker {slot}, shard {shard}, {batches}"
+    return f"epoch {epoch + 1}, worker {rank}, shard {shard}, {batches}"
 
 
 def _as_json(report: AuditReport) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _as_json(report: AuditReport) -> dict[str, Any]:
                 "clean": epoch.clean,
                 "trained_records": epoch.num_records,
                 "trained_batches": epoch.counts.num_batches,
-                "workers": list(epoch.counts.slots),
+                "workers": list(epoch.counts.ranks),
                 "lost_workers": epoch.lost_workers,
                 "untold_steps": epoch.untold_steps,
                 "left_out_records": epoch.num_left_out,

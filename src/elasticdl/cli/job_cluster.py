@@ -1,6 +1,6 @@
 """`elasticdl job list|show|logs|stop|page|dashboard`: jobs by outputs, or on a Kubernetes cluster.
 
-With `--cluster` a job is asked for by its name there; else by its output (`job_outputs.py`).
+With `--cluster`, a job is identified by its name there; otherwise by its output (`job_outputs.py`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ def _where(command: _Command) -> _Command:
         click.option(
             "--cluster",
             type=click.Choice(["kubernetes"]),
-            help="Ask about jobs on the cluster of the kubeconfig, by name. Without it: by output.",
+            help="Use jobs on the cluster of the kubeconfig, by name, instead of outputs.",
         ),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
-        click.option("--namespace", metavar="NAME", help="Namespace; that of the context."),
+        click.option(
+            "--namespace", metavar="NAME", help="Namespace. [default: that of the context]"
+        ),
     )
 
 
 def _is_on_cluster(cluster: str | None, context: str | None, namespace: str | None) -> bool:
-    """Return whether a job is asked for by its name on a cluster.
+    """Return whether a job is identified by its name on a cluster.
 
     Raises:
-        UsageError: Options of a cluster were given, and no cluster.
+        UsageError: Cluster options are set without a cluster.
     """
     if cluster is None and (context is not None or namespace is not None):
         raise UsageError("--context and --namespace need --cluster=kubernetes.")
@@ -54,10 +56,10 @@ def _is_on_cluster(cluster: str | None, context: str | None, namespace: str | No
 def list_jobs(
     folder: str | None, cluster: str | None, context: str | None, namespace: str | None
 ) -> None:
-    """List jobs and what they are doing: those in a FOLDER of outputs, or of a namespace.
+    """List jobs and their states: those in a FOLDER of outputs, or in a namespace.
 
-    FOLDER is a folder that outputs of trainings lie in, on this machine or an object store;
-    without it the current one.
+    FOLDER contains outputs of trainings, on this machine or an object store; the default is the
+    current folder.
 
     \b
     Examples:
@@ -69,7 +71,7 @@ def list_jobs(
         return
     if folder is not None:
         raise UsageError(
-            f"{folder}: a folder and --cluster are different places. Name one of them."
+            f"{folder}: a folder and --cluster exclude each other. Use only one of them."
         )
     from elasticdl.cluster.follow import progress_of, states  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.progress import short  # noqa: PLC0415 - as well
@@ -89,16 +91,16 @@ def list_jobs(
     if rows:
         print_jobs(rows)
     else:
-        echo("There is no job.")
+        echo("No jobs found.")
 
 
 @click.command("show")
 @click.argument("job")
 @_where
 def show(job: str, cluster: str | None, context: str | None, namespace: str | None) -> None:
-    """Say what a JOB is doing, how far it is, and what it is waiting for.
+    """Show the state and progress of a JOB, and what it is waiting for.
 
-    JOB is its output, or its name on a --cluster. Of an output it also says what happened: lost
+    JOB is its output, or its name on a --cluster. For an output it also shows what happened: lost
     workers and how long the others waited, stalls, parties that were left out, overfitting.
 
     \b
@@ -123,10 +125,10 @@ def show(job: str, cluster: str | None, context: str | None, namespace: str | No
 @click.argument("job")
 @_where
 def logs(job: str, cluster: str | None, context: str | None, namespace: str | None) -> None:
-    """Print what happens in a JOB, until it has ended.
+    """Print the events of a JOB until it has ended.
 
-    JOB is its output, or its name on a --cluster. Of an output these are its events in words, its
-    notes and warnings: what a model's code prints is kept on a cluster only.
+    JOB is its output, or its name on a --cluster. For an output, these are its events in words, its
+    notes and warnings; output printed by the model's code is kept only on a cluster.
 
     \b
     Example:
@@ -148,7 +150,7 @@ def logs(job: str, cluster: str | None, context: str | None, namespace: str | No
     metavar="SECONDS",
     default=120.0,
     show_default=True,
-    help="Without --cluster: how long to wait for its last checkpoint.",
+    help="Without --cluster: time to wait for the last checkpoint.",
 )
 @_where
 def stop(
@@ -158,10 +160,10 @@ def stop(
     context: str | None,
     namespace: str | None,
 ) -> None:
-    """End a JOB with a last checkpoint; the same `train` command resumes it.
+    """Stop a JOB after a last checkpoint; run the same `train` command to resume it.
 
-    JOB is its output, where a process of this machine works on it, or its name on a --cluster,
-    whose machines are freed.
+    JOB is its output, if a process on this machine is running it, or its name on a --cluster, where
+    its machines are released.
 
     \b
     Example:
@@ -173,7 +175,7 @@ def stop(
     from elasticdl.cluster.submit import stop as stop_job  # noqa: PLC0415 - not for `--help`
 
     stop_job(api.connect_cluster(context, namespace), job)
-    echo(f"{job} is stopped. Give its command again to resume it.")
+    echo(f"{job} is stopped. Run its command again to resume it.")
 
 
 @click.command("page")
@@ -193,10 +195,10 @@ def page(
     """Show what a JOB is doing and why it slowed down, in a browser.
 
     JOB is the path passed as --output, or a folder of such outputs, shown side by side; on this
-    machine or an object store. The job may be running, here or elsewhere, or be over: the page
-    reads its log of events and nothing else. With --cluster, JOB is the name of a training there,
-    whose page is reached by a port-forward while it runs. The URL with its token is printed; Ctrl-C
-    ends the page.
+    machine or an object store. The job may be running, here or elsewhere, or have ended: the page
+    reads only its event log. With --cluster, JOB is the name of a training there, whose page is
+    reached through a port-forward while it runs. The URL with its token is printed; Ctrl-C stops
+    the page.
 
     \b
     Examples:
@@ -232,9 +234,9 @@ def dashboard(
 ) -> None:
     """Open Ray's dashboard of a JOB on a --cluster: actors, logs and memory of its nodes.
 
-    JOB is its name there. The dashboard is reached by a port-forward while the job runs. The URL is
-    printed, and the command that prints the token which the dashboard asks for; Ctrl-C ends it.
-    How far a training is and what happened in it is on its own page: elasticdl job page.
+    JOB is its name there. The dashboard is reached through a port-forward while the job runs. The
+    URL is printed, and the command that prints the token for the dashboard; Ctrl-C stops it. The
+    progress and events of a training are on its own page: elasticdl job page.
 
     \b
     Example:
@@ -242,8 +244,8 @@ def dashboard(
     """
     if not _is_on_cluster(cluster, context, namespace):
         raise UsageError(
-            "Ray's dashboard is shown of jobs on a cluster: add --cluster=kubernetes. Without one, "
-            f"see the job page: elasticdl job page {job}"
+            "Ray's dashboard is only for jobs on a cluster: add --cluster=kubernetes. Otherwise, "
+            f"use the job page: elasticdl job page {job}"
         )
     from elasticdl.cluster.dashboard import serve_dashboard  # noqa: PLC0415 - not for `--help`
 

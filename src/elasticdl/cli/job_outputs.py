@@ -13,7 +13,7 @@ from elasticdl.data.wording import counted
 
 if TYPE_CHECKING:
     from elasticdl.page.outputs import WatchedOutput
-    from elasticdl.page.status import Status
+    from elasticdl.page.status import JobStatus
 
 _POLL_S = 0.5
 # Minimum time between two printed steps; printing all of them would be a line per second.
@@ -71,9 +71,9 @@ def print_log(output: str) -> None:
     """Print the events of a job as sentences until it ends."""
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.log_reader import LogReader  # noqa: PLC0415 - as well
-    from elasticdl.page.parse import Damage, Steps, parse  # noqa: PLC0415
+    from elasticdl.page.parse import Damage, StepColumns, parse  # noqa: PLC0415
     from elasticdl.page.redaction import shown_text  # noqa: PLC0415
-    from elasticdl.page.status import State  # noqa: PLC0415
+    from elasticdl.page.status import JobState  # noqa: PLC0415
     from elasticdl.page.words import clock_text, in_words  # noqa: PLC0415
 
     watched = _one(output)
@@ -82,12 +82,12 @@ def print_log(output: str) -> None:
     while True:
         # Read the status before the log: no event logged before the end is then missed.
         watched.refresh()
-        has_ended = _status_of(watched).state not in {State.STARTING, State.RUNNING}
+        has_ended = _status_of(watched).state not in {JobState.STARTING, JobState.RUNNING}
         for piece in reader.read():
             for item in parse(piece.data, piece.offset):
                 if isinstance(item, Damage):
                     echo(f"(damaged line at byte {item.offset:,} skipped)")
-                elif isinstance(item, Steps):
+                elif isinstance(item, StepColumns):
                     for at in range(len(item)):
                         if item.time[at] - printed_s < _STEPS_S:
                             continue
@@ -108,7 +108,7 @@ def stop_output(output: str, timeout_s: float) -> None:
     """Stop a job on this machine with a last checkpoint."""
     from elasticdl.artifacts.claim import LOCK_FILE  # noqa: PLC0415 - not for `--help`
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - as well
-    from elasticdl.artifacts.stopping import stop_holder  # noqa: PLC0415
+    from elasticdl.artifacts.stop_holder import stop_holder  # noqa: PLC0415
 
     watched = _one(output)
     ended = stop_holder(OutputFolder(output), LOCK_FILE, timeout_s)
@@ -165,7 +165,7 @@ def _one(output: str) -> WatchedOutput:
     return watched
 
 
-def _status_of(watched: WatchedOutput) -> Status:
+def _status_of(watched: WatchedOutput) -> JobStatus:
     from elasticdl.page.status import status_of  # noqa: PLC0415 - not for `--help`
 
     watched.refresh()

@@ -1,6 +1,6 @@
-"""Jobs as a list for a terminal of any width: a line each, or a paragraph each where that is wider.
+"""Lists jobs on a terminal of any width: one line per job, or one paragraph if lines are too wide.
 
-Names, and whatever else may be typed again, are never cut or broken.
+Names, and other text that a user may need to type again, are never cut or broken.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console
 
+from elasticdl.cli.console import TableConsole
 from elasticdl.cli.printable import echo
 
 _GAP = "  "
@@ -19,11 +19,11 @@ _GAP = "  "
 
 @dataclass(frozen=True)
 class JobRow:
-    """One job of a list; texts that may be shown.
+    """One job of a list, as printable texts.
 
     Attributes:
-        name: What it is called.
-        state: What it is doing, as a sentence.
+        name: Name of the job.
+        state: Current activity, as a sentence.
         facts: Title -> value; the same titles for all jobs of a list.
     """
 
@@ -33,8 +33,8 @@ class JobRow:
 
 
 def print_jobs(rows: Sequence[JobRow]) -> None:
-    """Print jobs, as wide as the terminal is."""
-    width = Console().width
+    """Print jobs in the width of the terminal."""
+    width = TableConsole().width
     lines = _table(rows)
     if any(cell_len(line) > width for line in lines):
         lines = [line for row in rows for line in _paragraph(row, width)]

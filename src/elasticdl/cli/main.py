@@ -1,7 +1,7 @@
-"""`elasticdl`: the command group, its help and its exit codes.
+"""`elasticdl`: the top-level command group, its help and its exit codes.
 
-Commands are imported when they are called, so that `--help` is quick. An `ElasticDLError` is
-printed as one message and becomes its exit code; a traceback only comes with `--debug`.
+Commands are imported when they are called, so that `--help` is fast. An `ElasticDLError` is printed
+as one message and becomes its exit code; a traceback is printed only with `--debug`.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ import click
 
 from elasticdl import __version__
 from elasticdl.cli.printable import printable
-from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user
-from elasticdl.garbage import collect_seldom
+from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user, missing_framework
+from elasticdl.gc_tuning import collect_seldom
 
 if TYPE_CHECKING:
     from types import FrameType
 
 # command -> (module, attribute, one line for the overview)
 _COMMANDS = {
-    "train": ("elasticdl.cli.train", "train", "Train a model; the same command resumes."),
-    "evaluate": ("elasticdl.cli.evaluate", "evaluate", "Measure a trained model on records."),
-    "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's outputs."),
-    "data": ("elasticdl.cli.data", "data", "Make, prepare and look at record files."),
+    "train": ("elasticdl.cli.train", "train", "Train a model, or resume a training."),
+    "evaluate": ("elasticdl.cli.evaluate", "evaluate", "Evaluate a trained model on records."),
+    "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's predictions."),
+    "data": ("elasticdl.cli.data", "data", "Create, prepare and show record files."),
     "sql": ("elasticdl.cli.sql", "sql", "Train and predict with SQL statements."),
     "sql-server": ("elasticdl.cli.sql_server", "sql_server", "Serve SQL statements over gRPC."),
     "session": ("elasticdl.cli.session", "session", "Train what a project's config describes."),
     "federated": ("elasticdl.cli.federated", "group", "Train with parties that keep their data."),
-    "cluster": ("elasticdl.cli.cluster", "cluster", "Get a Kubernetes cluster ready for jobs."),
-    "job": ("elasticdl.cli.job", "job", "Ask what a training did."),
-    "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
+    "cluster": ("elasticdl.cli.cluster", "cluster", "Prepare a Kubernetes cluster for jobs."),
+    "job": ("elasticdl.cli.job", "job", "Inspect, follow and stop jobs."),
+    "zoo": ("elasticdl.cli.zoo", "zoo", "Prebuilt models, and a template for your own."),
+    "doctor": ("elasticdl.cli.doctor", "doctor", "Show versions, devices and limits, with hints."),
 }
 _INTERRUPTED = 130
 _TERMINATED = 143
-# SIGTERM within an import is answered after it, or after 20 seconds.
+# A SIGTERM during an import is handled after it, or after 20 seconds.
 _DELAY_S = 0.1
 _MOST_DELAYS = 200
 _num_delays = 0
 
 
 class _Commands(click.Group):
-    """A group whose commands are imported when they are needed."""
+    """A group that imports its commands when they are needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -69,7 +70,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Have: {', '.join(_COMMANDS)}."
+            hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(_COMMANDS)}."
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -84,7 +85,7 @@ class _Commands(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - `main` looks at it
-    """Train a model, unchanged, wherever data and machines are.
+    """Train a model, unchanged, on any machines and data.
 
     \b
     A first training, in an empty folder:
@@ -98,7 +99,7 @@ def cli(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - `main` looks
       elasticdl zoo init my_zoo        writes a model file to start from
       elasticdl train --model_zoo=my_zoo --model_def=my_model ...
 
-    Every command has a --help of its own.
+    Every command has its own --help.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -116,7 +117,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         code = _run(args, debug=debug)
     except KeyboardInterrupt:
-        # A second Ctrl-C, while the first was being answered.
+        # A second Ctrl-C while the first one was being handled.
         code = _INTERRUPTED
     finally:
         warnings.showwarning = shown
@@ -136,7 +137,7 @@ def _run(args: list[str], *, debug: bool) -> int:
 
 
 def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, PLR0911 - one a kind
-    """Print what ended a command; return its exit code, None if that is not for us to say."""
+    """Print the error that ended a command; return its exit code, None for foreign errors."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.ctx.get_help())
@@ -153,11 +154,12 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
             click.echo(f"Terminated.{_what_is_kept(error)}", err=True)
             return _TERMINATED
         case BrokenPipeError():
-            # `elasticdl data show ... | head`: the reader has seen enough.
+            # `elasticdl data show ... | head`: the reader has closed the pipe.
             sys.stdout = None
             return 0
     if debug:
         traceback.print_exception(error)
+    error = missing_framework(error, "This command") or error
     match error:
         case ElasticDLError():
             _complain("error", str(error))
@@ -166,18 +168,18 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
             found = f": {error}" if str(error) else ""
             _complain(
                 "error",
-                f"There is not enough memory{found}. Give it a machine with more, or records or "
-                "minibatches that are smaller.",
+                f"There is not enough memory{found}. Use a machine with more memory, or smaller "
+                "records or minibatches.",
             )
             return TrainingError.exit_code
         case Exception():
             _complain(
                 "internal error",
                 f"{type(error).__name__}: {error}\n"
-                "  This is a mistake in ElasticDL, not yours. --debug shows where.",
+                "  This is a bug in ElasticDL. Run with --debug for the traceback.",
             )
             return 1
-    # sys.exit() and the like in a function of the user's, which no `except Exception` meets.
+    # sys.exit() and the like in a user function, which `except Exception` does not catch.
     of_user = ended_by_user(error)
     if of_user is None:
         return None
@@ -186,8 +188,8 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return what the code that was ended has noted of its progress; empty if it has none."""
-    # click raises an error of its own from a KeyboardInterrupt.
+    """Return the progress note of the interrupted code; empty if it has none."""
+    # click converts a KeyboardInterrupt into an exception of its own.
     notes = [
         note
         for each in (error, error.__cause__)
@@ -203,10 +205,10 @@ def _complain(what: str, text: str) -> None:
 
 
 def _all_missing(error: click.ClickException) -> click.ClickException:
-    """Return an error that names all options that are missing: click names the first alone."""
+    """Return an error that names all missing options: click names only the first."""
     if not isinstance(error, click.MissingParameter) or error.ctx is None:
         return error
-    # Those that were given are parsed first.
+    # Options that were set are parsed first.
     missing = [
         each
         for each in error.ctx.command.params
@@ -219,7 +221,7 @@ def _all_missing(error: click.ClickException) -> click.ClickException:
 
 
 class _Warnings:
-    """Shows each warning once: models are made and compiled several times in a command."""
+    """Shows each warning once, because a command creates and compiles models several times."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
@@ -233,7 +235,7 @@ class _Warnings:
         file: Any = None,
         line: str | None = None,
     ) -> None:
-        """Print a warning, and where it came from."""
+        """Print a warning and its origin."""
         del category, line
         text = " ".join(str(message).split())
         if text in self._shown:
@@ -244,14 +246,14 @@ class _Warnings:
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM: ends a run as Ctrl-C does, after a last checkpoint; nobody's `except` stops it."""
+    """SIGTERM: ends a run as Ctrl-C does, after a last checkpoint; not an `Exception`."""
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    """Raise `_TerminatedError`, but not within an import.
+    """Raise `_TerminatedError`, but not during an import.
 
-    Packages try their optional parts with a bare `except:`, which would swallow it: the process
-    would run on as if there had been no signal.
+    Packages import optional parts within a bare `except:`, which would swallow the exception: the
+    process would continue as if there had been no signal.
     """
     global _num_delays  # noqa: PLW0603 - of this process
     if _num_delays >= _MOST_DELAYS or not _is_importing(frame):
@@ -261,10 +263,10 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _signal_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send a signal again whose exception was raised within a finalizer or a callback from C.
+    """Send a signal again if its exception was raised within a finalizer or a callback from C.
 
-    Python prints what those raise, and goes on: the process would run on as if there had been no
-    signal.
+    Python only prints such exceptions and continues: the process would continue as if there had
+    been no signal.
     """
     if isinstance(unraisable.exc_value, _TerminatedError):
         _signal_later(signal.SIGTERM)

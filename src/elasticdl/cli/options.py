@@ -1,4 +1,4 @@
-"""Options and prints that commands share."""
+"""Options and output functions that several commands share."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def with_options(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
-    """Give a command options, in the order its help shall have them."""
+    """Add options to a command, in the order in which its help lists them."""
     return functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def check_place(context: click.Context, option: click.Parameter, value: str) -> str:
-    """Refuse an output that would be lost; the callback of an option."""
+    """Reject an output that would be lost; the callback of an option."""
     del context
     return check_output(value, option.opts[0])
 
 
 def reporter_for(quiet: bool) -> Silent | None:
-    """Return a silent reporter if asked for, else None: the terminal decides."""
+    """Return a silent reporter if requested, else None, which chooses by the terminal."""
     return Silent() if quiet else None
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
-    """Print one metric a line, names aligned."""
+    """Print one metric per line, with names aligned."""
     width = max((len(name) for name in metrics), default=0)
     for name, value in metrics.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -43,7 +43,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def as_json_text(value: Any) -> str:
-    """Return JSON that every reader takes: for what is no finite number it has null.
+    """Return JSON that every parser accepts: null replaces numbers that are not finite.
 
     Example:
         >>> as_json_text({"loss": float("nan"), "all": [1, float("inf")]})

@@ -1,4 +1,4 @@
-"""The `--page` option, which shows a training in a browser while it runs."""
+"""The `--page` option: shows a training run in a browser while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ page_option = click.option(
     "with_page",
     default=None,
     help="Show the training in a browser while it runs, and print the URL. On by default in a "
-    "terminal. After the training, use: elasticdl job page.",
+    "terminal. After the training, use elasticdl job page.",
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import click
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
 from elasticdl.cli.options import reporter_for
 from elasticdl.cli.printable import echo
@@ -14,43 +14,50 @@ from elasticdl.cli.workers_options import workers_options
 from elasticdl.job import PredictionFormat
 
 
-@click.command(cls=CommandOfClusters, short_help="Write a trained model's outputs.")
-@click.option("--trained_model", required=True, metavar="DIR", help="What `elasticdl train` wrote.")
+@click.command(cls=CommandOfClusters, short_help="Write a trained model's predictions.")
+@click.option(
+    "--trained_model", required=True, metavar="DIR", help="Output folder of `elasticdl train`."
+)
 @click.option("--data", required=True, metavar="GLOB", help="Records; labels are not needed.")
 @click.option(
     "--output",
     required=True,
     metavar="FILE|DIR",
-    help="A RecordIO file if it ends in .recordio, else a folder of part files. With "
+    help="One file if it ends in .recordio, .parquet or .csv, else a folder of part files. With "
     "--ray_address, on a disk that all machines share, or on an object store.",
 )
 @click.option(
     "--format",
     type=click.Choice(get_args(PredictionFormat)),
-    default="recordio",
-    show_default=True,
-    help="What the part files are.",
+    help="Format of the part files in a folder; the default is recordio.",
 )
-@click.option("--minibatch_size", default=256, show_default=True)
+@click.option(
+    "--minibatch_size",
+    "--batch_size",
+    "minibatch_size",
+    default=256,
+    show_default=True,
+    help="Batch size: examples per call of the model.",
+)
 @workers_options
-@click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--dry_run", is_flag=True, help="Print the job and exit.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
 @cluster_options
 def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
-    """Write what a trained model says of each record, in their order, with their keys.
+    """Write a trained model's prediction for each record, in their order, with their keys.
 
-    The trained model holds the code it was trained with; nothing else is needed.
+    The trained model contains the code that it was trained with; nothing else is needed.
 
     \b
     Examples:
       elasticdl predict --trained_model=my_model --data="data/test/*.recordio" --output=predicted/
-      elasticdl predict --trained_model=my_model --data="new/*.csv" --output=p/ --format=csv
+      elasticdl predict --trained_model=my_model --data="new/*.csv" --output=predicted.csv
       elasticdl predict --trained_model=my_model --data="new/*.recordio" --output=p/ --num_workers=3
       elasticdl predict --trained_model=s3://bucket/my_model --data="s3://bucket/new/*.recordio" \\
           --output=s3://bucket/p/ --num_workers=3 --cluster=kubernetes
     """
     asked, cluster = taken(options)
-    job = api.prediction_job(**options)
+    job = job_options.prediction_job(**options)
     if dry_run:
         echo(job.to_json())
         return

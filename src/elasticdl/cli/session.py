@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from elasticdl import api
+from elasticdl import job_options
 from elasticdl.cli import session_queue
+from elasticdl.cli.console import TableConsole
 from elasticdl.cli.options import as_json_text, print_metrics, reporter_for
 from elasticdl.cli.printable import echo
 from elasticdl.cli.session_options import (
@@ -28,16 +28,16 @@ from elasticdl.sessions import project
 from elasticdl.sessions.checks.finding import Severity
 
 if TYPE_CHECKING:
-    from elasticdl.sessions.checks.finding import Group, Report
-    from elasticdl.sessions.state import Status
+    from elasticdl.sessions.checks.finding import CheckGroup, CheckReport
+    from elasticdl.sessions.state import SessionStatus
 
 _STATES = {
     "new": "never ran",
-    "interrupted": "interrupted: the process that ran it is gone; the same command goes on",
+    "interrupted": "interrupted: its process has ended; run the same command to resume",
 }
 _RESUME = {
-    "exact": "exact: in the middle of an epoch, at once",
-    "replayed": "replayed: in the middle of an epoch, after reading its first batches again",
+    "exact": "exact: within an epoch, immediately",
+    "replayed": "replayed: within an epoch, after reading its first batches again",
 }
 _COLOURS = {
     "running": "cyan",
@@ -56,7 +56,7 @@ _MARKS = {
 
 @click.group()
 def session() -> None:
-    """Train what a config file of your project describes.
+    """Train a model described by a config file of your project.
 
     A project is a folder (a git repository, usually) with five components and a config for each
     session:
@@ -66,7 +66,7 @@ def session() -> None:
       runs/NAME/config.yaml            names the classes, and holds their parameters
 
     A session trains, exports its best model and evaluates each example of the validation and test
-    data. What it writes lies beside its config. Run it again to go on after whatever ended it.
+    data. Its output is written beside its config. Run it again to resume after any interruption.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def session() -> None:
       elasticdl session run --run_name=baseline --data_dir=datasets/mnist
       elasticdl session list
 
-    A session of a commit runs in a checkout of its own, one after another: submit, queue, cancel
+    To run sessions of a commit, each in its own checkout, one after another: submit, queue, cancel
     and logs.
     """
 
@@ -93,7 +93,7 @@ for _command in (
 @PROJECT_ROOT
 @config_options
 @training_options
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
 def run(
     *,
     run_name: str,
@@ -109,11 +109,11 @@ def run(
     tracked: bool,
     quiet: bool,
 ) -> None:
-    """Train a session, export its best model and evaluate it; the same command goes on.
+    """Train a session, export its best model and evaluate it; run the same command to resume.
 
-    It is right from any state: after a kill -9 the training goes on from its last checkpoint with
-    the same weights as if nothing had happened, a finished session is left as it is, and with more
-    --epochs it is trained on. With --num_workers, the input must be a tf.data.Dataset or a
+    It can be run in any state: after a kill -9, training resumes from the last checkpoint with the
+    same weights as without the interruption; a finished session is not changed; with more --epochs,
+    training continues. With --num_workers, the input must be a tf.data.Dataset or a
     PyDataset.
 
     \b
@@ -127,7 +127,7 @@ def run(
     found = project.open_session(
         run_name, project_root=project_root, data_dir=data_dir, settings=settings
     )
-    workers = api.workers(num_workers, num_spare_workers, ray_address)
+    workers = job_options.workers(num_workers, num_spare_workers, ray_address)
     status = run_session(
         found,
         num_epochs=epochs,
@@ -145,7 +145,7 @@ def run(
 @RUN_NAME
 @PROJECT_ROOT
 @config_options
-@click.option("--json", "as_json", is_flag=True, help="Print everything found, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all findings as JSON.")
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -156,11 +156,11 @@ def check(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Find out within seconds what would go wrong with a session.
+    """Find the problems of a session within seconds, before training it.
 
     Looks at the config, the code, a few batches of each split, one step of the model, a checkpoint
-    and the evaluation functions. Nothing is written into the project. Ends with 0 if there is no
-    error, and with 3 if there is one.
+    and the evaluation functions. Nothing is written into the project. Exit code: 0 if there is no
+    error, 3 if there is one.
 
     \b
     Examples:
@@ -189,7 +189,7 @@ def check(
 @PROJECT_ROOT
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
 def status(*, run_name: str, project_root: str, as_json: bool) -> None:
-    """Say how far a session is."""
+    """Show the progress of a session."""
     from elasticdl.sessions.run import status_of  # noqa: PLC0415 - not for `--help`
 
     folder = project.folder_of(project_root, run_name)
@@ -208,7 +208,7 @@ def status(*, run_name: str, project_root: str, as_json: bool) -> None:
 @PROJECT_ROOT
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
 def list_(*, project_root: str, as_json: bool) -> None:
-    """List a project's sessions and how far they are."""
+    """List a project's sessions and their progress."""
     from elasticdl.sessions.run import status_of  # noqa: PLC0415 - not for `--help`
 
     names = project.session_names(project_root)
@@ -217,7 +217,7 @@ def list_(*, project_root: str, as_json: bool) -> None:
         echo(as_json_text({name: asdict(status) for name, status in found.items()}))
         return
     if not found:
-        echo("There is no session: make runs/NAME/config.yaml.")
+        echo("There are no sessions: create runs/NAME/config.yaml.")
         return
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("NAME", "STATE", "EPOCH", "STEP", "SINCE", "BEST"):
@@ -232,11 +232,11 @@ def list_(*, project_root: str, as_json: bool) -> None:
             _ago(status.since) if status.since else "",
             _best(status),
         )
-    Console().print(table)
+    TableConsole().print(table)
 
 
-def _print_group(group: Group) -> None:
-    """Print what was looked at, as soon as it was."""
+def _print_group(group: CheckGroup) -> None:
+    """Print the result of a group as soon as it is available."""
     mark, colour = next(
         (_MARKS[severity] for severity in Severity if group.of(severity)), ("✓", "green")
     )
@@ -246,20 +246,20 @@ def _print_group(group: Group) -> None:
     echo(f"{group.title:<21} {group.seconds:5.1f} s  {group.looked_at}".rstrip())
 
 
-def _print_findings(report: Report) -> None:
+def _print_findings(report: CheckReport) -> None:
     for severity in Severity:
         for finding in report.of(severity):
             click.secho(f"{severity}: ", fg=_MARKS[severity][1], bold=True, nl=False)
             echo(str(finding))
     errors, warnings = (len(report.of(s)) for s in (Severity.ERROR, Severity.WARNING))
-    result = "can be trained" if report.ok else "cannot be trained as it is"
+    result = "can be trained" if report.ok else "cannot be trained"
     echo(
         f"Session {report.session} {result}: errors {errors}, warnings {warnings}; "
         f"{report.seconds:.1f} s"
     )
 
 
-def _facts(status: Status, folder: Path) -> list[tuple[str, str]]:
+def _facts(status: SessionStatus, folder: Path) -> list[tuple[str, str]]:
     facts = [("folder", str(folder))]
     if status.attempt:
         facts += [
@@ -267,14 +267,14 @@ def _facts(status: Status, folder: Path) -> list[tuple[str, str]]:
             ("since", f"{_ago(status.since)}, attempt {status.attempt}"),
             ("resume", _RESUME.get(status.resume, "from the newest checkpoint")),
             ("by", f"process {status.pid} on {status.host}"),
-            ("commit", status.commit or "the project is in no repository"),
+            ("commit", status.commit or "the project is not in a repository"),
         ]
     if status.error:
         facts.append(("error", status.error.replace("\n", "\n            ")))
     return facts
 
 
-def _best(status: Status) -> str:
+def _best(status: SessionStatus) -> str:
     value = (status.metrics or {}).get(status.metric)
     return f"{status.metric} {value:.4g}" if isinstance(value, float) else ""
 

@@ -1,4 +1,4 @@
-"""The options that say which session is meant and how to train it, wherever it is run."""
+"""Options to select a session and to set how it is trained, for local and submitted runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ PROJECT_ROOT = click.option(
 
 
 def config_options(command: _Command) -> _Command:
-    """Give a command the options for what the config leaves open or says otherwise."""
+    """Add options for values that the config leaves open, or that replace the config's."""
     return with_options(
         command,
         click.option(
-            "--data_dir", metavar="DIR", help="Where the data is, if not as the config says."
+            "--data_dir",
+            metavar="DIR",
+            help="Folder of the data, instead of the one in the config.",
         ),
         click.option(
             "--set",
@@ -40,29 +42,29 @@ def config_options(command: _Command) -> _Command:
 
 
 def training_options(command: _Command) -> _Command:
-    """Give a command the options for how a session is trained and followed."""
+    """Add options for how a session is trained and tracked."""
     return with_options(
         command,
         click.option(
-            "--epochs", type=click.IntRange(1), help="Train so many epochs, not the config's."
+            "--epochs", type=click.IntRange(1), help="Number of epochs, instead of the config's."
         ),
         training_workers_options,
         click.option(
             "--checkpoint_steps",
             default=0,
-            help="Checkpoint each so many steps; 0 for by time, at most 1 % of it.",
+            help="Checkpoint every N steps; 0 means by time, using at most 1 % of it.",
         ),
         click.option(
             "--tracking_uri",
             metavar="URI",
             help="MLflow server, database or folder to track the session in. [default: "
-            "MLFLOW_TRACKING_URI, or mlflow.db: in runs/, or where submitted sessions lie]",
+            "MLFLOW_TRACKING_URI, or mlflow.db, in runs/ or in the home of submitted sessions]",
         ),
         click.option(
             "--track/--no-track",
             "tracked",
             default=True,
             show_default=True,
-            help="Let people follow the session in MLflow and TensorBoard.",
+            help="Track the session in MLflow and TensorBoard.",
         ),
     )

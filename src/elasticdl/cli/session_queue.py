@@ -1,4 +1,4 @@
-"""`elasticdl session submit` and what looks after submitted sessions: queue, cancel, logs."""
+"""`elasticdl session submit`, and commands for submitted sessions: queue, cancel, logs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from elasticdl.cli.console import TableConsole
 from elasticdl.cli.printable import echo
 from elasticdl.cli.session_options import RUN_NAME, config_options, training_options
 
@@ -33,14 +33,14 @@ _HOME = click.option(
     "--home",
     envvar="ELASTICDL_HOME",
     metavar="DIR",
-    help="Where submitted sessions lie; also ELASTICDL_HOME. Your user data folder by default.",
+    help="Folder of submitted sessions; also ELASTICDL_HOME. [default: your user data folder]",
 )
 _SLOTS = click.option(
     "--slots",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Sessions that run at the same time; counts when the queue begins to be worked on.",
+    help="Number of sessions that run at the same time; takes effect when the queue starts.",
 )
 _ID = click.argument("submission", metavar="ID")
 
@@ -52,10 +52,10 @@ _ID = click.argument("submission", metavar="ID")
     default=".",
     show_default=True,
     metavar="URL|DIR",
-    help="Repository: a folder in it, or a URL (URL#folder for a project in a folder of it).",
+    help="Repository: a folder in it, or a URL (URL#folder for a project in a subfolder).",
 )
 @click.option(
-    "--commit", default="HEAD", show_default=True, metavar="SHA|BRANCH|TAG", help="What to train."
+    "--commit", default="HEAD", show_default=True, metavar="SHA|BRANCH|TAG", help="Commit to train."
 )
 @config_options
 @training_options
@@ -65,14 +65,14 @@ _ID = click.argument("submission", metavar="ID")
     help="Let the cluster of --ray_address run the session itself, as a Ray job; all of its "
     "machines must have --home, and the data, under the same path.",
 )
-@click.option("--with-patch", is_flag=True, help="Take along, and store, what is not committed.")
-@click.option("--follow", is_flag=True, help="Show what it prints, and exit with its exit code.")
+@click.option("--with-patch", is_flag=True, help="Include, and store, uncommitted changes.")
+@click.option("--follow", is_flag=True, help="Show its output, and exit with its exit code.")
 @click.option(
     "--max_queued",
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="Refuse if so many are waiting.",
+    help="Refuse if this number of sessions is waiting.",
 )
 @_SLOTS
 @_HOME
@@ -97,11 +97,11 @@ def submit(
     slots: int,
     home: str | None,
 ) -> int:
-    """Run a session of a commit, in a checkout of its own, when its turn has come.
+    """Queue a session of a commit; it runs in its own checkout.
 
-    The commit is found out at once and kept: what happens to the branch or in your folder later
-    does not matter. What is not committed is refused, or stored with the submission
-    (--with-patch). The same submitted again goes on where it ended.
+    The commit is resolved at once: later changes of the branch or of your folder have no effect.
+    Uncommitted changes are refused, or stored with the submission (--with-patch). Submit the same
+    again to resume it.
 
     \b
     Examples:
@@ -113,7 +113,7 @@ def submit(
     from elasticdl.sessions import runner, submit  # noqa: PLC0415 - not for `--help`
     from elasticdl.sessions.queue import Queue  # noqa: PLC0415
 
-    request = submit.Request(
+    request = submit.SubmitRequest(
         run_name=run_name,
         repo=repo,
         commit=commit,
@@ -133,7 +133,7 @@ def submit(
     echo(f"Commit {origin.commit} of {origin.url.shown}")
     queue = Queue(home)
     submission = submit.submit(request, origin, queue, max_queued=max_queued)
-    # What an earlier run of it printed is not shown again.
+    # Output of an earlier run of it is not shown again.
     printed = queue.log_size(submission) if submission.is_waiting else 0
     runner.ensure(queue, slots)
     _describe(queue, submission)
@@ -141,14 +141,14 @@ def submit(
 
 
 @click.command("queue")
-@click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @_SLOTS
 @_HOME
 def queue_(*, as_json: bool, slots: int, home: str | None) -> None:
-    """List submitted sessions, and see to it that those that wait are run.
+    """List submitted sessions, and make sure that the queue is running.
 
-    Nothing waits for this command as long as the machine is up; after a restart of it, this is
-    what goes on with the queue.
+    The queue runs without this command while the machine is up; after a restart of the machine,
+    this command restarts the queue.
     """
     from elasticdl.sessions import runner  # noqa: PLC0415 - not for `--help`
     from elasticdl.sessions.queue import Queue  # noqa: PLC0415
@@ -176,32 +176,32 @@ def queue_(*, as_json: bool, slots: int, home: str | None) -> None:
             f"[{_COLOURS.get(one.state, 'default')}]{one.state}[/]",
             time.strftime("%d %b %H:%M", time.localtime(one.since)),
         )
-    Console().print(table)
+    TableConsole().print(table)
     echo(f"Logs: {queue.home}/ID/session.log")
 
 
 @click.command()
 @_ID
-@click.option("--now", is_flag=True, help="Kill it, rather than let it write a last checkpoint.")
+@click.option("--now", is_flag=True, help="Kill it at once, without a last checkpoint.")
 @_HOME
 def cancel(*, submission: str, now: bool, home: str | None) -> None:
-    """End a submitted session; submitted again, it goes on from its last checkpoint."""
+    """Stop a submitted session; submit it again to resume from its last checkpoint."""
     from elasticdl.sessions.queue import Queue  # noqa: PLC0415 - not for `--help`
 
     found = Queue(home).cancel(submission, at_once=now)
     if found.has_ended:
         echo(f"{found.id} will not be started.")
     else:
-        how = "was killed" if now else "was told to end, with a last checkpoint"
-        echo(f"{found.id} {how}. Submit it again to go on.")
+        how = "was killed" if now else "was requested to stop, after a last checkpoint"
+        echo(f"{found.id} {how}. Submit it again to resume.")
 
 
 @click.command()
 @_ID
-@click.option("--follow", is_flag=True, help="Go on until it ends, and exit with its exit code.")
+@click.option("--follow", is_flag=True, help="Follow until it ends, and exit with its exit code.")
 @_HOME
 def logs(*, submission: str, follow: bool, home: str | None) -> int:
-    """Print what a submitted session has printed."""
+    """Print the output of a submitted session."""
     from elasticdl.sessions.queue import Queue  # noqa: PLC0415 - not for `--help`
 
     queue = Queue(home)
@@ -216,7 +216,7 @@ def logs(*, submission: str, follow: bool, home: str | None) -> int:
 def _describe(queue: Queue, submission: Submission) -> None:
     folder = queue.folder(submission.id)
     if submission.has_ended:
-        echo(f"{submission.id} has run already: {submission.state}")
+        echo(f"{submission.id} has already run: {submission.state}")
     else:
         submission = queue.read(submission.id)
         before = sum(
@@ -231,7 +231,7 @@ def _describe(queue: Queue, submission: Submission) -> None:
 
 
 def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> int:
-    """Show what a submission prints until it has ended; returns its exit code."""
+    """Show the output of a submission until it has ended; return its exit code."""
     from elasticdl.sessions import runner  # noqa: PLC0415 - not for `--help`
 
     try:
@@ -239,12 +239,14 @@ def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> in
             if piece:
                 click.echo(piece, nl=False)
             else:
-                # A runner that was killed would be waited for in vain.
+                # A killed runner would never start it: start a new one.
                 runner.ensure(queue, slots)
     except KeyboardInterrupt:
         echo(
-            "\nNo longer followed; the session goes on. To follow it again:\n"
-            f"  elasticdl session logs {submission.id} --follow\nTo end it:\n"
+            "\n"
+            "No longer followed; the session continues. To follow it again:\n"
+            f"  elasticdl session logs {submission.id} --follow\n"
+            "To end it:\n"
             f"  elasticdl session cancel {submission.id}",
             err=True,
         )

@@ -14,21 +14,21 @@ from elasticdl.cli.options import check_place
 from elasticdl.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.sql.execute import Session
+    from elasticdl.sql.execute import SqlSession
 
 
 @click.command(short_help="Train and predict with SQL statements.")
 @click.argument("statements", required=False)
 @click.option(
     "-f", "--file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Run the statements of a file; the first error ends it.",
+    help="Run the statements of a file, up to the first error.",
 )  # fmt: skip
 @click.option(
     "--database",
     metavar="URL",
-    help="duckdb:///FILE, sqlite:///FILE, postgresql://USER@HOST/NAME, mysql://..., or any URL of "
-    "SQLAlchemy's. Without it $ELASTICDL_DATABASE, else a DuckDB in memory, which reads Parquet "
-    "and CSV files by name.",
+    help="duckdb:///FILE, sqlite:///FILE, postgresql://USER@HOST/NAME, mysql://..., or any "
+    "SQLAlchemy URL. [default: $ELASTICDL_DATABASE, else an in-memory DuckDB, which reads Parquet "
+    "and CSV files by name]",
 )
 @click.option(
     "--models",
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     type=click.Choice(["table", "csv", "json"]),
     default="table",
     show_default=True,
-    help="How rows are written to standard output; everything else goes to standard error.",
+    help="Format of the rows on standard output; everything else goes to standard error.",
 )
-@click.option("--explain", is_flag=True, help="Print the Python programs and run nothing.")
+@click.option("--explain", is_flag=True, help="Print the Python programs without running them.")
 @click.option("--run_submitter", metavar="FILE", hidden=True)
 @click.pass_context
 def sql(
@@ -82,8 +82,8 @@ def sql(
       echo "SELECT 1;" | elasticdl sql --format=csv
       elasticdl sql                                       interactive, on a terminal
 
-    The same statement resumes after a crash. Models are in --models, by name and version; they
-    are trained models as `elasticdl train` writes them.
+    Run the same statement to resume after a crash. Models are in --models, by name and version;
+    they are trained models as written by `elasticdl train`.
     """
     if run_submitter is not None:
         _submit(ctx, run_submitter)
@@ -91,10 +91,10 @@ def sql(
     if statements is not None and file is not None:
         raise click.UsageError("Give statements or a file with -f, not both.")
     try:
-        from elasticdl.sql.execute import Session  # noqa: PLC0415 - packages of an extra
+        from elasticdl.sql.execute import SqlSession  # noqa: PLC0415 - packages of an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "sql", "`elasticdl sql`") from error
-    session = Session(database, models, model_zoo)
+    session = SqlSession(database, models, model_zoo)
     if statements is None and file is None and sys.stdin.isatty():
         if explain:
             raise click.UsageError("--explain needs statements.")
@@ -118,17 +118,19 @@ def _program(statements: str | None, file: Path | None) -> str:
         ) from error
 
 
-def _interact(session: Session, form: str) -> None:
+def _interact(session: SqlSession, form: str) -> None:
     try:
         from elasticdl.sql.shell import Shell  # noqa: PLC0415 - packages of an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "sql", "The interactive shell") from error
-    # As psql does: whoever starts a shell may have left Ctrl-C ignored.
+    # As in psql: the process that started the shell may have set Ctrl-C to be ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     Shell(session, form).run()
 
 
-def _run(ctx: click.Context, session: Session, program: str, form: str, *, explain: bool) -> None:
+def _run(
+    ctx: click.Context, session: SqlSession, program: str, form: str, *, explain: bool
+) -> None:
     from elasticdl.sql.execute import SubmitterError, execute  # noqa: PLC0415 - as above
     from elasticdl.sql.results import show  # noqa: PLC0415 - as above
 
@@ -136,9 +138,11 @@ def _run(ctx: click.Context, session: Session, program: str, form: str, *, expla
         for result in execute(program, session, explain=explain):
             show(result, form)
     except SubmitterError as error:
-        # It has said why, on the same standard error.
+        # The process has already printed the reason, on the same standard error.
         if error.exit_code > 143:  # noqa: PLR2004 - not Ctrl-C and SIGTERM, which it answers
-            click.echo("The statement was killed; the same statement resumes a training.", err=True)
+            click.echo(
+                "The statement was killed. Run the same statement to resume a training.", err=True
+            )
         ctx.exit(error.exit_code)
 
 

@@ -21,14 +21,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="HOST:PORT",
     default="127.0.0.1:50051",
     show_default=True,
-    help="Where to listen. Addresses that other machines reach need TLS, and a token or --tls_ca.",
+    help="Address to listen on. If other machines can reach it, TLS is required, and a token or "
+    "--tls_ca.",
 )
 @click.option(
     "--database",
     metavar="URL",
     envvar="ELASTICDL_DATABASE",
     required=True,
-    help="Database of the statements, as for `elasticdl sql`; not one in memory.",
+    help="Database of the statements, as for `elasticdl sql`; it cannot be in memory.",
 )
 @click.option(
     "--models",
@@ -52,20 +53,20 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--tls_ca",
     metavar="FILE",
     type=_FILE,
-    help="Certificates that sign those of the clients; without it clients need none.",
+    help="CA certificates that sign those of the clients; without it, clients need no certificate.",
 )
 @click.option(
     "--max_sessions",
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="How many programs run at once; more are refused.",
+    help="Maximum number of programs that run at once; more are refused.",
 )
-@click.option("--allow_any_database", is_flag=True, help="Let clients name a database.")
+@click.option("--allow_any_database", is_flag=True, help="Allow clients to choose a database.")
 @click.option(
     "--allow_files",
     is_flag=True,
-    help="Let statements on DuckDB read and write the files that this process can.",
+    help="Allow statements on DuckDB to read and write the files that this process can.",
 )
 def sql_server(
     *,
@@ -81,10 +82,11 @@ def sql_server(
     allow_any_database: bool,
     allow_files: bool,
 ) -> None:
-    """Run the SQL statements of clients, many at once.
+    """Run the SQL statements of clients concurrently.
 
-    Clients are those of SQLFlow, and elasticdl.sql.client.Client. A client that disconnects
-    cancels its statement; a training has saved its progress, and the same statement resumes it.
+    Supports SQLFlow clients and elasticdl.sql.client.Client. If a client disconnects, its statement
+    is cancelled. A cancelled training keeps its progress: run the same statement again to resume
+    it.
 
     \b
     Example:
@@ -93,18 +95,18 @@ def sql_server(
     """
     try:
         from elasticdl.sql.databases.duckdb import NO_FILES  # noqa: PLC0415 - packages of an extra
-        from elasticdl.sql.serving.execution import Place  # noqa: PLC0415
+        from elasticdl.sql.serving.execution import ExecutionPlace  # noqa: PLC0415
         from elasticdl.sql.serving.security import Security  # noqa: PLC0415
         from elasticdl.sql.serving.service import Server  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "sql", "`elasticdl sql-server`") from error
     if (tls_cert is None) != (tls_key is None):
-        raise UsageError("--tls_cert and --tls_key belong together.")
+        raise UsageError("--tls_cert and --tls_key must be used together.")
     if tls_ca is not None and tls_cert is None:
         raise UsageError("--tls_ca needs --tls_cert and --tls_key.")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     if not allow_files:
-        # Its submitters get the environment of this process.
+        # Its submitter processes inherit the environment of this process.
         os.environ[NO_FILES] = "1"
     security = Security(
         token=None if token_file is None else _token(token_file),
@@ -113,9 +115,11 @@ def sql_server(
         authorities=None if tls_ca is None else tls_ca.read_bytes(),
         allow_any_database=allow_any_database,
     )
-    server = Server(listen, database, Place(models, model_zoo), security, max_sessions)
+    server = Server(listen, database, ExecutionPlace(models, model_zoo), security, max_sessions)
     how = "TLS" if security.certificate is not None else "no TLS"
-    who = "a token" if security.token is not None else "no token: only you may call"
+    who = (
+        "a token" if security.token is not None else "no token: only your own processes may connect"
+    )
     click.echo(
         f"Listening on {server.address} ({how}, {who}); database {without_password(database)}",
         err=True,
@@ -132,5 +136,5 @@ def _token(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise UsageError(f"--token_file={path}: expected text in UTF-8.") from error
     if not token:
-        raise UsageError(f"--token_file={path} is empty. Write a long random text into it.")
+        raise UsageError(f"--token_file={path} is empty. Write a long random string into it.")
     return token

@@ -1,4 +1,4 @@
-"""The options that say where people follow a training."""
+"""Options for tracking a training."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def tracking_options(command: _Command) -> _Command:
-    """Give a command the options of MLflow and TensorBoard; see `api.tracking_of`."""
+    """Add the options of MLflow and TensorBoard to a command; see `job_options.tracking_of`."""
     return with_options(
         command,
         click.option(
             "--tracking_uri",
             metavar="URI",
-            help="Track the training in MLflow: a server, a database, or a folder. With "
-            "--experiment alone it is $MLFLOW_TRACKING_URI, or mlflow.db here.",
+            help="Track the training in MLflow: a server, a database, or a folder. [default with "
+            "--experiment: $MLFLOW_TRACKING_URI, or mlflow.db in this folder]",
         ),
         click.option(
             "--experiment",
             metavar="NAME",
-            help="MLflow experiment to track in; without it $MLFLOW_EXPERIMENT_NAME, or elasticdl.",
+            help="MLflow experiment to track in. [default: $MLFLOW_EXPERIMENT_NAME, or elasticdl]",
         ),
         click.option(
-            "--run_name", metavar="NAME", help="Call the MLflow run so; without it as --output."
+            "--run_name", metavar="NAME", help="Name of the MLflow run. [default: that of --output]"
         ),
         click.option(
             "--tensorboard", is_flag=True, help="Write curves for TensorBoard to OUTPUT/logs."

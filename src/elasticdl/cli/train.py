@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import click
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.page_option import is_page_wanted, page_in_pod, page_of, page_option
@@ -20,7 +20,7 @@ from elasticdl.job import BestMode, Priority, TrainingOptions, Workers
 _DEFAULTS = TrainingOptions()
 
 
-@click.command(cls=CommandOfClusters, short_help="Train a model; the same command resumes.")
+@click.command(cls=CommandOfClusters, short_help="Train a model, or resume a training.")
 @click.option(
     "--model_zoo",
     metavar="DIR|URL",
@@ -44,157 +44,193 @@ _DEFAULTS = TrainingOptions()
     help='Values for the model, as literals: "hidden_units=[10, 100], learning_rate=0.01".',
 )
 @click.option(
-    "--data", required=True, metavar="GLOB", help="Training records: a path, URI or glob."
+    "--data",
+    required=True,
+    metavar="GLOB",
+    help="Training data: a path, URI or glob of record files.",
 )
-@click.option("--validation_data", metavar="GLOB", help="Records to evaluate on while training.")
 @click.option(
-    "--output", required=True, metavar="DIR", help="Folder for the trained model; resumes there."
+    "--validation_data",
+    metavar="GLOB",
+    help="Validation data: records to evaluate on while training (split the data beforehand).",
 )
-@click.option("--num_epochs", default=_DEFAULTS.num_epochs, show_default=True)
-@click.option("--minibatch_size", default=_DEFAULTS.minibatch_size, show_default=True)
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    help="Folder for the trained model and checkpoints; the same command resumes from it.",
+)
+@click.option(
+    "--num_epochs",
+    default=_DEFAULTS.num_epochs,
+    show_default=True,
+    help="Number of epochs: passes over the training data.",
+)
+@click.option(
+    "--minibatch_size",
+    "--batch_size",
+    "minibatch_size",
+    default=_DEFAULTS.minibatch_size,
+    show_default=True,
+    help="Batch size: examples in one step of one worker.",
+)
 @click.option(
     "--global_batch_size",
     default=_DEFAULTS.global_batch_size,
     show_default=True,
-    help="Examples in one update, summed up over steps and workers; a multiple of "
-    "--minibatch_size. 0: each step is an update, of all that take part.",
+    help="Examples in one update, accumulated over steps and workers; a multiple of "
+    "--minibatch_size. 0: each step is an update, by all workers that take part.",
 )
 @click.option(
     "--seed",
     default=_DEFAULTS.seed,
     show_default=True,
-    help="Decides initial weights, order of records and dropout.",
+    help="Random seed of the initial weights, the order of records and dropout.",
 )
 @click.option(
     "--shuffle/--no-shuffle",
     default=_DEFAULTS.shuffle,
     show_default=True,
-    help="Use the records in another order each epoch.",
+    help="Shuffle the records in each epoch.",
 )
-@click.option("--max_steps", default=0, help="Stop after so many steps; 0 for no limit.")
+@click.option("--max_steps", default=0, help="Stop after N steps; 0 means no limit.")
 @click.option(
-    "--evaluation_steps", default=0, help="Evaluate each so many steps; 0 for once an epoch."
+    "--evaluation_steps", default=0, help="Evaluate every N steps; 0 means once per epoch."
 )
 @click.option(
     "--checkpoint_steps",
     default=0,
-    help="Checkpoint each so many steps; 0 for by time, at most 1 % of it.",
+    help="Checkpoint every N steps; 0 means by time, using at most 1 % of it.",
 )
 @click.option(
     "--keep_checkpoint_max",
     default=_DEFAULTS.keep_checkpoint_max,
     show_default=True,
-    help="How many checkpoints stay, at least 2; the best one stays beside them.",
+    help="Number of checkpoints to keep, at least 2; the best one is kept in addition.",
 )
 @click.option(
     "--best_metric",
     metavar="NAME",
     default=_DEFAULTS.best_metric,
     show_default=True,
-    help="Which checkpoint is the best: by this metric of the validation (val_...) or training.",
+    help="Metric that selects the best checkpoint, of the validation (val_...) or the training.",
 )
 @click.option(
     "--best_mode",
     type=click.Choice(get_args(BestMode)),
     default=_DEFAULTS.best_mode,
     show_default=True,
-    help="Whether its lowest or highest value is the best; auto: as the metric or its name says.",
+    help="Whether the lowest or the highest value is the best; auto: decided by the metric or its "
+    "name.",
 )
 @click.option(
     "--restore_best_weights",
     is_flag=True,
-    help="Leave the model of the best checkpoint, not of the last step.",
+    help="Write the model of the best checkpoint, not of the last step, as with early stopping.",
 )
 @click.option(
     "--deterministic/--no-deterministic",
     default=_DEFAULTS.deterministic,
     show_default=True,
-    help="Give the same bits each time on the same machine.",
+    help="Give bit-identical results on the same machine.",
 )
 @training_workers_options
 @click.option(
     "--gpus_per_worker",
     default=Workers.gpus,
     show_default=True,
-    help="GPUs that each worker gets to itself.",
+    help="Number of GPUs reserved for each worker.",
 )
 @click.option(
     "--give_up_after",
     metavar="SECONDS",
     default=Workers.give_up_after_s,
     show_default=True,
-    help="Fail when there have been too few workers for so long.",
+    help="Timeout: fail if there have been too few workers for this time.",
 )
 @click.option(
     "--heartbeat_timeout",
     metavar="SECONDS",
     default=Workers.heartbeat_timeout_s,
     show_default=True,
-    help="Do not wait for a worker that has been silent for so long.",
+    help="Timeout: do not wait for a worker without heartbeats for this time.",
 )
 @click.option(
     "--join_timeout",
     metavar="SECONDS",
     default=Workers.join_timeout_s,
     show_default=True,
-    help="Wait so long for a living worker that is late; more than a step takes.",
+    help="Timeout for a live worker that is late; longer than a step takes.",
 )
 @click.option(
     "--batch_timeout",
     metavar="SECONDS",
     default=Workers.batch_timeout_s,
     show_default=True,
-    help="Replace a worker that computes on one batch for so long, and for ten times the slowest "
-    "batch so far.",
+    help="Timeout of one batch: replace a worker that takes longer than this and than ten times "
+    "the slowest batch so far.",
 )
 @click.option(
     "--sum_timeout",
     metavar="SECONDS",
     default=Workers.sum_timeout_s,
     show_default=True,
-    help="Try a sum over the workers again when it takes so long, and ten times the slowest.",
+    help="Timeout of a sum over the workers: retry it if it takes longer than this and than ten "
+    "times the slowest so far.",
 )
 @click.option(
     "--transfer_timeout",
     metavar="SECONDS",
     default=Workers.transfer_timeout_s,
     show_default=True,
-    help="Give up the transfer of a state to a worker when nothing has arrived for so long.",
+    help="Timeout of a state transfer to a worker: give it up if nothing has arrived for this "
+    "time.",
 )
 @click.option(
     "--priority",
     type=click.Choice(get_args(Priority)),
     default=Workers.priority,
     show_default=True,
-    help="Among jobs on one cluster: a low one shrinks to its least while a high one waits for "
-    "workers, and grows back.",
+    help="Priority among jobs on one cluster: a low one shrinks to its minimum of workers while a "
+    "high one waits for workers, and grows back.",
 )
 @click.option(
     "--skip_bad_records",
     is_flag=True,
-    help="Leave out the records of a batch that kills five workers, from then on, instead of "
-    "ending the job; at most 1 % of all records, or of 10 minibatches. Needs --num_workers.",
+    help="Skip the records of a batch that has killed five workers, instead of ending the job; at "
+    "most 1 % of all records, or 10 minibatches. Needs --num_workers.",
 )
 @tracking_options
-@click.option("--input_fn", metavar="NAME", help="Use this instead of the model's own.")
-@click.option("--loss", metavar="NAME", help="Use this instead of the model's own.")
-@click.option("--optimizer", metavar="NAME", help="Use this instead of the model's own.")
-@click.option("--eval_metrics_fn", metavar="NAME", help="Use this instead of the model's own.")
+@click.option(
+    "--input_fn", metavar="NAME", help="Name of the input function, instead of the model's own."
+)
+@click.option(
+    "--loss", metavar="NAME", help="Name of the loss function, instead of the model's own."
+)
+@click.option(
+    "--optimizer", metavar="NAME", help="Name of the optimizer, instead of the model's own."
+)
+@click.option(
+    "--eval_metrics_fn",
+    metavar="NAME",
+    help="Name of the metrics function, instead of the model's own.",
+)
 @click.option(
     "--dialect",
     metavar="NAME",
-    help="How to read the model file, if it could be read in several ways: "
+    help="Dialect of the model file, if it could be read in several ways: "
     f"{', '.join(dialect.NAME for dialect in DIALECTS)}.",
 )
+@click.option("--engine", metavar="NAME", help="Train on an engine of an installed plugin.")
 @page_option
-@click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@click.option("--dry_run", is_flag=True, help="Print the job and exit.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
 @cluster_options
 def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any) -> None:
-    """Train a model and leave a TrainedModel in --output.
+    """Train a model and write a TrainedModel to --output, or resume a training.
 
-    The same command goes on where an earlier one ended, also after a kill -9, with the same
-    weights as if nothing had happened. More epochs than before train on.
+    Run the same command to resume an interrupted training, even after a kill -9, with the same
+    weights as without the interruption. With more epochs than before, training continues.
 
     \b
     Examples:
@@ -212,7 +248,7 @@ def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any)
           --docker_image_repository=registry.example/team/fintech
     """
     asked, cluster = taken(options)
-    job = api.training_job(**options)
+    job = job_options.training_job(**options)
     if dry_run:
         echo(job.to_json())
         return

@@ -1,4 +1,4 @@
-"""The options that say on which workers: of what trains, and of what shares records among them."""
+"""Worker options: for commands that train, and for commands that share records among workers."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def training_workers_options(command: _Command) -> _Command:
-    """Give a command the options for training on workers that come and go."""
+    """Add the options for training on elastic workers to a command."""
     return with_options(
         command,
         click.option(
             "--num_workers",
             metavar="N|MIN..MAX",
-            help="Train on so many processes: 3, or 2..4. One that dies is replaced, the others go "
-            "on.",
+            help="Number of training processes (workers): 3, or 2..4. A lost worker is replaced "
+            "while the others continue.",
         ),
         click.option(
             "--num_spare_workers",
             default=Workers.spare,
             show_default=True,
-            help="Processes that stand ready, so that a replacement is there at once.",
+            help="Standby processes, which replace a lost worker immediately.",
         ),
         click.option(
             "--ray_address",
             metavar="ADDRESS",
-            help="Use this Ray cluster; without it Ray starts here.",
+            help="Ray cluster to use. [default: start Ray on this machine]",
         ),
     )
 
 
 def workers_options(command: _Command) -> _Command:
-    """Give a command the options for sharing its records among workers."""
+    """Add the options for sharing records among workers to a command."""
     return with_options(
         command,
         click.option(
             "--num_workers",
             metavar="N",
-            help="Share the records among so many processes. What one that dies had in hand, "
-            "another does.",
+            help="Number of processes that divide the records. The work of a lost process is done "
+            "by another.",
         ),
         click.option(
             "--ray_address",
             metavar="ADDRESS",
-            help="Use this Ray cluster; without it Ray starts here. Its machines must reach "
-            "--data.",
+            help="Ray cluster to use; its machines must be able to read --data. [default: start "
+            "Ray on this machine]",
         ),
         click.option(
             "--give_up_after",
             metavar="SECONDS",
             default=Workers.give_up_after_s,
             show_default=True,
-            help="Fail when no worker has got further for so long.",
+            help="Timeout: fail if no worker has made progress for this time.",
         ),
     )

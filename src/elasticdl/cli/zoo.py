@@ -1,6 +1,6 @@
-"""`elasticdl zoo`: look through the prebuilt models, or start a model file of one's own.
+"""`elasticdl zoo`: lists the prebuilt models, or writes a model file to start from.
 
-Prints what `zoo/catalogue.py` reads from the source; loads no framework, so it answers at once.
+Prints what `zoo/catalogue.py` reads from the source. Loads no framework, so it is fast.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import shutil
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from elasticdl.cli.console import TableConsole
 from elasticdl.cli.printable import echo
 from elasticdl.errors import OutputError, OutputTakenError, UsageError
 from elasticdl.zoo import catalogue
@@ -20,22 +20,22 @@ from elasticdl.zoo import catalogue
 
 @click.group()
 def zoo() -> None:
-    """See the prebuilt models, or start a model file of your own."""
+    """Show the prebuilt models, or create your own model file."""
 
 
 @zoo.command("list")
 def list_models() -> None:
-    """List the prebuilt models: what each is, its data and its params.
+    """List the prebuilt models with their data and params.
 
     \b
-    Any of them trains without --model_zoo:
+    Each of them can be trained without --model_zoo:
       elasticdl train --model_def=NAME --data=DATA --output=OUTPUT
     """
     table = Table("model_def", "what it does", "params", show_lines=True)
     for entry in catalogue.entries():
         params = "\n".join(map(str, entry.params))
         table.add_row(entry.name, f"{entry.summary}\n[dim]Data: {entry.data}[/dim]", params)
-    console = Console()
+    console = TableConsole()
     console.print(table)
     console.print("More of one:  elasticdl zoo show NAME", highlight=False)
 
@@ -43,7 +43,7 @@ def list_models() -> None:
 @zoo.command("show")
 @click.argument("name")
 def show_model(name: str) -> None:
-    """Print what a prebuilt model says of itself, and where its source is."""
+    """Show the description of a prebuilt model, and where its source is."""
     found = {entry.name: entry for entry in catalogue.entries()}
     if name not in found:
         near = difflib.get_close_matches(name, found, n=1, cutoff=0.4)
@@ -59,23 +59,21 @@ def show_model(name: str) -> None:
 @zoo.command("init")
 @click.argument("folder", type=click.Path(path_type=Path))
 def init(folder: Path) -> None:
-    """Write a small commented model file into FOLDER, to be made your own."""
+    """Write a small commented model file into FOLDER, as a template for your own."""
     target = folder / catalogue.STARTER.name
     if target.exists():
-        raise OutputTakenError(
-            f"{target} is there already; it was left as it is. Name another folder."
-        )
+        raise OutputTakenError(f"{target} exists already and was not changed. Name another folder.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(catalogue.STARTER, target)
     except OSError as error:
         raise OutputError(
-            f"{target} cannot be written: {error.strerror}. Name a folder that can."
+            f"{target} cannot be written: {error.strerror}. Name a folder that can be written."
         ) from error
-    echo(f"Wrote {target}. It trains as it is:\n")
+    echo(f"Wrote {target}. It can be trained without changes:\n")
     echo("  elasticdl data sample digits --output digits")
     echo(
         f"  elasticdl train --model_zoo={folder} --model_def={target.stem} "
         "--data=digits/train --output=my_first_model\n"
     )
-    echo("Then change the file and train into another output.")
+    echo("Then change the file, and train with another --output.")

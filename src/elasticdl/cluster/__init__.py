@@ -1,4 +1,4 @@
-"""Running a job on a Kubernetes cluster: its image, its RayJob, submitting and following it.
+"""Jobs on a Kubernetes cluster: builds the image and the RayJob, submits and follows them.
 
     Job + ClusterOptions --rayjob--> manifest --submit--> KubeRay --> pods run `elasticdl train`
 

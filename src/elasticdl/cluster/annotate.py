@@ -1,15 +1,15 @@
-"""Telling a training's progress on its RayJob, by the pod that its driver runs in.
+"""Training progress as annotations of the job's RayJob, written by the pod of the driver.
 
     write(event) -> the log, as elsewhere
                  -> a queue -> a thread -> PATCH the RayJob's annotations
-                                           or, where that is not allowed, a line of the pod's log
+                                           or, if that is forbidden, a line in the pod's log
 
-Whether the pod's account may do that is its owner's decision: it is tried once, and after a refusal
-never again. Nothing here waits for the training or ends it. An API server that is away misses
-some updates, and the next one tells all.
+The cluster's owner decides whether the pod's account may do this: it is tried once, and after a
+refusal never again. Nothing here delays or ends the training. If the API server is unavailable,
+some updates are lost, and the next one contains all values.
 
-The image of a job need not have the client of Kubernetes, so this is one request of the standard
-library's. Callers: `engines/attempt.py`, in a pod of a job.
+The image of a job may lack the Kubernetes client, so this is a single request through the standard
+library. Callers: `engines/attempt.py`, in a pod of a job.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from elasticdl.cluster.progress import Progress, line_of
+from elasticdl.cluster.progress import JobProgress, line_of
 from elasticdl.cluster.rayjob import GROUP, VERSION
 from elasticdl.errors import DataError
-from elasticdl.events import JobStarted, parse_events
+from elasticdl.event_file import parse_events
+from elasticdl.events import JobStarted
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _INTERVAL_S = 15.0
 _TIMEOUT_S = 3.0
-# A server that does not answer keeps a finished training no longer than this.
+# Upper bound for how long an unresponsive server delays the end of a finished training.
 _DRAIN_S = 5.0
-# Forbidden, and not there: neither will change while the job runs.
+# Forbidden and not found: neither will change while the job runs.
 _FOR_GOOD = {403, 404}
 _ERRORS_FROM = 300
 
@@ -51,14 +52,14 @@ _Texts: TypeAlias = Mapping[str, str | None]
 
 
 class ProgressLog:
-    """A log of events that also tells how far the training is, about four times a minute.
+    """A log of events that also publishes the training progress, about four times a minute.
 
     Args:
-        log: Each event goes there first, in the caller's thread.
-        job: What is trained.
+        log: Receives each event first, in the caller's thread.
+        job: The job that is trained.
         rayjob: Name of its RayJob.
         account: Folder with the credentials of the pod's account.
-        interval_s: How long to wait between two updates, the last one aside.
+        interval_s: Minimum time between two updates, except before the last one.
 
     Attributes:
         path: The file of the log.
@@ -77,12 +78,12 @@ class ProgressLog:
         self.path = log.path
         self._rayjob: _RayJob | None = _RayJob(rayjob, account or _ACCOUNT)
         self._interval_s = _INTERVAL_S if interval_s is None else interval_s
-        self._progress = Progress(
+        self._progress = JobProgress(
             num_workers=0 if job.workers is None else job.workers.max,
             max_steps=job.training.max_steps,
         )
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        # The process may end while a server does not answer: a daemon does not keep it.
+        # A daemon: an unresponsive server must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
@@ -99,30 +100,30 @@ class ProgressLog:
         self._thread.join(_DRAIN_S)
 
     def write(self, event: Event) -> None:
-        """Write an event to the log, and have the progress told.
+        """Write an event to the log and queue it for the progress.
 
         Raises:
-            OutputError: As the log's.
+            OutputError: As raised by the log.
         """
         self._log.write(event)
         self._queue.put(event)
 
     def publish(self) -> None:
-        """Make sure of the log; the progress is not waited for.
+        """Publish the log, without waiting for the progress.
 
         Raises:
-            OutputError: As the log's.
+            OutputError: As raised by the log.
         """
         self._log.publish()
 
     # --- on the thread --------------------------------------------------------------------
 
     def _work(self) -> None:
-        told: _Texts = {}
+        sent: _Texts = {}
         next_s = 0.0
         is_open = True
         while is_open:
-            is_due = self._progress.annotations() != told
+            is_due = self._progress.annotations() != sent
             wait_s = max(0.0, next_s - time.monotonic()) if is_due else None
             try:
                 event = self._queue.get(timeout=wait_s)
@@ -133,18 +134,18 @@ class ProgressLog:
                 if event is not None:
                     self._take(event)
             shown = self._progress.annotations()
-            if self._progress.num_epochs and shown != told:
+            if self._progress.num_epochs and shown != sent:
                 if is_open and time.monotonic() < next_s:
                     continue
                 self._tell(shown)
-                told, next_s = shown, time.monotonic() + self._interval_s
+                sent, next_s = shown, time.monotonic() + self._interval_s
 
     def _take(self, event: Event) -> None:
         if isinstance(event, JobStarted) and event.resumed_from_step:
             try:
                 history = parse_events(self.path.read_bytes(), str(self.path))
             except (OSError, DataError):
-                # The audit names what is wrong with it; here only the epoch is off for a while.
+                # The audit reports a damaged log; here only the epoch is off for a while.
                 history = [event]
             self._progress = self._progress.of_history(history)
         elif isinstance(event, JobStarted):
@@ -167,19 +168,19 @@ class ProgressLog:
 
 
 class _RayJob:
-    """A RayJob, as the account of a pod of its namespace sees it."""
+    """A RayJob, accessed with the account of a pod in its namespace."""
 
     def __init__(self, name: str, account: Path) -> None:
         self._name, self._account = name, account
 
     def annotate(self, annotations: _Texts) -> int:
-        """Change annotations; returns the status of the answer.
+        """Change annotations; return the HTTP status of the response.
 
         Raises:
             OSError: There is no account, or the server does not answer.
-            http.client.HTTPException: What answers speaks something else.
+            http.client.HTTPException: The response is not valid HTTP.
         """
-        # The token is renewed on the disk while the pod runs.
+        # Kubernetes renews the token on disk while the pod runs.
         token = (self._account / "token").read_text().strip()
         namespace = (self._account / "namespace").read_text().strip()
         host = os.environ.get("KUBERNETES_SERVICE_HOST", "")

@@ -1,10 +1,11 @@
-"""Checking a cluster before a first job: what is there, what is missing, what to do.
+"""Cluster check before the first job: what is there, what is missing, and how to fix it.
 
     kubeconfig -> server -> credentials -> namespace -> KubeRay, rights, room, names -> dry run
 
-`inventory.py` and `registry.py` ask, `findings.py` and `room.py` judge. Where nothing more can be
-asked, the findings end. Nothing is created: at the end the server checks a whole RayJob in a dry
-run, which tells what no question tells, such as a webhook of the cluster's owner.
+`inventory.py` and `registry.py` send the requests, `findings.py` and `room.py` judge the answers.
+The findings end where no further request is possible. Nothing is created: at the end, the server
+validates a complete RayJob in a dry run, which reveals what no request can, such as a webhook of
+the cluster's owner.
 
 Callers: `api.py`.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.cluster import findings, registry, room
-from elasticdl.cluster.findings import RIGHTS, Finding, Verdict, missing, unknown
+from elasticdl.cluster.findings import RIGHTS, ClusterFinding, ClusterVerdict, missing, unknown
 from elasticdl.cluster.inventory import Inventory, Unread
 from elasticdl.cluster.kubernetes import AlreadyExistsError, Kubernetes
 from elasticdl.cluster.rayjob import manifest
@@ -26,86 +27,90 @@ if TYPE_CHECKING:
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.job import Job, Workers
 
-# Where KubeRay's documents and charts install it; asked where the whole cluster may not be listed.
+# Namespaces of KubeRay in its documentation and charts; tried if listing the cluster is forbidden.
 _USUAL_NAMESPACES = ("default", "kuberay-operator", "kuberay-system", "ray-system")
-_SEEN_LATER = "If a job waits because of it, elasticdl job show says so."
+_SEEN_LATER = "If a job waits because of it, elasticdl job show reports it."
 _UNAUTHORIZED = 401
 _NOBODY = "system:anonymous"
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a check has found.
+class ClusterReport:
+    """The result of a check.
 
     Attributes:
-        context: Of the kubeconfig; None if it is not known or the pod's own account is used.
-        namespace: Where jobs would be; None if it is not known.
-        findings: One a subject, in the order in which they were asked.
+        context: Context of the kubeconfig; None if it is unknown or the pod's own account is used.
+        namespace: Namespace of the jobs; None if it is unknown.
+        findings: One per subject, in the order of the requests.
     """
 
     context: str | None
     namespace: str | None
-    findings: Sequence[Finding]
+    findings: Sequence[ClusterFinding]
 
     @property
     def exit_code(self) -> int:
-        """The code to end with: 0 if a job could be submitted."""
+        """Exit code: 0 if a job could be submitted."""
         return findings.exit_code(self.findings)
 
 
 def check(
     job: Job, options: ClusterOptions, context: str | None = None, *, has_image: bool = True
-) -> Report:
-    """Find out whether a job could be submitted to a cluster; it takes some seconds.
+) -> ClusterReport:
+    """Check whether a job could be submitted to a cluster; takes some seconds.
 
     Args:
-        job: Such as would be submitted.
-        options: How.
-        context: Of the kubeconfig; None is the current one.
-        has_image: Whether the image of the options is meant; else it is not looked for.
+        job: A job like the one to submit.
+        options: Its cluster options.
+        context: Context of the kubeconfig; None uses the current one.
+        has_image: Whether the options name a real image; otherwise the image is not checked.
     """
     try:
         cluster = Kubernetes(context, options.namespace)
     except UsageError as error:
-        return Report(context, options.namespace, [missing("kubeconfig", str(error))])
+        return ClusterReport(context, options.namespace, [missing("kubeconfig", str(error))])
     account = "the account of this pod" if cluster.context is None else f"context {cluster.context}"
-    found = [Finding("kubeconfig", Verdict.OK, f"{account}, namespace {cluster.namespace}")]
+    found = [
+        ClusterFinding("kubeconfig", ClusterVerdict.OK, f"{account}, namespace {cluster.namespace}")
+    ]
     inventory = Inventory(cluster)
-    assert job.workers is not None  # noqa: S101 - a job for a cluster has them
+    assert job.workers is not None  # noqa: S101 - a cluster job always has workers
     try:
         for each in _asked(cluster, inventory, options, job.workers):
-            found.append(each)  # noqa: PERF402 - those before an error count
+            found.append(each)  # noqa: PERF402 - keeps the findings before an error
         if has_image:
             found.append(registry.image(options.image))
         if not findings.exit_code(found):
             found.append(_dry_run(cluster, job, options))
     except UnavailableError as error:
         found.append(
-            Finding("server", Verdict.MISSING, str(error), exit_code=UnavailableError.exit_code)
+            ClusterFinding(
+                "server", ClusterVerdict.MISSING, str(error), exit_code=UnavailableError.exit_code
+            )
         )
     except UsageError as error:
         found.append(missing("server", str(error)))
     except _NothingMoreError as end:
         found.append(end.finding)
-    return Report(cluster.context, cluster.namespace, found)
+    return ClusterReport(cluster.context, cluster.namespace, found)
 
 
 class _NothingMoreError(Exception):
-    """Nothing more can be asked; the finding says why."""
+    """No further request is possible; the finding explains why."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: ClusterFinding) -> None:
         super().__init__(finding.message)
         self.finding = finding
 
 
 def _asked(
     cluster: Kubernetes, inventory: Inventory, options: ClusterOptions, workers: Workers
-) -> Iterator[Finding]:
-    """Yield what questions to the API server find.
+) -> Iterator[ClusterFinding]:
+    """Yield the findings from requests to the API server.
 
     Raises:
-        UnavailableError: It does not answer.
-        _NothingMoreError: It answers no further question.
+        UnavailableError: The server does not answer.
+        _NothingMoreError: No further request is possible.
     """
     pods = room.pods_of(options, workers)
     yield from _doors(cluster, inventory)
@@ -135,21 +140,23 @@ def _asked(
     yield from _named(inventory, options)
 
 
-def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[Finding]:
-    """Yield whether the server lets this user in, and the namespace is there."""
+def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding]:
+    """Yield whether the server accepts the credentials, and whether the namespace exists."""
     try:
         version = inventory.version()
     except UsageError as error:
         status = getattr(error.__cause__, "status", None)
         subject = "credentials" if status == _UNAUTHORIZED else "server"
         raise _NothingMoreError(missing(subject, str(error))) from error
-    said = f"Kubernetes {version.removeprefix('v')}" if version else "its version is not told"
-    yield Finding("server", Verdict.OK, f"{inventory.address} answers: {said}")
+    version_text = f"Kubernetes {version.removeprefix('v')}" if version else "unknown version"
+    yield ClusterFinding(
+        "server", ClusterVerdict.OK, f"{inventory.address} answers: {version_text}"
+    )
     try:
         inventory.may("get", "rayjobs", "ray.io")
     except UsageError as error:
         raise _NothingMoreError(_refused(cluster, error)) from error
-    yield Finding("credentials", Verdict.OK, "the server accepts them")
+    yield ClusterFinding("credentials", ClusterVerdict.OK, "the server accepts them")
     namespace = inventory.namespace()
     match namespace:
         case Unread.ABSENT:
@@ -167,18 +174,18 @@ def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[Finding]:
             yield findings.pod_security(namespace)
 
 
-def _refused(cluster: Kubernetes, error: UsageError) -> Finding:
+def _refused(cluster: Kubernetes, error: UsageError) -> ClusterFinding:
     if _NOBODY not in str(error):
         return missing("credentials", str(error))
     return missing(
         "credentials",
-        f"{cluster.name} has none: the server takes this machine for {_NOBODY}",
-        "Log in with your cloud's command, which puts them into the kubeconfig, or name another "
-        "context with --context.",
+        f"{cluster.name} has none: the server identifies this user as {_NOBODY}",
+        "Log in with your cloud provider's command, which writes them into the kubeconfig, or name "
+        "another context with --context.",
     )
 
 
-def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[Finding]:
+def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding]:
     versions = inventory.served_versions("ray.io", "rayjobs")
     if isinstance(versions, Unread):
         yield unknown("RayJobs", "read the cluster's API groups")
@@ -197,20 +204,21 @@ def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[Finding]:
         for each in answers
         if not isinstance(each, Unread) and each
     ]
-    # An operator that was not found may be where this user may not look.
+    # "Not running" is not certain: the operator may be in a namespace this user cannot read.
     sure = [each for each in judged if "is not running" not in each.message]
     if sure:
-        yield min(sure, key=lambda each: each.verdict is not Verdict.OK)
+        yield min(sure, key=lambda each: each.verdict is not ClusterVerdict.OK)
     else:
         yield unknown(
             "operator",
-            "list deployments of the cluster, so whether KubeRay's operator runs is not known",
-            "If a job is waiting for KubeRay to take it up, it does not.",
+            "list deployments of the cluster, so it is unknown whether KubeRay's operator is "
+            "running",
+            "If a job is waiting for KubeRay to process it, the operator is not running.",
         )
 
 
-def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[Finding]:
-    """Yield whether what flags name is there."""
+def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFinding]:
+    """Yield whether the objects named by flags exist."""
     asked: list[tuple[str, str, str, Any]] = []
     if options.priority_class is not None:
         where = ("scheduling.k8s.io", "v1", "priorityclasses", options.priority_class)
@@ -229,12 +237,12 @@ def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[Finding]:
         elif answer is Unread.FORBIDDEN:
             yield unknown(kind, f"read {name}", _SEEN_LATER)
         else:
-            yield Finding(kind, Verdict.OK, f"{name} is there")
+            yield ClusterFinding(kind, ClusterVerdict.OK, f"{name} exists")
     if options.queue is not None:
         yield _queue(inventory, options.queue, options.scheduler)
 
 
-def _queue(inventory: Inventory, name: str, scheduler: str) -> Finding:
+def _queue(inventory: Inventory, name: str, scheduler: str) -> ClusterFinding:
     is_kueue = scheduler == "kueue"
     group, plural = (
         ("kueue.x-k8s.io", "localqueues") if is_kueue else ("scheduling.volcano.sh", "queues")
@@ -253,11 +261,11 @@ def _queue(inventory: Inventory, name: str, scheduler: str) -> Finding:
         return findings.named("queue", "queue", name)
     if isinstance(found, Unread):
         return unknown("queue", f"read {name}", "A job waits in it until it is admitted.")
-    return Finding("queue", Verdict.OK, f"{scheduler.title()} has {name}")
+    return ClusterFinding("queue", ClusterVerdict.OK, f"{scheduler.title()} has {name}")
 
 
-def _dry_run(cluster: Kubernetes, job: Job, options: ClusterOptions) -> Finding:
-    """Have the server check a RayJob without creating it."""
+def _dry_run(cluster: Kubernetes, job: Job, options: ClusterOptions) -> ClusterFinding:
+    """Let the server validate a RayJob without creating it."""
     made = manifest(job, replace(options, namespace=None))
     try:
         cluster.create(made, dry_run=True)
@@ -267,4 +275,4 @@ def _dry_run(cluster: Kubernetes, job: Job, options: ClusterOptions) -> Finding:
         raise
     except ElasticDLError as error:
         return missing("dry run", str(error))
-    return Finding("dry run", Verdict.OK, "the server takes a RayJob")
+    return ClusterFinding("dry run", ClusterVerdict.OK, "the server accepts a RayJob")

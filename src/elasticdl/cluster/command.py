@@ -1,7 +1,7 @@
-"""A job as the command line that does it within a pod.
+"""Command line that runs a job inside a pod.
 
-`kubectl describe` shows it, and whoever reads it there should recognize what they typed: options
-that have their default values are left out.
+`kubectl describe` displays it, and users should recognize there what they typed. Options with
+default values are therefore left out.
 
 Callers: `rayjob.py`.
 """
@@ -19,11 +19,11 @@ from elasticdl.zoo.specs import is_spec
 if TYPE_CHECKING:
     from elasticdl.job import Job
 
-# Where an image has the user's code.
+# Path of the user's code in an image.
 ZOO = "/model_zoo/custom"
-# The Ray cluster that a pod is part of.
+# Connects to the Ray cluster that the pod belongs to.
 _RAY = "auto"
-# Of `Workers` -> flag, where they differ.
+# Field of `Workers` to pass on -> its flag.
 _WORKER_FLAGS = {
     "spare": "num_spare_workers",
     "give_up_after_s": "give_up_after",
@@ -43,13 +43,15 @@ def command(job: Job) -> list[str]:
     """Return the arguments, `elasticdl` first.
 
     Args:
-        job: What to do; `workers` says on how many.
+        job: The job; `workers` gives the number of workers.
 
     Raises:
-        UsageError: It is a federation, which no command line of one process does.
+        UsageError: The job is a federation, which cannot run as one process's command line.
     """
     if job.federation is not None:
-        raise UsageError("A federation does not run on one cluster: each party runs where it is.")
+        raise UsageError(
+            "A federation does not run on one cluster: each party runs where its data is."
+        )
     return ["elasticdl", job.command, *_options(job)]
 
 
@@ -65,7 +67,7 @@ def _options(job: Job) -> Iterator[str]:
         yield _option("output", job.output)
     if job.command == "predict":
         yield _option("format", job.prediction_format)
-    # Evaluation and prediction have a default size of their own.
+    # Evaluation and prediction have their own default size.
     defaults = TrainingOptions(minibatch_size=0 if job.command != "train" else 64)
     yield from _changed(job.training, defaults, {})
     if job.workers is not None:
@@ -76,6 +78,8 @@ def _options(job: Job) -> Iterator[str]:
         yield from _changed(job.workers, Workers(least, most), flags, only=set(flags))
     if job.tracking is not None:
         yield from _of_tracking(job.tracking)
+    if job.engine is not None:
+        yield _option("engine", job.engine)
 
 
 def _of_model(model: ModelReference) -> Iterator[str]:
@@ -108,7 +112,7 @@ def _of_tracking(tracking: Tracking) -> Iterator[str]:
 def _changed(
     values: Any, defaults: Any, flags: dict[str, str], only: set[str] | None = None
 ) -> Iterator[str]:
-    """Yield the options of the fields that have not their defaults."""
+    """Yield the options of all fields that differ from their defaults."""
     for field in dataclasses.fields(values):
         value = getattr(values, field.name)
         if (only is not None and field.name not in only) or value == getattr(defaults, field.name):
@@ -121,5 +125,5 @@ def _changed(
 
 
 def _option(name: str, value: Any) -> str:
-    # As a number people write, and the same number.
+    # The shortest form of a float, as people write it, with the same value.
     return f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}"

@@ -1,9 +1,9 @@
-"""Ray's dashboard of a job on a cluster, at a port of this machine.
+"""Forwards Ray's dashboard of a job on a cluster to a port of this machine.
 
     browser --> listener --port-forward through the API server--> port 8265 of the head's pod
 
-Bytes are passed on as they are, so Ray asks for its token, which KubeRay keeps in a secret. Each
-connection looks for the head's pod: after the head was replaced, a reload shows the new one.
+Bytes are passed on unchanged, so Ray requires its token, which KubeRay stores in a secret. Each
+connection looks up the head's pod: after a replacement of the head, a reload shows the new one.
 
 Callers: `elasticdl job dashboard`.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elasticdl.cluster.kubernetes import Kubernetes, Object
 
 PORT = 8265
-"""Where Ray's dashboard listens in the head's pod."""
+"""Port of Ray's dashboard in the head's pod."""
 
 _CHUNK_BYTES = 1 << 16
 _BETWEEN_TRIES_S = 2.0
@@ -40,17 +40,17 @@ def serve_dashboard(
     tell: Callable[[str], None],
     on_state: Callable[[str], None],
 ) -> None:
-    """Pass connections to a port of this machine's loopback on until the process is interrupted.
+    """Forward connections from a local port to the dashboard until the process is interrupted.
 
     Args:
-        cluster: Where the job is.
-        name: Of its RayJob.
-        port: On 127.0.0.1; 0 selects a free port.
-        tell: Called with the URL, and with how to log in, once the dashboard answers.
-        on_state: Called with what the job is doing, in words, until then.
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
+        port: Port on 127.0.0.1; 0 selects a free port.
+        tell: Called with the URL, and with the login instructions, once the dashboard answers.
+        on_state: Called with the state of the job, in words, until then.
 
     Raises:
-        UsageError: There is no such job, it has ended, or ports of its pod may not be forwarded.
+        UsageError: There is no such job, it has ended, or port forwarding is not allowed.
         UnavailableError: The port is in use.
     """
     try:
@@ -68,17 +68,17 @@ def serve_dashboard(
 
 
 def _wait(cluster: Kubernetes, name: str, on_state: Callable[[str], None]) -> Object:
-    """Return the head's pod once the dashboard in it answers."""
-    told = ""
+    """Return the head's pod once its dashboard answers."""
+    reported = ""
     while True:
         state = check_runs(cluster, name)
         with contextlib.suppress(UnavailableError):
             head = running_head(cluster, name)
             if _answers(cluster.forward(head["metadata"]["name"], PORT)):
                 return head
-        if state != told:
+        if state != reported:
             on_state(state)
-            told = state
+            reported = state
         threading.Event().wait(_BETWEEN_TRIES_S)
 
 
@@ -91,17 +91,17 @@ def _answers(link: Any) -> bool:
 
 
 def _login(cluster: Kubernetes, head: Object) -> str:
-    """Return how to get the token; the token itself would stay in the terminal's history."""
+    """Return how to get the token. The token itself would remain in the terminal's history."""
     ray_cluster = head["metadata"].get("labels", {}).get(_RAY_CLUSTER, "RAYCLUSTER")
     context = "" if cluster.context is None else f" --context={cluster.context}"
     return (
-        f"It asks for a token: kubectl get secret {ray_cluster} --namespace={cluster.namespace}"
-        f"{context} -o jsonpath='{{.data.auth_token}}' | base64 -d"
+        f"The dashboard asks for a token, printed by: kubectl get secret {ray_cluster} "
+        f"--namespace={cluster.namespace}{context} -o jsonpath='{{.data.auth_token}}' | base64 -d"
     )
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """Accepts connections of this machine, each in a thread."""
+    """Accepts local connections, each in its own thread."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -112,20 +112,20 @@ class _Listener(socketserver.ThreadingTCPServer):
         self.cluster, self.name = cluster, name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: the browser sees that its connection ended, and tries again."""
+        """Ignore the error: the browser notices the closed connection and tries again."""
 
 
 class _Connection(socketserver.BaseRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        """Pass bytes both ways until one side ends the connection."""
+        """Pass bytes in both directions until one side closes the connection."""
         cluster = self.server.cluster
         try:
             head = running_head(cluster, self.server.name)
             link = cluster.forward(head["metadata"]["name"], PORT)
         except ElasticDLError as error:
-            # Whatever was asked for; browsers show it.
+            # An answer to any request, since browsers display it.
             body = f"{error}\n".encode()
             self.request.sendall(
                 b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
@@ -141,7 +141,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _pass(source: Any, target: Any) -> None:
-    """Copy bytes until the source ends, then end both: HTTP needs no half-open connections."""
+    """Copy bytes until the source ends, then close both: HTTP needs no half-open connections."""
     with contextlib.suppress(OSError):
         while data := source.recv(_CHUNK_BYTES):
             target.sendall(data)

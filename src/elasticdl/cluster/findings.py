@@ -1,7 +1,7 @@
-"""What a check of a cluster finds: one line a subject, and what to do about it.
+"""Findings of a cluster check: one line per subject, with advice.
 
-Pure: what the server answered in, findings out. Whether a job could be submitted is a function of
-the findings (`exit_code`).
+Pure: server responses in, findings out. `exit_code` derives from the findings whether a job could
+be submitted.
 
 Callers: `check.py`; `room.py` judges amounts.
 """
@@ -18,14 +18,14 @@ from elasticdl.errors import UnavailableError, UsageError
 
 Object: TypeAlias = Mapping[str, Any]
 
-# The first KubeRay whose RayJobs know authOptions, with which Ray is closed to others.
+# The first KubeRay whose RayJobs support authOptions, which protects Ray from other users.
 _LEAST_KUBERAY = (1, 5, 1)
 _VERSION = "v1"
 _HELM = "helm install kuberay-operator kuberay/kuberay-operator"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 
-# What docs/kubernetes.md lists: (verb, resource, group).
+# As listed in docs/kubernetes.md: (verb, resource, group).
 RIGHTS = (
     ("create", "rayjobs", "ray.io"),
     ("get", "rayjobs", "ray.io"),
@@ -38,12 +38,12 @@ RIGHTS = (
     ("get", "pods/portforward", ""),
     ("create", "pods/portforward", ""),
 )
-# Without these nothing is submitted; without the others it is not followed or replaced.
+# Without these nothing can be submitted; without the others a job cannot be followed or replaced.
 _TO_SUBMIT = {"create rayjobs", "get rayjobs"}
 
 
-class Verdict(StrEnum):
-    """How a subject stands."""
+class ClusterVerdict(StrEnum):
+    """Outcome of the check of one subject."""
 
     OK = "ok"
     WARNING = "warning"
@@ -52,81 +52,81 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What was found out about one subject.
+class ClusterFinding:
+    """The finding about one subject.
 
     Attributes:
-        subject: What it is about, in one or two words.
-        verdict: How it stands. `MISSING` keeps a job from being submitted or from starting.
+        subject: The subject, in one or two words.
+        verdict: The outcome. `MISSING` prevents a job from being submitted or from starting.
         message: What was found.
-        advice: What to do; empty where there is nothing to do.
-        exit_code: Which code a command ends with because of it; 0 unless something is missing.
+        advice: How to fix it; empty if there is nothing to do.
+        exit_code: Exit code of a command because of it; 0 unless something is missing.
     """
 
     subject: str
-    verdict: Verdict
+    verdict: ClusterVerdict
     message: str
     advice: str = ""
     exit_code: int = 0
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
-    """Return the code to end with: 0 if a job could be submitted.
+def exit_code(findings: Sequence[ClusterFinding]) -> int:
+    """Return the exit code of a command: 0 if a job could be submitted.
 
-    Permanent problems come before those that may pass by themselves.
+    Permanent problems take precedence over those that may resolve themselves.
 
     Example:
-        >>> exit_code([Finding("server", Verdict.OK, "answers")])
+        >>> exit_code([ClusterFinding("server", ClusterVerdict.OK, "answers")])
         0
     """
     codes = {each.exit_code for each in findings} - {0}
     return min(codes, default=0)
 
 
-def missing(subject: str, message: str, advice: str = "") -> Finding:
+def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
     """Return a permanent finding: something is missing until a person adds it."""
-    return Finding(subject, Verdict.MISSING, message, advice, UsageError.exit_code)
+    return ClusterFinding(subject, ClusterVerdict.MISSING, message, advice, UsageError.exit_code)
 
 
-def unknown(subject: str, what: str, advice: str = "") -> Finding:
-    """Return the finding that a user's rights do not reach far enough to tell."""
-    return Finding(subject, Verdict.UNKNOWN, f"you may not {what}", advice)
+def unknown(subject: str, what: str, advice: str = "") -> ClusterFinding:
+    """Return the finding that the user's rights are not sufficient for a check."""
+    return ClusterFinding(subject, ClusterVerdict.UNKNOWN, f"you may not {what}", advice)
 
 
-def kuberay(versions: Sequence[str]) -> Finding:
-    """Judge whether the cluster knows RayJobs.
+def kuberay(versions: Sequence[str]) -> ClusterFinding:
+    """Judge whether the cluster supports RayJobs.
 
     Args:
-        versions: In which they are served.
+        versions: API versions in which they are served.
     """
     if not versions:
         return missing(
             "RayJobs",
-            "the cluster does not know them: KubeRay is not installed",
+            "the cluster does not support them: KubeRay is not installed",
             f"Install it ({_HELM}), or name another cluster with --context.",
         )
     served = ", ".join(versions)
     if _VERSION not in versions:
         return missing(
             "RayJobs",
-            f"served as ray.io/{served}, and {_VERSION} is needed: KubeRay is too old",
+            f"served as ray.io/{served}, but {_VERSION} is required: KubeRay is too old",
             f"Update KubeRay to {_dotted(_LEAST_KUBERAY)} or newer.",
         )
-    return Finding("RayJobs", Verdict.OK, f"served as ray.io/{served}")
+    return ClusterFinding("RayJobs", ClusterVerdict.OK, f"served as ray.io/{served}")
 
 
-def operator(deployments: Sequence[Object], namespace: str) -> Finding:
-    """Judge whether KubeRay's operator runs, is new enough, and looks at a namespace.
+def operator(deployments: Sequence[Object], namespace: str) -> ClusterFinding:
+    """Judge whether KubeRay's operator runs, is new enough, and watches a namespace.
 
     Args:
-        deployments: Of the whole cluster; those of KubeRay are found among them.
-        namespace: Where jobs will be.
+        deployments: Deployments of the cluster; those of KubeRay are selected from them.
+        namespace: Namespace of the jobs.
     """
     found = [each for each in deployments if _container(each)]
     if not found:
-        return Finding(
+        return ClusterFinding(
             "operator",
-            Verdict.MISSING,
+            ClusterVerdict.MISSING,
             "KubeRay's operator is not running: a RayJob would wait forever",
             f"Install it: {_HELM}",
             UnavailableError.exit_code,
@@ -136,68 +136,68 @@ def operator(deployments: Sequence[Object], namespace: str) -> Finding:
         looked_at = ", ".join(sorted({name for each in found for name in _watched(each)}))
         return missing(
             "operator",
-            f"KubeRay's operator does not look at the namespace {namespace}, but at {looked_at}",
-            "Use such a namespace (--namespace), or ask the cluster's owner.",
+            f"KubeRay's operator does not watch the namespace {namespace}, but {looked_at}",
+            "Use a watched namespace (--namespace), or ask the cluster's owner.",
         )
     best = max(watching, key=_num_available)
     where = f"in the namespace {best['metadata']['namespace']}"
     if not _num_available(best):
-        return Finding(
+        return ClusterFinding(
             "operator",
-            Verdict.MISSING,
+            ClusterVerdict.MISSING,
             f"KubeRay's operator {where} is not ready",
-            f"Look at it: kubectl describe deployment {best['metadata']['name']} "
+            f"Check it: kubectl describe deployment {best['metadata']['name']} "
             f"--namespace={best['metadata']['namespace']}",
             UnavailableError.exit_code,
         )
     version = _version_of(best)
     if version is None:
-        return Finding(
+        return ClusterFinding(
             "operator",
-            Verdict.UNKNOWN,
-            f"KubeRay runs {where}; its image does not tell its version",
-            f"It has to be {_dotted(_LEAST_KUBERAY)} or newer.",
+            ClusterVerdict.UNKNOWN,
+            f"KubeRay runs {where}; its version cannot be determined from its image",
+            f"It must be {_dotted(_LEAST_KUBERAY)} or newer.",
         )
     if version < _LEAST_KUBERAY:
         return missing(
             "operator",
-            f"KubeRay {_dotted(version)} runs {where}, and is too old",
+            f"KubeRay {_dotted(version)} runs {where}, but is too old",
             f"Update it to {_dotted(_LEAST_KUBERAY)} or newer.",
         )
-    return Finding("operator", Verdict.OK, f"KubeRay {_dotted(version)} runs {where}")
+    return ClusterFinding("operator", ClusterVerdict.OK, f"KubeRay {_dotted(version)} runs {where}")
 
 
-def rights(allowed: Mapping[str, bool]) -> Finding:
-    """Judge what a user may do.
+def rights(allowed: Mapping[str, bool]) -> ClusterFinding:
+    """Judge the rights of a user.
 
     Args:
-        allowed: Such as `create rayjobs` -> whether it is allowed.
+        allowed: A right such as `create rayjobs` -> whether it is granted.
     """
     denied = [right for right, is_allowed in allowed.items() if not is_allowed]
     if not denied:
-        return Finding("rights", Verdict.OK, "you may submit, follow and stop jobs")
-    said = f"you may not: {', '.join(denied)}"
+        return ClusterFinding("rights", ClusterVerdict.OK, "you may submit, follow and stop jobs")
+    message = f"you may not: {', '.join(denied)}"
     if _TO_SUBMIT & set(denied):
-        return missing("rights", said, "Ask the cluster's owner for these rights.")
+        return missing("rights", message, "Ask the cluster's owner for these rights.")
     if all(right.endswith("pods/portforward") for right in denied):
-        return Finding(
+        return ClusterFinding(
             "rights",
-            Verdict.WARNING,
-            said,
-            "You may submit, follow and stop jobs, but not look at the page of one that runs. Ask "
-            "the cluster's owner for these rights.",
+            ClusterVerdict.WARNING,
+            message,
+            "You may submit, follow and stop jobs, but not view the page of a running job. Ask the "
+            "cluster's owner for these rights.",
         )
-    return Finding(
+    return ClusterFinding(
         "rights",
-        Verdict.WARNING,
-        said,
-        "A job can be submitted with --detach, but not be followed, stopped or replaced in full. "
-        "Ask the cluster's owner for these rights.",
+        ClusterVerdict.WARNING,
+        message,
+        "A job can be submitted with --detach, but following, stopping or replacing it is "
+        "restricted. Ask the cluster's owner for these rights.",
     )
 
 
-def storage(classes: Sequence[Object]) -> Finding:
-    """Judge whether claims get a volume by themselves."""
+def storage(classes: Sequence[Object]) -> ClusterFinding:
+    """Report whether volume claims without a class get a volume: whether there is a default one."""
     names = [each["metadata"]["name"] for each in classes]
     default = [
         each["metadata"]["name"]
@@ -205,37 +205,38 @@ def storage(classes: Sequence[Object]) -> Finding:
         if (each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
     ]
     if default:
-        return Finding("storage", Verdict.OK, f"default StorageClass {default[0]}")
-    have = f"; there are {', '.join(names)}" if names else ""
-    return Finding(
+        return ClusterFinding("storage", ClusterVerdict.OK, f"default StorageClass {default[0]}")
+    have = f"; available: {', '.join(names)}" if names else ""
+    return ClusterFinding(
         "storage",
-        Verdict.WARNING,
+        ClusterVerdict.WARNING,
         f"no default StorageClass{have}",
-        "That matters for --volume=pvc:... only: name a class in the claim, or use an object "
-        "store.",
+        "This matters only for --volume=pvc:...: set a class in the claim, or use an object store.",
     )
 
 
-def pod_security(namespace: Object) -> Finding:
-    """Judge whether the namespace's pod security level lets a job's pods run."""
+def pod_security(namespace: Object) -> ClusterFinding:
+    """Judge whether the namespace's pod security level allows a job's pods."""
     level = (namespace["metadata"].get("labels") or {}).get(_ENFORCE, "privileged")
-    # What rayjob.py makes is within the strictest level.
-    return Finding("pod security", Verdict.OK, f"level {level}, which a job's pods keep")
+    # The pods of rayjob.py comply with the strictest level.
+    return ClusterFinding(
+        "pod security", ClusterVerdict.OK, f"level {level}, which a job's pods comply with"
+    )
 
 
-def named(flag: str, kind: str, name: str) -> Finding:
-    """Return the finding that something that was named is not there.
+def named(flag: str, kind: str, name: str) -> ClusterFinding:
+    """Return the finding that an object named by a flag does not exist.
 
     Args:
-        flag: That named it.
-        kind: What it is.
+        flag: The flag.
+        kind: Kind of the object.
         name: Its name.
     """
-    return missing(kind, f"there is none called {name!r}", f"Create it, or change --{flag}.")
+    return missing(kind, f"{name!r} does not exist", f"Create it, or change --{flag}.")
 
 
 def _container(deployment: Object) -> Object | None:
-    """Return the container of KubeRay's operator in a deployment, if there is one."""
+    """Return the container of KubeRay's operator in a deployment; None if there is none."""
     containers = deployment["spec"].get("template", {}).get("spec", {}).get("containers") or ()
     for each in containers:
         image = str(each.get("image", ""))
@@ -248,7 +249,7 @@ def _container(deployment: Object) -> Object | None:
 
 
 def _watched(deployment: Object) -> list[str]:
-    """Return the namespaces that an operator looks at; empty for all of them."""
+    """Return the namespaces that an operator watches; empty means all of them."""
     arguments = [str(each) for each in (_container(deployment) or {}).get("args") or ()]
     for number, each in enumerate(arguments):
         name, equals, value = each.lstrip("-").partition("=")

@@ -1,7 +1,7 @@
-"""Following a job on a cluster: what it does in words, and what its command prints.
+"""Follows a job on a cluster: reports its state and the output of its command.
 
-It only looks. A connection that breaks is made again, for as long as `_GIVEN_UP_S`; the job runs on
-whether anybody follows it or not.
+Read-only. A broken connection is retried for up to `_GIVEN_UP_S`; the job runs whether or not
+anything follows it.
 
 Callers: `api.py`, and `elasticdl job logs`.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from elasticdl.cluster import progress
 from elasticdl.cluster.rayjob import JOB_LABEL, SUBMITTER
-from elasticdl.cluster.states import JobState, Phase, state_of
+from elasticdl.cluster.states import JobPhase, RayJobState, state_of
 from elasticdl.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 _WINDOW_S = 3
 _GIVEN_UP_S = 600.0
 _BETWEEN_TRIES_S = 2.0
-# Progress is told in one of them, if a training prints no more than ten a second.
+# Enough to contain the progress, if a training prints at most ten lines a second.
 _LAST_LINES = 200
 
 
-def current(cluster: Kubernetes, name: str) -> tuple[Object, JobState]:
-    """Return a job and what it is doing.
+def current(cluster: Kubernetes, name: str) -> tuple[Object, RayJobState]:
+    """Return a job's RayJob and its state.
 
     Raises:
-        UsageError: There is no such job, or it may not be read.
+        UsageError: There is no such job, or reading it is not allowed.
         UnavailableError: The server does not answer.
     """
     found = cluster.get(name)
@@ -43,11 +43,11 @@ def current(cluster: Kubernetes, name: str) -> tuple[Object, JobState]:
     return found, _state(cluster, found)
 
 
-def states(cluster: Kubernetes) -> list[tuple[Object, JobState]]:
-    """Return the jobs of a namespace and what they are doing, the newest first.
+def states(cluster: Kubernetes) -> list[tuple[Object, RayJobState]]:
+    """Return the jobs of a namespace with their states, the newest first.
 
     Raises:
-        UsageError: They may not be listed.
+        UsageError: Listing them is not allowed.
         UnavailableError: The server does not answer.
     """
     found = cluster.rayjobs(JOB_LABEL)
@@ -55,50 +55,50 @@ def states(cluster: Kubernetes) -> list[tuple[Object, JobState]]:
     return [(job, _state(cluster, job)) for job in found]
 
 
-def progress_of(cluster: Kubernetes, found: Object, state: JobState) -> Annotations:
-    """Return how far a job is, as its RayJob's annotations tell, or else its log.
+def progress_of(cluster: Kubernetes, found: Object, state: RayJobState) -> Annotations:
+    """Return the progress of a job, from its RayJob's annotations or else from its log.
 
     Args:
-        cluster: Where it is.
+        cluster: Cluster of the job.
         found: Its RayJob.
-        state: What it is doing; logs are read of a job that runs only.
+        state: Its state; the log is read only if the job is running.
 
     Returns:
-        Empty if neither tells, or the log may not be read.
+        Empty if neither contains it, or reading the log is not allowed.
 
     Raises:
         UnavailableError: The server does not answer.
     """
-    told: Annotations = progress.annotations_of(found)
-    if told or state.phase is not Phase.RUNNING:
-        return told
+    annotations: Annotations = progress.annotations_of(found)
+    if annotations or state.phase is not JobPhase.RUNNING:
+        return annotations
     with contextlib.suppress(UsageError):
         for pod in _submitters(cluster, found["metadata"]["name"])[-1:]:
             lines = cluster.log_lines(pod["metadata"]["name"], SUBMITTER, last=_LAST_LINES)
             return progress.last_line(line for _, line in lines)
-    return told
+    return annotations
 
 
 def follow(
     cluster: Kubernetes,
     name: str,
-    on_state: Callable[[JobState], None],
+    on_state: Callable[[RayJobState], None],
     on_line: Callable[[str], None],
-) -> JobState:
-    """Tell what a job does until it has ended; returns how.
+) -> RayJobState:
+    """Report what a job does until it has ended; return its final state.
 
     Args:
-        cluster: Where it is.
-        name: Of its RayJob.
-        on_state: Is given each new state.
-        on_line: Is given each line that the job's command prints.
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
+        on_state: Called with each new state.
+        on_line: Called with each line that the job's command prints.
 
     Raises:
-        UsageError: The job was deleted meanwhile, or may not be read.
+        UsageError: The job was deleted in the meantime, or reading it is not allowed.
         UnavailableError: The server has not answered for ten minutes.
     """
     log = _Log(cluster, name, on_line)
-    told: JobState | None = None
+    reported: RayJobState | None = None
     answered_s = time.monotonic()
     while True:
         try:
@@ -106,14 +106,14 @@ def follow(
                 answered_s = time.monotonic()
                 if found is None:
                     raise UsageError(
-                        f"The job {name} was deleted while it was followed. Progress that it has "
-                        "saved is in its output; the same command resumes."
+                        f"The job {name} was deleted while its log was followed. Its saved "
+                        "progress is in its output; run the same command to resume."
                     )
                 state = _state(cluster, found)
                 log.read(_submitters(cluster, name))
-                if state != told:
+                if state != reported:
                     on_state(state)
-                    told = state
+                    reported = state
                 if state.has_ended:
                     return state
         except UnavailableError:
@@ -122,13 +122,13 @@ def follow(
             time.sleep(_BETWEEN_TRIES_S)
 
 
-def _state(cluster: Kubernetes, found: Object) -> JobState:
+def _state(cluster: Kubernetes, found: Object) -> RayJobState:
     name = found["metadata"]["name"]
     ray_cluster = (found.get("status") or {}).get("rayClusterName")
     pods = cluster.pods(f"{JOB_LABEL}={name}")
     events: Sequence[Object] = ()
     state = state_of(found, pods)
-    if state.phase in {Phase.WAITING, Phase.STARTING}:
+    if state.phase in {JobPhase.WAITING, JobPhase.STARTING}:
         events = [*cluster.events("RayJob", name)]
         if ray_cluster:
             events = [*events, *cluster.events("RayCluster", ray_cluster)]
@@ -137,21 +137,21 @@ def _state(cluster: Kubernetes, found: Object) -> JobState:
 
 
 def _submitters(cluster: Kubernetes, name: str) -> list[Object]:
-    """Return the pods that print what the job's command prints, the oldest first."""
+    """Return the pods that contain the output of the job's command, the oldest first."""
     found = cluster.pods(f"job-name={name}")
     return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
 
 
 class _Log:
-    """The lines that a job's command has printed, each told once."""
+    """The output lines of a job's command, each passed on once."""
 
     def __init__(self, cluster: Kubernetes, name: str, on_line: Callable[[str], None]) -> None:
         self._cluster, self._name, self._on_line = cluster, name, on_line
-        # Pod -> time stamp of its last line that was told.
+        # Pod -> time stamp of the last line that was passed on.
         self._last: dict[str, str] = {}
 
     def read(self, pods: Sequence[Object]) -> None:
-        """Tell the lines since the last call."""
+        """Pass on all lines since the last call."""
         for pod in pods:
             name = pod["metadata"]["name"]
             last = self._last.get(name, "")

@@ -1,10 +1,10 @@
-"""The head's pod of a job, in which its page and Ray's dashboard listen, and connections to it.
+"""Finds the head pod of a job, where its page and Ray's dashboard listen, and connects to it.
 
-    RayJob  --label-->  head's pod: env has the page's port, its uid is the page's token
+    RayJob  --label-->  head pod: its env has the page's port, its uid is the page's token
                         <--port-forward through the API server--  this machine
 
-Nothing that opens the page is in the RayJob, its annotations or its log: whoever may read the pod
-and forward its ports sees the page.
+The RayJob, its annotations and its log contain nothing that gives access to the page: exactly the
+users who may read the pod and forward its ports can see the page.
 
 Callers: `page/forwarded.py`, `dashboard.py`.
 """
@@ -27,13 +27,13 @@ _OUTPUT = "elasticdl.org/output"
 
 
 @dataclass(frozen=True)
-class Head:
-    """The head's pod of a job.
+class HeadPod:
+    """The head pod of a job.
 
     Attributes:
         pod: Its name.
-        port: Where its page listens, on its loopback.
-        token: What the page asks for.
+        port: Port of its page, on the pod's loopback.
+        token: Token that the page requires.
     """
 
     pod: str
@@ -42,60 +42,60 @@ class Head:
 
 
 def running_head(cluster: Kubernetes, name: str) -> Object:
-    """Return the head's pod of a job, the newest one that runs.
+    """Return the newest running head pod of a job.
 
     Args:
-        cluster: Where the job is.
-        name: Of its RayJob.
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
 
     Raises:
-        UnavailableError: There is none that runs now, or the server does not answer.
-        UsageError: Pods may not be listed.
+        UnavailableError: No head pod is running now, or the server does not answer.
+        UsageError: Listing pods is not allowed.
     """
     pods = cluster.pods(f"{JOB_LABEL}={name},{_HEADS}")
     running = [pod for pod in pods if _is_running(pod)]
     if not running:
         raise UnavailableError(
-            f"The head's pod of the job {name} does not run now: it is starting, is being "
-            "replaced, or the job has ended."
+            f"The head pod of the job {name} is not running: it is starting or being replaced, or "
+            "the job has ended."
         )
     return max(running, key=lambda each: str(each["metadata"].get("creationTimestamp")))
 
 
-def find_head(cluster: Kubernetes, name: str) -> Head:
-    """Return where the page of a job is: in its head's pod.
+def find_head(cluster: Kubernetes, name: str) -> HeadPod:
+    """Return the address of a job's page in its head pod.
 
     Args:
-        cluster: Where the job is.
-        name: Of its RayJob.
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
 
     Raises:
-        UnavailableError: There is none that runs now, or the server does not answer.
-        UsageError: Pods may not be listed, or the job has no page.
+        UnavailableError: No head pod is running now, or the server does not answer.
+        UsageError: Listing pods is not allowed, or the job has no page.
     """
     pod = running_head(cluster, name)
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0].get("env", ())}
     port = str(env.get(PAGE_PORT_VARIABLE) or "")
     if not port.isdecimal():
         raise UsageError(
-            f"The job {name} has no page: it is no training, or an older version submitted it. "
-            f"See its log: elasticdl job logs {name} --cluster=kubernetes"
+            f"The job {name} has no page: it is not a training, or was submitted by an older "
+            f"version. See its log: elasticdl job logs {name} --cluster=kubernetes"
         )
-    return Head(pod["metadata"]["name"], int(port), pod["metadata"]["uid"])
+    return HeadPod(pod["metadata"]["name"], int(port), pod["metadata"]["uid"])
 
 
-def connect(cluster: Kubernetes, head: Head) -> Any:
-    """Return a connection to the page in a head's pod; its owner closes it.
+def connect(cluster: Kubernetes, head: HeadPod) -> Any:
+    """Return a connection to the page in a head pod; the caller closes it.
 
     Raises:
-        UsageError: Ports may not be forwarded.
+        UsageError: Port forwarding is not allowed.
         UnavailableError: The pod is gone, or the server does not answer.
     """
     return cluster.forward(head.pod, head.port)
 
 
 def check_runs(cluster: Kubernetes, name: str) -> str:
-    """Return what a job is doing, in words, if it has not ended.
+    """Return the state of a job in words, provided that it has not ended.
 
     Raises:
         UsageError: There is no such job, or it has ended.
@@ -106,8 +106,8 @@ def check_runs(cluster: Kubernetes, name: str) -> str:
         return f"{state.phase}: {state.message}"
     output = (found["metadata"].get("annotations") or {}).get(_OUTPUT, "OUTPUT")
     raise UsageError(
-        f"The job {name} has ended ({state.phase}: {state.message}), and its pods serve no page. "
-        f"Read it from its output: elasticdl job page {output}"
+        f"The job {name} has ended ({state.phase}: {state.message}), so its pods serve no page. "
+        f"View its page from the output: elasticdl job page {output}"
     )
 
 

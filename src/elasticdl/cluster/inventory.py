@@ -1,7 +1,7 @@
-"""What a Kubernetes cluster has besides jobs: operators, rights, quotas, nodes, classes.
+"""Queries for everything on a cluster besides jobs: operators, rights, quotas, nodes, classes.
 
-Each method asks one question and waits a few seconds for the answer. What this user may not read
-and what is not there are answers as well (`Unread`): a check reports them and continues.
+Each method sends one query and waits a few seconds for the answer. "Forbidden" and "not found" are
+valid answers too (`Unread`): a check reports them and continues.
 
 Callers: `check.py`.
 """
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 Object: TypeAlias = Mapping[str, Any]
 
-# Of one request: to connect, and to wait for its answer. A person waits for all of them.
+# For each request: connect timeout and read timeout. A person is waiting for all of them.
 _TIMEOUT_S = (3.0, 6.0)
 _FORBIDDEN, _NOT_FOUND = 403, 404
-# Names and labels of a secret, without its values.
+# Requests the name and labels of a secret, without its values.
 _ONLY_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 
 class Unread(Enum):
-    """Why there is no answer to a question."""
+    """Why a query has no result."""
 
     FORBIDDEN = "forbidden"
     ABSENT = "absent"
 
 
 class Inventory:
-    """Questions to a cluster, with a user's credentials.
+    """Queries to a cluster, with a user's credentials.
 
-    Every method raises `UnavailableError` where the server does not answer, and `UsageError` where
-    it accepts neither the credentials nor the request.
+    Every method raises `UnavailableError` if the server does not answer, and `UsageError` if the
+    server rejects the credentials or the request.
 
     Args:
-        cluster: The cluster, and the namespace that is asked about.
+        cluster: The cluster, and the namespace to query.
     """
 
     def __init__(self, cluster: Kubernetes) -> None:
         self._cluster = cluster
         client = kubernetes.client
-        # The client's types are those of its generated models, not of what is read here.
+        # Any: the client's type hints are those of its models, but the raw JSON is read here.
         self._version: Any = client.VersionApi(cluster.client)
         self._core: Any = client.CoreV1Api(cluster.client)
         self._reviews: Any = client.AuthorizationV1Api(cluster.client)
@@ -59,7 +59,7 @@ class Inventory:
 
     @property
     def address(self) -> str:
-        """Where the API server is."""
+        """Address of the API server."""
         return str(self._cluster.client.configuration.host)
 
     def version(self) -> str:
@@ -70,12 +70,12 @@ class Inventory:
         return "" if isinstance(found, Unread) else str(found.get("gitVersion", ""))
 
     def may(self, verb: str, resource: str, group: str = "") -> bool:
-        """Return whether this user may do something in the namespace.
+        """Return whether this user has a right in the namespace.
 
         Args:
             verb: Such as `create`.
-            resource: Its plural; with a slash and a subresource, if it is about one.
-            group: Of the resource.
+            resource: Its plural, with a slash and a subresource if the right is about one.
+            group: API group of the resource.
         """
         name, _, part = resource.partition("/")
         attributes = {"verb": verb, "group": group, "resource": name, "subresource": part}
@@ -91,9 +91,9 @@ class Inventory:
         return bool((self._parsed(answer).get("status") or {}).get("allowed"))
 
     def served_versions(self, group: str, plural: str) -> Sequence[str] | Unread:
-        """Return the versions of a group in which a kind is served, the preferred one first.
+        """Return the API versions of a group that serve a kind, the preferred one first.
 
-        This asks discovery, which every user may read; few may read definitions (CRDs).
+        This uses discovery, which every user may read; few users may read definitions (CRDs).
         """
         found = self._read("read API groups", self._apis.get_api_versions)
         if isinstance(found, Unread):
@@ -113,7 +113,7 @@ class Inventory:
         return self._one("namespace", self._core.read_namespace, self._cluster.namespace)
 
     def deployments(self, namespace: str | None, **selectors: str) -> Sequence[Object] | Unread:
-        """Return deployments of a namespace; None is all of them."""
+        """Return the deployments of a namespace; None means all namespaces."""
         if namespace is None:
             return self._many(
                 "deployments",
@@ -151,7 +151,7 @@ class Inventory:
         )
 
     def secret(self, name: str) -> Object | Unread:
-        """Return what a secret is called; its values are not asked for."""
+        """Return the metadata of a secret; its values are not requested."""
         namespace = self._cluster.namespace
         self._cluster.client.set_default_header("Accept", _ONLY_METADATA)
         try:
@@ -167,7 +167,7 @@ class Inventory:
     def object_of(
         self, group: str, version: str, plural: str, name: str, *, in_namespace: bool = False
     ) -> Object | Unread:
-        """Return an object of any group but the core's."""
+        """Return an object of any API group except the core group."""
         if not in_namespace:
             call = self._groups.get_cluster_custom_object
             return self._one(plural, call, group, version, plural, name)
@@ -210,8 +210,8 @@ class Inventory:
 
     def _foreign(self) -> UsageError:
         return UsageError(
-            f"{self.address} does not answer as a Kubernetes API server does. Is it the address of "
-            "another server? The kubeconfig has it under clusters."
+            f"{self.address} does not reply like a Kubernetes API server. Check the address, under "
+            "clusters in the kubeconfig."
         )
 
 

@@ -1,9 +1,9 @@
-"""A Kubernetes cluster as its API server shows it: RayJobs, their pods, logs and events.
+"""Client of a Kubernetes API server: RayJobs, their pods, logs and events.
 
-Objects are the dictionaries that the server sends. Every error of the client becomes one of ours:
+Objects are the dictionaries sent by the server. Every error of the client is converted to ours:
 
-    UsageError        no kubeconfig, unknown context, credentials or rights refused, invalid object
-    UnavailableError  no answer, too many requests, errors of the server
+    UsageError        no kubeconfig, unknown context, credentials or rights rejected, invalid object
+    UnavailableError  no answer, too many requests, server errors
 
 Callers: `submit.py`, `follow.py`, `inventory.py`.
 """
@@ -32,7 +32,7 @@ Object: TypeAlias = Mapping[str, Any]
 
 _RAYJOBS = "rayjobs"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-# Of one request: to connect, and to wait for its answer.
+# For each request: connect timeout and read timeout.
 _TIMEOUT_S = (5.0, 30.0)
 _TOO_MANY, _ERRORS_OF_SERVERS = 429, 500
 _CLOCKS_DIFFER_S = 60
@@ -40,45 +40,45 @@ _UNREADABLE = (ConfigException, OSError, yaml.YAMLError, UnicodeDecodeError)
 
 
 class AlreadyExistsError(Exception):
-    """There is an object of this name."""
+    """An object with this name exists already."""
 
 
 class Kubernetes:
-    """A cluster, seen with a user's credentials, in one namespace.
+    """A cluster, accessed with a user's credentials, in one namespace.
 
     Args:
-        context: Of the kubeconfig; None takes the current one, or the pod's own account.
-        namespace: None takes the context's, or the pod's.
+        context: Context of the kubeconfig; None uses the current one, or the pod's own account.
+        namespace: None uses the context's, or the pod's.
 
     Attributes:
-        name: What to call the cluster in messages.
-        context: Of the kubeconfig; None within a pod of the cluster.
-        namespace: Where objects are.
-        client: The client, with the user's credentials.
+        name: Name of the cluster for messages.
+        context: Context of the kubeconfig; None inside a pod of the cluster.
+        namespace: Namespace of the objects.
+        client: The API client, with the user's credentials.
 
     Raises:
-        UsageError: There is no kubeconfig, or no such context in it.
+        UsageError: There is no kubeconfig, or it does not have the context.
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         self.client, self.context, own = _connected(context)
         self.name = self.context or "the cluster of this pod"
         self.namespace = namespace or own
-        # The client's types are those of its generated models, not of what is read here.
+        # Any: the client's type hints are those of its models, but the raw JSON is read here.
         self._objects: Any = kubernetes.client.CustomObjectsApi(self.client)
         self._watch: Any = kubernetes.watch.Watch
         self._core: Any = kubernetes.client.CoreV1Api(self.client)
 
     def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
-        """Create a RayJob; returns it as the server has it.
+        """Create a RayJob; return it as stored by the server.
 
         Args:
             manifest: The RayJob.
-            dry_run: Let the server check it only.
+            dry_run: Only let the server validate it.
 
         Raises:
-            AlreadyExistsError: There is one of its name.
-            UsageError: The server refuses it.
+            AlreadyExistsError: A RayJob with its name exists.
+            UsageError: The server rejects it.
             UnavailableError: The server does not answer.
         """
         with self.errors(f"create RayJob {manifest['metadata']['name']}"):
@@ -95,7 +95,7 @@ class Kubernetes:
         return made
 
     def get(self, name: str) -> Object | None:
-        """Return a RayJob; None if there is none of this name."""
+        """Return a RayJob; None if there is none with this name."""
         with contextlib.suppress(_NotFoundError), self.errors(f"read RayJob {name}"):
             found: Object = self._objects.get_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, _RAYJOBS, name, _request_timeout=_TIMEOUT_S
@@ -104,7 +104,7 @@ class Kubernetes:
         return None
 
     def delete(self, name: str, uid: str) -> None:
-        """Delete a RayJob and what it owns, unless it is another one by now or is gone."""
+        """Delete a RayJob and what it owns, unless it is gone or has been replaced."""
         condition = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         with (
             contextlib.suppress(_NotFoundError, AlreadyExistsError),
@@ -121,7 +121,7 @@ class Kubernetes:
             )
 
     def rayjobs(self, selector: str) -> list[Object]:
-        """Return the RayJobs with some labels."""
+        """Return the RayJobs that match a label selector."""
         with self.errors("list RayJobs"):
             found: Mapping[str, Any] = self._objects.list_namespaced_custom_object(
                 GROUP,
@@ -135,12 +135,12 @@ class Kubernetes:
         return items
 
     def watch(self, name: str, wait_s: int) -> Iterator[Object | None]:
-        """Yield a RayJob as it is, and as it is after each change, for some seconds.
+        """Yield a RayJob in its current state and after each change, for some seconds.
 
-        It ends when the time is over or the server closes the connection; call it again then.
+        It ends when the time is over or the server closes the connection; then call it again.
 
         Yields:
-            The RayJob; None when it was deleted.
+            The RayJob; None if it does not exist or was deleted.
         """
         selected = f"metadata.name={name}"
         with self.errors(f"watch RayJob {name}"):
@@ -168,7 +168,7 @@ class Kubernetes:
                         yield None if event["type"] == "DELETED" else event["object"]
 
     def pods(self, selector: str) -> list[Object]:
-        """Return the pods with some labels."""
+        """Return the pods that match a label selector."""
         with self.errors("list pods"):
             answer = self._core.list_namespaced_pod(
                 self.namespace,
@@ -180,7 +180,7 @@ class Kubernetes:
         return items
 
     def events(self, kind: str, name: str) -> list[Object]:
-        """Return what the cluster reports of an object, the oldest first."""
+        """Return the cluster's events about an object, the oldest first."""
         selected = f"involvedObject.kind={kind},involvedObject.name={name}"
         with self.errors("list events"):
             answer = self._core.list_namespaced_event(
@@ -195,13 +195,13 @@ class Kubernetes:
     def log_lines(
         self, pod: str, container: str, *, after: str = "", last: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield what a container has printed since a moment: time stamp and line.
+        """Yield a container's log lines since a moment, each with its time stamp.
 
         Args:
             pod: Name of the pod.
             container: Name of its container; nothing is yielded before it has started.
-            after: Time stamp of the last line that is known; empty for all lines.
-            last: How many lines of the end at most; None for all.
+            after: Time stamp of the last known line; empty for all lines.
+            last: Maximum number of lines, counted from the end; None for all.
         """
         with (
             contextlib.suppress(_NotFoundError, _NotStartedError),
@@ -211,7 +211,7 @@ class Kubernetes:
             if after:
                 seen = dt.datetime.fromisoformat(after)
                 age = dt.datetime.now(dt.UTC) - seen
-                # Clocks differ; what is known already is left out below.
+                # A margin, because clocks differ; known lines are skipped below.
                 options["since_seconds"] = max(1, int(age.total_seconds()) + _CLOCKS_DIFFER_S)
             answer = self._core.read_namespaced_pod_log(
                 pod,
@@ -228,20 +228,20 @@ class Kubernetes:
                     yield stamp, text
 
     def forward(self, pod: str, port: int) -> Any:
-        """Return a connection to a port of a pod's loopback, through the API server.
+        """Return a connection to a port on a pod's loopback, through the API server.
 
         Args:
             pod: Name of the pod.
-            port: Where it listens. If nothing does, the connection ends at once.
+            port: The port. If nothing listens there, the connection ends immediately.
 
         Returns:
-            Has the methods of a `socket.socket`; its owner closes it.
+            An object with the methods of a `socket.socket`; the caller closes it.
 
         Raises:
-            UsageError: Ports of the pod may not be forwarded.
-            UnavailableError: There is no such pod by now, or the server does not answer.
+            UsageError: Forwarding ports of the pod is not allowed.
+            UnavailableError: The pod no longer exists, or the server does not answer.
         """
-        # Of its own: the client replaces a method of it while it connects.
+        # A separate client, because connecting temporarily replaces one of the client's methods.
         core: Any = kubernetes.client.CoreV1Api(
             kubernetes.client.ApiClient(self.client.configuration)
         )
@@ -257,13 +257,13 @@ class Kubernetes:
                 except ApiException as error:
                     raise _of_handshake(error) from error
         except _NotFoundError as error:
-            raise UnavailableError(f"The pod {pod} is gone.") from error
+            raise UnavailableError(f"The pod {pod} no longer exists.") from error
         websocket: Any = forward.websocket
         close = websocket.close
 
         def close_all() -> None:
             close()
-            # `close` alone leaves the socket open if the server was first.
+            # `close` alone leaves the socket open if the server has closed first.
             websocket.shutdown()
 
         websocket.close = close_all
@@ -271,11 +271,11 @@ class Kubernetes:
 
     @contextlib.contextmanager
     def errors(self, doing: str, *, is_log: bool = False) -> Iterator[None]:
-        """Raise our errors for those of the client, within a `with`.
+        """Convert the client's errors to ours, as a context manager.
 
         Args:
-            doing: What the request is for; messages name it.
-            is_log: Whether it reads the log of a container, which may not have started.
+            doing: Purpose of the request, for messages.
+            is_log: Whether it reads the log of a container, which may not have started yet.
         """
         try:
             yield
@@ -288,47 +288,47 @@ class Kubernetes:
             ) from error
 
     def _error(self, error: ApiException, doing: str, *, is_log: bool) -> Exception:
-        """Return our error for one of the server's."""
-        status, said = int(error.status or 0), _said(error)
+        """Return our error for a server error."""
+        status, message = int(error.status or 0), _message_of(error)
         where = f"{self.name}, namespace {self.namespace}"
         match status:
-            case 0:  # There was no answer: the client wraps what TLS says.
+            case 0:  # No HTTP answer: the client wraps the TLS error.
                 problem = (
-                    f"The certificate of {self.name} is not one that the kubeconfig trusts "
-                    f"(certificate-authority-data): {said.splitlines()[-1] if said else ''}"
+                    f"The certificate of {self.name} is not trusted by the kubeconfig "
+                    f"(certificate-authority-data): {message.splitlines()[-1] if message else ''}"
                 )
             case 400 | 422 if is_log:
-                return _NotStartedError(said)
+                return _NotStartedError(message)
             case 401:
                 problem = (
-                    f"{self.name} does not accept the credentials of the kubeconfig. Log in again, "
-                    "or name another context with --context."
+                    f"{self.name} rejected the credentials of the kubeconfig. Log in again, or "
+                    "name another context with --context."
                 )
             case 404:
-                return self._not_found(said)
+                return self._not_found(message)
             case 410:
-                return UnavailableError(f"{where}: the watch is too old; it is begun again.")
+                return UnavailableError(f"{where}: the watch has expired and will be restarted.")
             case 409:
-                return AlreadyExistsError(said)
+                return AlreadyExistsError(message)
             case _ if status == _TOO_MANY or status >= _ERRORS_OF_SERVERS:
-                return UnavailableError(f"{where}: cannot {doing} now ({status}): {said}")
+                return UnavailableError(f"{where}: cannot {doing} now ({status}): {message}")
             case 403:
-                problem = f"{where}: not allowed to {doing}: {said}"
+                problem = f"{where}: not allowed to {doing}: {message}"
             case _:
-                problem = f"{where}: cannot {doing}: {said}"
+                problem = f"{where}: cannot {doing}: {message}"
         return UsageError(problem)
 
-    def _not_found(self, said: str) -> Exception:
-        """Return the error of something that is not there: an object, a namespace or KubeRay."""
-        if not said or "could not find the requested resource" in said:
+    def _not_found(self, message: str) -> Exception:
+        """Return the error for something that does not exist: an object, a namespace or KubeRay."""
+        if not message or "could not find the requested resource" in message:
             return UsageError(
                 f"{self.name} has no RayJobs: KubeRay is not installed there. Install it with "
                 "`helm install kuberay-operator kuberay/kuberay-operator`, or name another cluster "
                 "with --context."
             )
-        if said.startswith("namespaces "):
+        if message.startswith("namespaces "):
             return UsageError(f"{self.name}: there is no namespace {self.namespace!r}.")
-        return _NotFoundError(said)
+        return _NotFoundError(message)
 
 
 class _NotFoundError(Exception):
@@ -343,9 +343,9 @@ def _connected(context: str | None) -> tuple[Any, str | None, str]:
     """Return a client, the context's name, and the namespace of the context or the pod."""
     config: Any = kubernetes.config
     configuration: Any = kubernetes.client.Configuration()
-    # The client would try three times by itself, each time as long as a request may take.
+    # Otherwise the client would try three times, each time with the full timeout.
     configuration.retries = False
-    # The client has read the variable when it was imported.
+    # Read here, because the client reads the variable only once, when it is imported.
     file = os.environ.get("KUBECONFIG") or "~/.kube/config"
     try:
         if context is None and _NAMESPACE_FILE.exists():
@@ -353,10 +353,10 @@ def _connected(context: str | None) -> tuple[Any, str | None, str]:
             client = kubernetes.client.ApiClient(configuration)
             return client, None, _NAMESPACE_FILE.read_text().strip()
         contexts, current = config.list_kube_config_contexts(file)
-    # The client does not look what kind of YAML it reads.
+    # The client does not validate the structure of the YAML.
     except (*_UNREADABLE, AttributeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"There is no usable kubeconfig at {file} ({_reason(error)}). Set KUBECONFIG or make "
+            f"There is no usable kubeconfig at {file} ({_reason(error)}). Set KUBECONFIG or create "
             "~/.kube/config, as for kubectl."
         ) from error
     named = {each["name"]: each for each in contexts}
@@ -376,18 +376,18 @@ def _connected(context: str | None) -> tuple[Any, str | None, str]:
     return client, chosen["name"], chosen["context"].get("namespace") or "default"
 
 
-def _said(error: ApiException) -> str:
-    """Return the server's own words."""
+def _message_of(error: ApiException) -> str:
+    """Return the server's own error message."""
     with contextlib.suppress(ValueError, TypeError):
-        said = json.loads(error.body or "").get("message")
-        if said:
-            return str(said)
+        message = json.loads(error.body or "").get("message")
+        if message:
+            return str(message)
     return str(error.reason or "")
 
 
 def _of_handshake(error: ApiException) -> Exception:
-    """Return the error of a connection that was not upgraded, with the status of the answer."""
-    # The client keeps the text only of what the connection's own error knows.
+    """Return the error for a connection that was not upgraded, with the response's status."""
+    # The client keeps only the text; the status is in the original error.
     refusal: Any = error.__context__
     status = getattr(refusal, "status_code", None)
     if status is None:
@@ -400,7 +400,7 @@ def _of_handshake(error: ApiException) -> Exception:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost reason of an error, in one line."""
+    """Return the innermost reason of an error as one line."""
     while (inner := getattr(error, "reason", None)) is not None and isinstance(inner, Exception):
         error = inner
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""A job on a cluster from its submission to its end, told in lines.
+"""Runs a job on a cluster from submission to end, with messages for the user.
 
 Callers: `api.py`.
 """
@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.cluster.follow import follow
-from elasticdl.cluster.states import JobState, Phase
+from elasticdl.cluster.states import JobPhase, RayJobState
 from elasticdl.cluster.submit import submit
 from elasticdl.errors import ClusterJobError, TrainingError
 
@@ -31,31 +31,31 @@ def launch(
     detach: bool = False,
     tell: Callable[[str], None],
     beside: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
-) -> JobState | None:
+) -> RayJobState | None:
     """Submit a job and follow it to its end.
 
     Args:
-        job: What to do.
-        options: With what.
-        cluster: Where.
-        patch: Changes of the cluster's owner; see `rayjob.manifest`.
-        detach: Return when it is submitted.
-        tell: Is given lines for people.
-        beside: Is given the job's name; entered while the job is followed.
+        job: The job.
+        options: Its cluster options.
+        cluster: The cluster.
+        patch: Changes by the cluster's owner; see `rayjob.manifest`.
+        detach: Return right after the submission.
+        tell: Called with messages for the user.
+        beside: Returns a context manager for the job's name; entered while the job is followed.
 
     Returns:
-        How it ended; None if it was detached from.
+        The final state; None after a detach.
 
     Raises:
-        ClusterJobError: The job failed; it has the exit code of its command.
-        ElasticDLError: It could not be submitted, or can no longer be followed.
+        ClusterJobError: The job failed; the error has the exit code of its command.
+        ElasticDLError: The job could not be submitted, or can no longer be followed.
     """
     done = submit(job, options, cluster, patch)
     where = f"{done.name} in {cluster.name}, namespace {done.namespace}"
     if done.is_done:
-        tell(f"RayJob {where} is done already: {job.output}")
-        return JobState(Phase.SUCCEEDED, "finished", exit_code=0)
-    tell(f"Submitted RayJob {where}." if done.is_new else f"RayJob {where} is there already.")
+        tell(f"RayJob {where} has already finished: {job.output}")
+        return RayJobState(JobPhase.SUCCEEDED, "finished", exit_code=0)
+    tell(f"Submitted RayJob {where}." if done.is_new else f"RayJob {where} already exists.")
     if detach:
         tell(useful_commands(done.name, cluster))
         return None
@@ -63,9 +63,9 @@ def launch(
         with beside(done.name):
             state = follow(cluster, done.name, lambda state: tell(shown(state)), tell)
     except KeyboardInterrupt:
-        tell(f"\nThe job goes on.\n{useful_commands(done.name, cluster)}")
+        tell(f"\nThe job continues to run on the cluster.\n{useful_commands(done.name, cluster)}")
         raise
-    if state.phase is not Phase.SUCCEEDED:
+    if state.phase is not JobPhase.SUCCEEDED:
         advice = f" {state.advice}" if state.advice else ""
         raise ClusterJobError(
             f"The job {done.name} {state.phase}: {state.message}.{advice}\n"
@@ -76,20 +76,20 @@ def launch(
     return state
 
 
-def shown(state: JobState) -> str:
-    """Return a state as a line or two."""
+def shown(state: RayJobState) -> str:
+    """Return a state as one or two lines."""
     return f"{state.phase}: {state.message}" + (f"\n  {state.advice}" if state.advice else "")
 
 
 def useful_commands(name: str, cluster: Kubernetes) -> str:
-    """Return what a person may want to type next."""
+    """Return the commands that a user may need next."""
     flags = _flags(cluster)
     return "\n".join(
         [
             f"  follow it    elasticdl job logs {name} {flags}",
             f"  its state    elasticdl job show {name} {flags}",
             f"  its page     elasticdl job page {name} {flags}",
-            f"  Ray's        elasticdl job dashboard {name} {flags}",
+            f"  Ray          elasticdl job dashboard {name} {flags}",
             f"  stop it      elasticdl job stop {name} {flags}",
             f"  all jobs     elasticdl job list {flags}",
         ]

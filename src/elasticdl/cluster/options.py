@@ -1,9 +1,9 @@
-"""What a job asks of a Kubernetes cluster, as a value.
+"""Options of a job on a Kubernetes cluster, as a value.
 
-It says where a job runs and with which machines, and nothing about its result: the same job may be
-submitted again with other options and resumes.
+They determine where a job runs and on which machines, but not its result: the same job can be
+resubmitted with other options, and resumes.
 
-Callers: `rayjob.py`, `submit.py`, and the command line, which makes it of flags.
+Callers: `rayjob.py`, `submit.py`, and the command line, which creates it from flags.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ VolumeKind = Literal["pvc", "host", "secret"]
 Scheduler = Literal["kueue", "volcano"]
 
 
-# As Kubernetes writes quantities: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+# Syntax of Kubernetes quantities: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kKMGTPE]i?)?")
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Something that is mounted into every pod of a job.
+    """A volume that is mounted into every pod of a job.
 
     Attributes:
         kind: `pvc` (a PersistentVolumeClaim), `host` (a folder of the node) or `secret`.
-        name: Of the claim or the secret; path of the folder on the node.
-        path: Where it is in the pods.
-        read_only: Whether pods may not write to it.
+        name: Name of the claim or the secret; for `host`, path of the folder on the node.
+        path: Mount path in the pods.
+        read_only: Whether the volume is read-only in the pods.
     """
 
     kind: VolumeKind
@@ -42,10 +42,10 @@ class Volume:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a pod asks for, as both its request and its limit.
+    """Resources of a pod, as both its requests and its limits.
 
     Attributes:
-        cpus: Cores, as Kubernetes writes them: `2` or `500m`.
+        cpus: Cores, in Kubernetes notation: `2` or `500m`.
         memory: `4Gi`, `512Mi`.
     """
 
@@ -55,29 +55,29 @@ class Resources:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """How a job runs on a cluster.
+    """Cluster options of a job.
 
     Attributes:
-        image: The image that all pods run, with its digest.
+        image: Image of all pods, with its digest.
         ray_version: Version of Ray in the image.
-        namespace: Namespace of the RayJob; None leaves it to the context.
-        worker: What each worker's pod asks for, beside the GPUs of the job.
-        head: What the pod of Ray's head, where the driver runs, asks for.
+        namespace: Namespace of the RayJob; None uses the context's.
+        worker: Resources of each worker pod, in addition to the GPUs of the job.
+        head: Resources of the pod of Ray's head, where the driver runs.
         priority_class: Name of a PriorityClass for all pods.
-        spot: Whether workers may run on nodes that can be taken away at any time.
+        spot: Whether workers may run on nodes that can be reclaimed at any time.
         node_selector: Labels that nodes of workers must have.
-        volumes: What is mounted into every pod.
+        volumes: Volumes that are mounted into every pod.
         env: Environment variables of every pod.
         env_from_secrets: Secrets whose keys become environment variables of every pod.
         image_pull_secrets: Secrets with the credentials of the image's registry.
-        service_account: Account of the pods; None is the namespace's default.
-        ttl_s: Seconds after its end until the pods are removed.
-        deadline_s: Seconds after which a job that still runs is ended; None for never.
-        max_resubmissions: How often the driver is started again when its pod was lost.
+        service_account: Account of the pods; None uses the namespace's default.
+        ttl_s: Seconds from the end of the job until the pods are removed.
+        deadline_s: Seconds after which a running job is stopped; None means never.
+        max_resubmissions: How many times the driver is restarted after its pod was lost.
         queue: Queue of Kueue or Volcano; None for none.
         scheduler: The scheduler that owns the queue.
-        autoscaling: Whether Ray asks for worker pods as it needs them, between the least and the
-            most workers; else the pods of the most are asked for at once.
+        autoscaling: Whether Ray requests worker pods on demand, between the minimum and the maximum
+            number of workers; otherwise all pods of the maximum are requested at once.
     """
 
     image: str
@@ -102,10 +102,10 @@ class ClusterOptions:
 
 
 def parse_volume(text: str) -> Volume:
-    """Return what `pvc:data:/data:ro` says.
+    """Parse a volume such as `pvc:data:/data:ro`.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The text has another form.
 
     Example:
         >>> parse_volume("pvc:data:/data:ro")
@@ -120,15 +120,15 @@ def parse_volume(text: str) -> Volume:
             f"--volume={text}: expected KIND:NAME:PATH or KIND:NAME:PATH:ro, where KIND is "
             f"{', '.join(kinds)} and PATH begins with a slash; such as pvc:data:/data."
         )
-    # A secret cannot be written to.
+    # A secret is always read-only.
     return Volume(kinds[kind], name, path.rstrip("/") or "/", read_only or kind == "secret")
 
 
 def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
-    """Return what several `NAME=VALUE` say.
+    """Parse texts of the form `NAME=VALUE`.
 
     Raises:
-        UsageError: One has no name, or no `=`.
+        UsageError: A text has no name, or no `=`.
     """
     pairs = {}
     for text in texts:
@@ -140,14 +140,13 @@ def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_quantity(flag: str, text: str) -> str:
-    """Return an amount of cores or memory as Kubernetes takes it.
+    """Return an amount of cores or memory, checked to be a Kubernetes quantity.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a quantity, or it is zero.
     """
     if not _QUANTITY.fullmatch(text) or not float(re.sub(r"[a-zA-Z]+$", "", text)):
         raise UsageError(
-            f"--{flag}={text}: expected an amount as Kubernetes writes it, such as 2, 500m, 512Mi "
-            "or 8Gi."
+            f"--{flag}={text}: expected a Kubernetes quantity, such as 2, 500m, 512Mi or 8Gi."
         )
     return text

@@ -1,10 +1,11 @@
-"""How far a training is, as annotations of its RayJob: what dashboards and queues read.
+"""Training progress as annotations of the RayJob, for dashboards and queues.
 
     events --Progress.after--> Progress --annotations--> elasticdl.org/progress: epoch 3/10, 41 %
 
-Pure: events in, texts out; no clock but the events'. The names and units of the annotations are a
-contract (docs/kubernetes.md). Where a pod may not write annotations, the same texts are one line of
-its log (`line_of`), which `job show` and `job list` read instead.
+Pure: events in, texts out; the only clock is that of the events. The names and units of the
+annotations are a contract (docs/kubernetes.md). If a pod has no right to write annotations, the
+same texts are written as one line of its log (`line_of`), which `job show` and `job list` read
+instead.
 
 Callers: `annotate.py` writes; `follow.py` and `job show|list` read.
 """
@@ -34,30 +35,30 @@ Annotations: TypeAlias = Mapping[str, str]
 _PREFIX = "elasticdl.org/"
 _NAMES = ("progress", "step", "loss", "workers", "eta_s")
 _LINE = "elasticdl-progress "
-# How long the past counts in the speed, in seconds: the time left does not jump, and follows in a
-# minute.
+# Time constant of the moving average of the speed, in seconds: the remaining time does not jump,
+# and adapts within a minute.
 _MEMORY_S = 30.0
 _MOST_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a training is.
+class JobProgress:
+    """Progress of a training.
 
     Attributes:
-        num_workers: Workers that were asked for, spare ones aside; 0 for a training without.
-        max_steps: Updates after which it ends; 0 for no limit.
-        num_epochs: Epochs asked for.
+        num_workers: Requested workers, without spare ones; 0 for a training without workers.
+        max_steps: Steps after which it ends; 0 for no limit.
+        num_epochs: Requested epochs.
         num_records: Records in one epoch.
-        epoch: The epoch it is in, from 0.
+        epoch: The current epoch, from 0.
         num_seen: Records of that epoch that were trained on.
-        step: Updates made.
-        loss: Of the last ones; NaN if there were none.
-        recent_s: Seconds that the speed is measured over, the older ones counting less.
-        recent_records: Records that were trained on in them.
-        recent_steps: Updates that were made in them.
-        slots: Workers that take part.
-        is_finished: All that was asked for is done.
+        step: Completed steps.
+        loss: Loss of the last steps; NaN if there were none.
+        recent_s: Seconds over which the speed is measured, with a lower weight for older ones.
+        recent_records: Records that were trained on in this time, weighted likewise.
+        recent_steps: Steps in this time, weighted likewise.
+        ranks: Ranks of the current workers.
+        is_finished: Whether everything that was requested is done.
     """
 
     num_workers: int = 0
@@ -71,14 +72,14 @@ class Progress:
     recent_s: float = 0.0
     recent_records: float = 0.0
     recent_steps: float = 0.0
-    slots: frozenset[int] = frozenset()
+    ranks: frozenset[int] = frozenset()
     is_finished: bool = False
 
-    def after(self, event: Event) -> Progress:
+    def after(self, event: Event) -> JobProgress:
         """Return the progress after an event.
 
-        Events that were told before change nothing. Of a start nothing is known but the step: what
-        was done before it is in the history (`of_history`).
+        Repeated events have no effect. A start event contributes only its step: the progress before
+        it comes from the history (`of_history`).
         """
         match event:
             case JobStarted():
@@ -87,8 +88,8 @@ class Progress:
                     num_epochs=event.num_epochs,
                     num_records=event.num_records,
                     step=event.resumed_from_step,
-                    # Those of the start before are gone.
-                    slots=frozenset(),
+                    # The workers of the previous start are gone.
+                    ranks=frozenset(),
                     is_finished=False,
                 )
             case StepCommitted() if event.step > self.step:
@@ -96,34 +97,36 @@ class Progress:
             case EpochFinished() if event.epoch >= self.epoch and not event.stopped:
                 return replace(self, epoch=event.epoch + 1, num_seen=0)
             case WorkerJoined():
-                return replace(self, slots=self.slots | {event.slot})
+                return replace(self, ranks=self.ranks | {event.rank})
             case WorkerLeft():
-                return replace(self, slots=self.slots - {event.slot})
+                return replace(self, ranks=self.ranks - {event.rank})
             case JobFinished():
                 return replace(self, is_finished=True, step=event.step)
             case _:
                 return self
 
-    def of_history(self, history: Iterable[Event]) -> Progress:
-        """Return the progress after all that has happened, for the same job.
+    def of_history(self, history: Iterable[Event]) -> JobProgress:
+        """Return the progress after a complete history, for the same job.
 
         Args:
-            history: As `events.read_events` returns it: without what was taken back.
+            history: As returned by `event_file.read_events`: without rolled-back events.
         """
-        progress = Progress(num_workers=self.num_workers, max_steps=self.max_steps)
+        progress = JobProgress(num_workers=self.num_workers, max_steps=self.max_steps)
         for event in history:
             progress = progress.after(event)
         return progress
 
     def annotations(self) -> dict[str, str | None]:
-        """Return what a RayJob shows; None takes an annotation away.
+        """Return the annotations of the RayJob; None removes an annotation.
 
         Example:
-            >>> shown = Progress(num_epochs=2, num_records=200, num_seen=50, step=5).annotations()
+            >>> shown = JobProgress(
+            ...     num_epochs=2, num_records=200, num_seen=50, step=5
+            ... ).annotations()
             >>> shown["elasticdl.org/progress"], shown["elasticdl.org/eta_s"]
             ('epoch 1/2, 25 %', None)
         """
-        workers = f"{len(self.slots)} of {self.num_workers}" if self.num_workers else None
+        workers = f"{len(self.ranks)} of {self.num_workers}" if self.num_workers else None
         left_s = self._left_s()
         values = {
             "progress": self._in_words(),
@@ -134,13 +137,13 @@ class Progress:
         }
         return {_PREFIX + name: value for name, value in values.items()}
 
-    def _after_steps(self, event: StepCommitted) -> Progress:
+    def _after_steps(self, event: StepCommitted) -> JobProgress:
         trained = event.num_records + event.num_left_out
         seen = self.num_seen + trained if event.epoch == self.epoch else trained
         progress = replace(self, epoch=event.epoch, num_seen=seen, step=event.step)
         if not event.num_records:
             return progress
-        # Not a mean of speeds: steps that are told right after others seem to take no time.
+        # Not a mean of speeds: a batch of events reported together would seem to take no time.
         seconds = event.num_records / event.records_per_s if event.records_per_s > 0 else 0.0
         kept = math.exp(-seconds / _MEMORY_S)
         return replace(
@@ -162,7 +165,7 @@ class Progress:
         return f"epoch {epoch}/{self.num_epochs}, {math.floor(100 * min(share, 1.0))} %"
 
     def _left_s(self) -> float | None:
-        """Return the seconds until the last step; None if there is nothing to tell from."""
+        """Return the seconds until the last step; None if there is no data for an estimate."""
         if self.is_finished:
             return 0.0
         if not self.recent_s or not self.recent_records:
@@ -176,43 +179,43 @@ class Progress:
 
 
 def annotations_of(rayjob: Mapping[str, object]) -> dict[str, str]:
-    """Return the annotations of a RayJob that tell its progress; empty if it has none."""
+    """Return the progress annotations of a RayJob; empty if it has none."""
     metadata = rayjob.get("metadata")
     found = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     return _ours(found)
 
 
 def line_of(annotations: Mapping[str, str | None]) -> str:
-    """Return annotations as a line of a log.
+    """Return annotations as one line for a log.
 
     Example:
         >>> line_of({"elasticdl.org/step": "7", "elasticdl.org/loss": None})
         'elasticdl-progress {"elasticdl.org/step": "7"}'
     """
-    told = {name: value for name, value in annotations.items() if value is not None}
-    return _LINE + json.dumps(told)
+    known = {name: value for name, value in annotations.items() if value is not None}
+    return _LINE + json.dumps(known)
 
 
 def is_line(line: str) -> bool:
-    """Return whether a line of a log tells progress to programs."""
+    """Return whether a line of a log is a progress line."""
     return line.startswith(_LINE + "{")
 
 
 def last_line(lines: Iterable[str]) -> dict[str, str]:
-    """Return the annotations that the last such line of a log tells; empty if there is none."""
+    """Return the annotations of the last progress line of a log; empty if there is none."""
     found: dict[str, str] = {}
     for line in lines:
         if is_line(line):
             try:
                 found = _ours(json.loads(line.removeprefix(_LINE)))
             except ValueError:
-                # A user's own print may stand in the middle of it.
+                # The user's own output may be mixed into the line.
                 continue
     return found
 
 
 def short(annotations: Annotations) -> str:
-    """Return progress for a column.
+    """Return the progress as a short text for a column.
 
     Example:
         >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %"})
@@ -222,7 +225,7 @@ def short(annotations: Annotations) -> str:
 
 
 def in_words(annotations: Annotations) -> str:
-    """Return progress as one line for people; empty if nothing is known.
+    """Return the progress as one line for people; empty if it is unknown.
 
     Example:
         >>> in_words({"elasticdl.org/progress": "epoch 1/2, 25 %", "elasticdl.org/eta_s": "90"})
@@ -240,7 +243,7 @@ def in_words(annotations: Annotations) -> str:
 
 
 def _ours(found: object) -> dict[str, str]:
-    """Return our names of what may be anything: others may write annotations and logs as well."""
+    """Return only our annotations, as others can write annotations and logs as well."""
     if not isinstance(found, Mapping):
         return {}
     values = {name: found.get(_PREFIX + name) for name in _NAMES}

@@ -1,14 +1,14 @@
-"""A job as a RayJob, the object that KubeRay runs.
+"""The RayJob of a job: the manifest of the object that KubeRay runs.
 
     RayJob
-      submitter pod   submits the command, and again if the head was lost
+      submitter pod   submits the command, and resubmits it if the head was lost
       RayCluster
-        head pod      Ray's control store, and the driver; no worker
+        head pod      Ray's control store and the driver; no worker
         worker pods   min..max, one ElasticDL worker each
 
-Pure: values in, a manifest out. KubeRay replaces a worker pod that has died, and the elastic engine
-goes on without it meanwhile. If the head is lost, KubeRay makes another and submits the command
-again: it resumes from the last checkpoint, which is why `--output` must outlive the pods.
+Pure: values in, a manifest out. KubeRay replaces a dead worker pod, while the elastic engine
+continues without it. If the head is lost, KubeRay creates another one and resubmits the command,
+which resumes from the last checkpoint. For this, `--output` must outlive the pods.
 
 The fields are those of `ray.io/v1` (KubeRay 1.7,
 https://ray-project.github.io/kuberay/reference/api/).
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     Manifest: TypeAlias = dict[str, Any]
 
 GROUP, VERSION, KIND = "ray.io", "v1", "RayJob"
-# Labels of everything that a job of ours is made of.
+# Label of all objects that belong to a job.
 JOB_LABEL = "elasticdl.org/job"
 WORKERS_GROUP = "workers"
-# Container of the pod that submits the command and prints what it prints.
+# Name of the container that submits the command and prints its output.
 SUBMITTER = "ray-job-submitter"
-# In the head's pod, on its loopback; Ray's dashboard has 8265.
+# On the loopback of the head pod; Ray's dashboard uses 8265.
 PAGE_PORT = 8268
 _USER = 1000
-# Both together are the pod security level "restricted".
+# Both together comply with the pod security level "restricted".
 _POD_SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": _USER,
@@ -56,16 +56,16 @@ _POD_SECURITY = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-# A driver that was told to end writes a checkpoint first.
+# A driver that is being stopped writes a checkpoint first.
 _ENDING_S = 60
-# After the loss of a machine Ray waits for period + timeout, four times: about 12 s. Its defaults
-# take a minute; less would take a machine that imports TensorFlow for dead.
+# Ray detects a lost machine after four times period + timeout: about 12 s. With its defaults this
+# takes a minute; with less, a machine that imports TensorFlow would be considered dead.
 _HEALTH = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "4",
 }
-# Of nodes that may be taken away, as clouds mark them.
+# Labels by which clouds mark nodes that can be reclaimed.
 _SPOT = (
     ("cloud.google.com/gke-spot", "true"),
     ("kubernetes.azure.com/scalesetpriority", "spot"),
@@ -73,19 +73,19 @@ _SPOT = (
 
 
 def manifest(job: Job, options: ClusterOptions, patch: Mapping[str, Any] | None = None) -> Manifest:
-    """Return the RayJob that does a job.
+    """Return the RayJob for a job.
 
     Args:
-        job: What to do; its data and output must be reachable from the pods.
-        options: Where and with what.
-        patch: Changes of the cluster's owner, a JSON merge patch (RFC 7396); the last word.
+        job: The job; its data and output must be reachable from the pods.
+        options: Its cluster options.
+        patch: Changes by the cluster's owner, as a JSON merge patch (RFC 7396); applied last.
 
     Raises:
-        UsageError: The job does not say how many workers, or is about files that pods do not see.
+        UsageError: The job has no number of workers, or uses files that pods cannot read.
     """
     if job.workers is None:
         raise UsageError(
-            "A job on a cluster trains on workers. Say how many: --num_workers=4, or 2..4 for at "
+            "A job on a cluster needs workers. Set their number: --num_workers=4, or 2..4 for at "
             "least two."
         )
     _check_reachable(job, options)
@@ -99,7 +99,7 @@ def manifest(job: Job, options: ClusterOptions, patch: Mapping[str, Any] | None 
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """Return a JSON value with a merge patch applied (RFC 7396): null removes, lists are replaced.
+    """Apply a merge patch to a JSON value (RFC 7396): null removes, lists are replaced.
 
     Example:
         >>> merged({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": None, "e": 4}})
@@ -119,9 +119,9 @@ def merged(value: Any, patch: Any) -> Any:
 def _metadata(job: Job, options: ClusterOptions) -> Manifest:
     labels = _labels(job)
     if options.queue is not None and options.scheduler == "kueue":
+        # Its label for a priority names a WorkloadPriorityClass; without it, Kueue takes the
+        # PriorityClass of the pods.
         labels["kueue.x-k8s.io/queue-name"] = options.queue
-        if options.priority_class is not None:
-            labels["kueue.x-k8s.io/priority-class"] = options.priority_class
     if options.queue is not None and options.scheduler == "volcano":
         labels["volcano.sh/queue-name"] = options.queue
         if options.priority_class is not None:
@@ -147,7 +147,7 @@ def _spec(job: Job, options: ClusterOptions) -> Manifest:
     made: Manifest = {
         "entrypoint": shlex.join(command(job)),
         "submissionMode": "K8sJobMode",
-        # Another RayCluster would have nothing that another head has not.
+        # A new RayCluster would not help more than a new head does.
         "backoffLimit": 0,
         "submitterConfig": {"backoffLimit": options.max_resubmissions},
         "submitterPodTemplate": _submitter(options),
@@ -158,7 +158,7 @@ def _spec(job: Job, options: ClusterOptions) -> Manifest:
     if options.deadline_s is not None:
         made["activeDeadlineSeconds"] = options.deadline_s
     if options.queue is not None and options.scheduler == "kueue":
-        # Kueue starts it when there is room.
+        # Kueue unsuspends it when there is room.
         made["suspend"] = True
     return made
 
@@ -170,7 +170,7 @@ def _cluster(job: Job, options: ClusterOptions) -> Manifest:
         "rayVersion": options.ray_version,
         "authOptions": {"mode": "token"},
         "headGroupSpec": {
-            # No worker is placed beside the driver.
+            # No CPUs, so that no worker is placed on the driver's node.
             "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104 - in its pod
             "template": _template(job, options, "ray-head", options.head),
         },
@@ -180,7 +180,7 @@ def _cluster(job: Job, options: ClusterOptions) -> Manifest:
                 "replicas": job.workers.min if options.autoscaling else most,
                 "minReplicas": job.workers.min,
                 "maxReplicas": most,
-                # A worker asks Ray for one core, however many the pod has: one worker a pod.
+                # A worker requests one core from Ray, whatever the pod has: one worker per pod.
                 "rayStartParams": {"num-cpus": "1"},
                 "template": _template(job, options, "ray-worker", options.worker, is_worker=True),
             }
@@ -197,9 +197,9 @@ def _cluster(job: Job, options: ClusterOptions) -> Manifest:
 
 
 def _submitter(options: ClusterOptions) -> Manifest:
-    """Return the pod that submits the command: KubeRay's own, but for its rights.
+    """Return the pod that submits the command: KubeRay's default pod, with restricted rights.
 
-    KubeRay would leave these open, and a namespace that is "restricted" would refuse the pod.
+    KubeRay leaves the rights open, and a namespace of level "restricted" would reject the pod.
     """
     pod: Manifest = {
         "restartPolicy": "Never",
@@ -217,6 +217,10 @@ def _submitter(options: ClusterOptions) -> Manifest:
             }
         ],
     }
+    if options.priority_class is not None:
+        pod["priorityClassName"] = options.priority_class
+    if options.service_account is not None:
+        pod["serviceAccountName"] = options.service_account
     if options.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": each} for each in options.image_pull_secrets]
     return {"spec": pod}
@@ -235,7 +239,7 @@ def _template(
         **_HEALTH,
         "HOME": "/tmp",  # noqa: S108 - its own
         RAYJOB_VARIABLE: job.id,
-        # The trained model remembers it.
+        # Recorded in the trained model.
         IMAGE_VARIABLE: options.image,
         **options.env,
     }
@@ -284,9 +288,10 @@ def _template(
 
 
 def _page_env(options: ClusterOptions) -> list[Manifest]:
-    """Return the variables that let the driver serve its page in the head's pod.
+    """Return the environment variables with which the driver serves its page in the head pod.
 
-    The token is the pod's uid: random, known to those who may read the pod, and in no manifest.
+    The token is the pod's uid: it is random, readable for users who may read the pod, and not part
+    of any manifest.
     """
     uid = {"fieldRef": {"fieldPath": "metadata.uid"}}
     made = [{"name": PAGE_TOKEN_VARIABLE, "valueFrom": uid}]
@@ -299,7 +304,7 @@ def _resources(resources: Resources, num_gpus: int) -> Manifest:
     asked: dict[str, Any] = {"cpu": resources.cpus, "memory": resources.memory}
     if num_gpus:
         asked["nvidia.com/gpu"] = num_gpus
-    # Equal, so that a pod is among the last to be evicted.
+    # Requests equal limits, so that the pod is among the last to be evicted.
     return {"requests": asked, "limits": dict(asked)}
 
 
@@ -322,7 +327,7 @@ def _volume(number: int, volume: Volume) -> Manifest:
 
 
 def _check_reachable(job: Job, options: ClusterOptions) -> None:
-    """Raise if a path of the job is neither a URI nor below a volume that is mounted."""
+    """Raise an error if a path of the job is neither a URI nor below a mounted volume."""
     mounted = [volume.path.rstrip("/") for volume in options.volumes]
     wanted = {
         "data": job.data,
@@ -336,7 +341,8 @@ def _check_reachable(job: Job, options: ClusterOptions) -> None:
         path = place.removeprefix("file://")
         if not any(path == root or path.startswith(f"{root}/") for root in mounted):
             raise UsageError(
-                f"--{name}={place} is a path of this machine, which the pods of a cluster do not "
-                "see. Name an address of an object store, such as s3://bucket/folder, or mount "
-                f"what holds it: --volume=pvc:CLAIM:{'/'.join(path.split('/')[:2]) or '/data'}."
+                f"--{name}={place} is a path on this machine, which the pods of a cluster cannot "
+                "access. Use an address on an object store, such as s3://bucket/folder, or mount a "
+                "volume that contains it: "
+                f"--volume=pvc:CLAIM:{'/'.join(path.split('/')[:2]) or '/data'}."
             )

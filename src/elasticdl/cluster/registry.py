@@ -1,13 +1,13 @@
-"""Whether an image is in its registry, asked without credentials.
+"""Check of an image in its registry, without credentials.
 
     HEAD /v2/NAME/manifests/REFERENCE  --401-->  anonymous token  -->  HEAD again
 
-The registry's answer is of this machine: a cluster may have credentials that are not here, and may
-reach a registry that this machine does not. So only "it is there" and "it is not there" are sure.
+The result is valid for this machine only: a cluster may have other credentials, and may reach a
+registry that this machine cannot. So only "exists" and "does not exist" are certain.
 
 The protocol is that of OCI (https://github.com/opencontainers/distribution-spec) and Docker
 (https://distribution.github.io/distribution/spec/auth/token/). Callers: `check.py`, and `api.py`
-where no container engine can be asked.
+when no container engine is available.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
-from elasticdl.cluster.findings import Finding, Verdict, missing
+from elasticdl.cluster.findings import ClusterFinding, ClusterVerdict, missing
 from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 401, 403, 404
 _DEFAULT_TAG = "latest"
-# Names without a host mean this registry, which has its API at another name.
+# Names without a host refer to this registry, whose API has another host name.
 _DEFAULT_REGISTRY, _ITS_API = "docker.io", "registry-1.docker.io"
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, "
@@ -49,12 +49,12 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ImageReference:
-    """Which image a text means, as Docker and Kubernetes read it.
+    """A parsed image reference, as Docker and Kubernetes read it.
 
     Attributes:
-        registry: Host, and port if it has one.
-        name: Its path there.
-        reference: A digest, or a tag.
+        registry: Host, with a port if it has one.
+        name: Its path in the registry.
+        reference: A digest or a tag.
     """
 
     registry: str
@@ -63,12 +63,12 @@ class ImageReference:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it means one image for ever."""
+        """Whether it always refers to the same image."""
         return ":" in self.reference
 
 
 def parse_image(text: str) -> ImageReference | None:
-    """Return which image a text means; None if it is no reference to an image.
+    """Parse an image reference; return None if it is not valid.
 
     Example:
         >>> parse_image("python:3.11")
@@ -88,46 +88,46 @@ def parse_image(text: str) -> ImageReference | None:
     return ImageReference(host, name, digest or tag or _DEFAULT_TAG)
 
 
-def image(text: str) -> Finding:
-    """Ask an image's registry whether it is there.
+def image(text: str) -> ClusterFinding:
+    """Check whether an image exists in its registry.
 
-    It takes some seconds at most; of what goes wrong on the way the finding tells.
+    Takes at most some seconds. Failures of the check are reported in the finding.
     """
     wanted = parse_image(text)
     if wanted is None:
         return missing(
             "image",
-            f"{text!r} is no reference to an image",
+            f"{text!r} is not an image reference",
             "Expected HOST/NAME:TAG or, better, HOST/NAME@sha256:DIGEST.",
         )
     try:
         return _judged(wanted, *_head(wanted))
     except (OSError, ValueError, HTTPException) as error:
-        return Finding(
+        return ClusterFinding(
             "image",
-            Verdict.UNKNOWN,
-            f"{wanted.registry} does not answer this machine ({_reason(error)})",
-            "The cluster may reach it nevertheless; if it does not, job show says so.",
+            ClusterVerdict.UNKNOWN,
+            f"{wanted.registry} cannot be reached from this machine ({_reason(error)})",
+            "The cluster may still be able to reach it; if not, job show reports it.",
         )
 
 
 def check_is_there(text: str) -> None:
-    """Raise if an image's registry says that it has no such image.
+    """Raise an error if the registry reports that it does not have the image.
 
     Raises:
-        UsageError: It was deleted, or never pushed.
+        UsageError: The image was deleted, or never pushed.
     """
     found = image(text)
-    if found.verdict is Verdict.MISSING:
+    if found.verdict is ClusterVerdict.MISSING:
         raise UsageError(f"{text}: {found.message}. {found.advice}")
 
 
-def _judged(wanted: ImageReference, status: int, digest: str) -> Finding:
+def _judged(wanted: ImageReference, status: int, digest: str) -> ClusterFinding:
     if status in {_UNAUTHORIZED, _FORBIDDEN}:
-        return Finding(
+        return ClusterFinding(
             "image",
-            Verdict.UNKNOWN,
-            f"cannot tell from here: {wanted.registry} wants credentials for {wanted.name}",
+            ClusterVerdict.UNKNOWN,
+            f"cannot check from here: {wanted.registry} requires credentials for {wanted.name}",
             "The pods need them too: --image_pull_secret=NAME.",
         )
     if status == _NOT_FOUND:
@@ -136,28 +136,28 @@ def _judged(wanted: ImageReference, status: int, digest: str) -> Finding:
             f"{wanted.registry} has no {wanted.name} {wanted.reference}",
             "Push it, or correct --image.",
         )
-    if status >= 300:  # noqa: PLR2004 - neither there nor not
-        return Finding(
+    if status >= 300:  # noqa: PLR2004 - existence unknown
+        return ClusterFinding(
             "image",
-            Verdict.UNKNOWN,
-            f"cannot tell from here: {wanted.registry} answers with status {status}",
+            ClusterVerdict.UNKNOWN,
+            f"cannot check from here: {wanted.registry} replied with status {status}",
         )
     if wanted.is_pinned:
-        return Finding("image", Verdict.OK, f"{wanted.name} is in {wanted.registry}")
-    better = f"--image={wanted.registry}/{wanted.name}@{digest}" if digest else "name its digest"
-    return Finding(
+        return ClusterFinding("image", ClusterVerdict.OK, f"{wanted.name} is in {wanted.registry}")
+    better = f"--image={wanted.registry}/{wanted.name}@{digest}" if digest else "use its digest"
+    return ClusterFinding(
         "image",
-        Verdict.WARNING,
-        f"{wanted.name} {wanted.reference} is in {wanted.registry}; a tag may mean another image "
-        "tomorrow",
+        ClusterVerdict.WARNING,
+        f"{wanted.name} {wanted.reference} is in {wanted.registry}; a tag may refer to another "
+        "image later",
         f"Pin it: {better}",
     )
 
 
 def _head(wanted: ImageReference) -> tuple[int, str]:
-    """Return the status of the manifest, and the digest that the registry names."""
+    """Return the HTTP status of the manifest and the digest reported by the registry."""
     host = _ITS_API if wanted.registry == _DEFAULT_REGISTRY else wanted.registry
-    # As container engines do: what listens on this machine need have no certificate.
+    # As container engines do: a registry on this machine needs no certificate.
     scheme = "http" if _LOCAL.fullmatch(host) else "https"
     url = f"{scheme}://{host}/v2/{wanted.name}/manifests/{wanted.reference}"
     headers = {"Accept": _MANIFESTS}
@@ -171,7 +171,7 @@ def _head(wanted: ImageReference) -> tuple[int, str]:
 
 
 def _anonymous_token(challenge: str, scheme: str) -> str | None:
-    """Return a token for what anyone may read; None if the registry gives none."""
+    """Return an anonymous read token; None if the registry issues none."""
     kind, _, rest = challenge.partition(" ")
     asked = dict(_PARAMETER.findall(rest))
     realm = asked.pop("realm", "")
@@ -190,10 +190,10 @@ def _anonymous_token(challenge: str, scheme: str) -> str | None:
 def _request(
     method: str, url: str, headers: Mapping[str, str]
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Return status, headers by lower-case names, and body."""
+    """Send a request; return status, headers by lower-case name, and body."""
     asked = urllib.request.Request(url, method=method)  # noqa: S310 - schemes are checked above
     for name, value in headers.items():
-        # Not sent to where a registry redirects to.
+        # Not sent again when the registry redirects.
         asked.add_unredirected_header(name, value)
     try:
         answer = urllib.request.urlopen(asked, timeout=_TIMEOUT_S)  # noqa: S310 - as above
@@ -205,5 +205,5 @@ def _request(
 
 
 def _reason(error: BaseException) -> str:
-    said = str(getattr(error, "reason", "") or error)
-    return said.splitlines()[0] if said else type(error).__name__
+    reason = str(getattr(error, "reason", "") or error)
+    return reason.splitlines()[0] if reason else type(error).__name__

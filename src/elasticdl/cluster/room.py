@@ -1,9 +1,9 @@
-"""Whether a cluster has room for a job: quotas, limits of pods, and nodes.
+"""Checks whether a cluster has room for a job: quotas, limits of pods, and nodes.
 
-    needs of the pods  <=  what a quota has left
+    needs of all pods  <=  the free part of a quota
     one pod            <=  the LimitRange, and at least one node
 
-Pure: objects as the server sends them in, findings out. Amounts are Kubernetes' quantities
+Pure: server objects in, findings out. Amounts are Kubernetes quantities
 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
 
 Callers: `check.py`.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from elasticdl.cluster.findings import Finding, Verdict
+from elasticdl.cluster.findings import ClusterFinding, ClusterVerdict
 from elasticdl.data.wording import counted
 from elasticdl.errors import UnavailableError, UsageError
 
@@ -38,19 +38,19 @@ _SUFFIXES = {
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
 _QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
-# Quotas for some pods only. Ours have requests, so they are not "best effort", and no deadline.
+# Scopes that exclude our pods, which have requests (so not "best effort") and no deadline.
 _OTHER_PODS = {"BestEffort", "Terminating", "CrossNamespacePodAffinity"}
-_SMALLER = "Ask for less (--num_workers, --cpus_per_worker, --memory_per_worker, --gpus_per_worker)"
+_SMALLER = "Request less (--num_workers, --cpus_per_worker, --memory_per_worker, --gpus_per_worker)"
 
 
 @dataclass(frozen=True)
 class Pod:
-    """What one pod of a job asks for.
+    """Resource needs of one pod of a job.
 
     Attributes:
-        name: What it is for: `head`, `worker` or `submitter`.
+        name: Its role: `head`, `worker` or `submitter`.
         requests: Resource -> amount: `cpu`, `memory`, and `nvidia.com/gpu` if it needs any.
-        limits: The most it may use.
+        limits: Resource -> maximum amount.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Pod:
     limits: Amounts
 
 
-# What KubeRay gives the pod that submits the command.
+# KubeRay's values for the pod that submits the command.
 _SUBMITTER = Pod(
     "submitter",
     {"cpu": Decimal("0.5"), "memory": Decimal(200 * 1024**2)},
@@ -67,10 +67,10 @@ _SUBMITTER = Pod(
 
 
 def amount(quantity: str) -> Decimal:
-    """Return a quantity as a number: cores, bytes or pieces.
+    """Return a quantity as a number: cores, bytes or a count.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a quantity.
 
     Example:
         >>> amount("500m"), amount("2Gi"), amount("1e3")
@@ -83,7 +83,7 @@ def amount(quantity: str) -> Decimal:
 
 
 def in_words(resource: str, number: Decimal) -> str:
-    """Return an amount as people write it.
+    """Return an amount in Kubernetes notation.
 
     Example:
         >>> in_words("limits.memory", Decimal(1610612736)), in_words("cpu", Decimal("0.50"))
@@ -105,11 +105,11 @@ def pods_of(options: ClusterOptions, workers: Workers) -> tuple[Pod, Pod, Pod]:
 
 
 def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
-    """Return what a job takes of a namespace's quotas, by the names that quotas use."""
+    """Return what a job uses of a namespace's quotas, by the resource names of quotas."""
     needs = dict.fromkeys(
         ("count/rayjobs.ray.io", "count/rayclusters.ray.io", "count/jobs.batch"), Decimal(1)
     )
-    # Of Ray's head, and the token that Ray asks for.
+    # The service of Ray's head, and the secret with Ray's token.
     needs |= dict.fromkeys(("services", "count/services", "secrets", "count/secrets"), Decimal(1))
     for pod in pods:
         number = num_workers if pod.name == "worker" else 1
@@ -124,64 +124,66 @@ def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
 
 def quota(
     quotas: Sequence[Object], pods: Sequence[Pod], workers: Workers, priority_class: str | None
-) -> Finding:
-    """Judge whether the quotas of a namespace have room for a job."""
+) -> ClusterFinding:
+    """Judge whether a namespace's quotas have room for a job."""
     applying = [each for each in quotas if _applies(each, priority_class)]
     if not applying:
-        return Finding("quota", Verdict.OK, "the namespace has none that limits these pods")
+        return ClusterFinding(
+            "quota", ClusterVerdict.OK, "no quota of the namespace limits these pods"
+        )
     least = quota_needs(pods, workers.min)
-    # Without a fixed number of nodes all of them are asked for at once.
+    # Without autoscaling, the pods of all workers are requested at once.
     most = quota_needs(pods, workers.max + workers.spare)
     for needs, reads_used, kind in ((least, False, UsageError), (least, True, UnavailableError)):
         short = list(_shortages(applying, needs, reads_used=reads_used))
         if short:
-            advice = _SMALLER if not reads_used else "Wait until others have ended, or ask for less"
-            return Finding(
+            advice = "Wait until other jobs have ended, or request less" if reads_used else _SMALLER
+            return ClusterFinding(
                 "quota",
-                Verdict.MISSING,
+                ClusterVerdict.MISSING,
                 f"no room for {counted(workers.min, 'worker')}: {'; '.join(short)}",
                 f"{advice}; or ask the cluster's owner for a larger quota.",
                 kind.exit_code,
             )
     short = list(_shortages(applying, most, reads_used=True))
     if short:
-        return Finding(
+        return ClusterFinding(
             "quota",
-            Verdict.WARNING,
+            ClusterVerdict.WARNING,
             f"room for {counted(workers.min, 'worker')}, not for "
             f"{workers.max + workers.spare}: {'; '.join(short)}",
             "The job starts with fewer workers, and others join when there is room.",
         )
     names = ", ".join(each["metadata"]["name"] for each in applying)
-    return Finding("quota", Verdict.OK, f"room for {_workers(workers)} in {names}")
+    return ClusterFinding("quota", ClusterVerdict.OK, f"room for {_workers(workers)} in {names}")
 
 
-def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> Finding:
-    """Judge whether the LimitRanges of a namespace allow the pods of a job."""
+def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
+    """Judge whether a namespace's LimitRanges allow the pods of a job."""
     wrong = [
-        said
+        reason
         for each in limit_ranges
         for limit in each["spec"].get("limits") or ()
         # Each of our pods has one container.
         if limit.get("type") in {"Container", "Pod"}
         for pod in pods
-        for said in _outside(limit, pod)
+        for reason in _outside(limit, pod)
     ]
     if wrong:
-        return Finding(
+        return ClusterFinding(
             "limits",
-            Verdict.MISSING,
-            f"the namespace's LimitRange refuses pods: {'; '.join(wrong)}",
+            ClusterVerdict.MISSING,
+            f"the namespace's LimitRange rejects pods: {'; '.join(wrong)}",
             "Change --cpus_per_worker, --memory_per_worker or --head_memory, or ask the cluster's "
             "owner.",
             UsageError.exit_code,
         )
     words = "the LimitRange allows its pods" if limit_ranges else "the namespace has no LimitRange"
-    return Finding("limits", Verdict.OK, words)
+    return ClusterFinding("limits", ClusterVerdict.OK, words)
 
 
-def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> Finding:
-    """Judge whether there are nodes that could hold a worker; what others use is not counted."""
+def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
+    """Judge whether any node could hold a worker, ignoring the current usage by other pods."""
     worker = next(pod for pod in pods if pod.name == "worker")
     ready = [each for each in found if _is_ready(each)]
     fitting = [each for each in ready if _fits(worker, each)]
@@ -190,20 +192,20 @@ def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> Finding:
     )
     if fitting:
         message = f"a worker ({asked}) fits on {len(fitting)} of {counted(len(found), 'node')}"
-        return Finding("nodes", Verdict.OK, message)
+        return ClusterFinding("nodes", ClusterVerdict.OK, message)
     if GPUS in worker.requests and not any(_allocatable(each).get(GPUS) for each in ready):
-        return Finding(
+        return ClusterFinding(
             "nodes",
-            Verdict.WARNING,
+            ClusterVerdict.WARNING,
             f"none of {counted(len(found), 'node')} has a GPU ({GPUS})",
-            "Unless the cluster adds such nodes by itself, no worker starts: name another "
+            "Unless the cluster adds such nodes automatically, no worker can start: name another "
             "--context, or leave --gpus_per_worker out.",
         )
-    return Finding(
+    return ClusterFinding(
         "nodes",
-        Verdict.WARNING,
+        ClusterVerdict.WARNING,
         f"a worker ({asked}) fits on none of {counted(len(found), 'node')}",
-        f"{_SMALLER}, unless the cluster adds larger nodes by itself.",
+        f"{_SMALLER}, unless the cluster adds larger nodes automatically.",
     )
 
 
@@ -212,7 +214,7 @@ def _amounts(resources: Resources) -> dict[str, Decimal]:
 
 
 def _applies(quota: Object, priority_class: str | None) -> bool:
-    """Whether a quota counts pods of ours."""
+    """Return whether a quota applies to our pods."""
     spec = quota["spec"]
     if _OTHER_PODS & set(spec.get("scopes") or ()):
         return False
@@ -258,7 +260,7 @@ def _outside(limit: Object, pod: Pod) -> Iterator[str]:
             if (has > allowed) if bound == "max" else (has < allowed):
                 word = "at most" if bound == "max" else "at least"
                 yield (
-                    f"{pod.name} asks for {resource} {in_words(resource, has)}, {word} "
+                    f"{pod.name} requests {resource} {in_words(resource, has)}; {word} "
                     f"{in_words(resource, allowed)} is allowed"
                 )
 

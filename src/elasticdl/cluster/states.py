@@ -1,9 +1,9 @@
-"""What a RayJob and its pods are doing, in words.
+"""State of a job, in words, from its RayJob and pods.
 
-    RayJob.status + pods + events  ->  JobState
+    RayJob.status + pods + events  ->  RayJobState
 
-Pure: values in, values out. Of a pod that cannot run it says the cause and what to do, for people
-who have never read a pod's status.
+Pure: values in, values out. For a pod that cannot run, it states the cause and the remedy for
+people who have never read a pod's status.
 
 Status fields: KubeRay 1.7, `ray.io/v1`. Callers: `follow.py`, and `elasticdl job show`.
 """
@@ -24,12 +24,12 @@ _EXIT_CODE = re.compile(r"exit code (\d+)")
 _OUT_OF_MEMORY = "OOMKilled"
 _FINISHED = "Complete"
 _FAILED = {"Failed", "ValidationFailed"}
-# Of the command; KubeRay reports the end of the RayJob some seconds later.
+# Status of the command; KubeRay reports the end of the RayJob some seconds later.
 _COMMAND_ENDED = {"SUCCEEDED", "FAILED"}
 
 
-class Phase(StrEnum):
-    """How far a job is."""
+class JobPhase(StrEnum):
+    """Phase of a job."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -40,18 +40,18 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
-class JobState:
-    """What a job on a cluster is doing.
+class RayJobState:
+    """State of a job on a cluster.
 
     Attributes:
-        phase: How far it is.
+        phase: Its phase.
         message: What it is doing or waiting for, or why it failed: one sentence or more.
-        num_workers: Worker pods that are running.
-        exit_code: Of its command, where it has ended and the cluster tells.
+        num_workers: Number of running worker pods.
+        exit_code: Exit code of its command, if it has ended and the cluster reports it.
         advice: What to do about it; may be empty.
     """
 
-    phase: Phase
+    phase: JobPhase
     message: str
     num_workers: int = 0
     exit_code: int | None = None
@@ -59,17 +59,17 @@ class JobState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing will change any more."""
-        return self.phase in {Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED}
+        """Whether the state is final."""
+        return self.phase in {JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.STOPPED}
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a pod does not run.
+    """Why a pod is not running.
 
     Attributes:
         pod: Its name.
-        cause: In words.
+        cause: The cause, in words.
         advice: What to do.
     """
 
@@ -78,13 +78,13 @@ class Trouble:
     advice: str
 
 
-def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> JobState:
-    """Return what a job is doing.
+def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> RayJobState:
+    """Return the state of a job.
 
     Args:
-        rayjob: As the server has it.
-        pods: Those of the job, and of its Ray cluster.
-        events: Of the job and its Ray cluster, the oldest first.
+        rayjob: As received from the server.
+        pods: Pods of the job and of its Ray cluster.
+        events: Events of the job and its Ray cluster, the oldest first.
     """
     status = rayjob.get("status") or {}
     ended = _ended(status, pods)
@@ -95,22 +95,22 @@ def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = 
     if is_suspended or deployment in {"Suspended", "Suspending"}:
         queue = (rayjob["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name")
         where = f"in the queue {queue}" if queue else "because it is suspended"
-        return JobState(Phase.WAITING, f"waiting {where}")
+        return RayJobState(JobPhase.WAITING, f"waiting {where}")
     return _going_on(rayjob, pods, events)
 
 
-def _ended(status: Object, pods: Sequence[Object]) -> JobState | None:
+def _ended(status: Object, pods: Sequence[Object]) -> RayJobState | None:
     deployment, job = status.get("jobDeploymentStatus", ""), status.get("jobStatus", "")
     if deployment == _FINISHED and job == "SUCCEEDED":
-        return JobState(Phase.SUCCEEDED, "finished", exit_code=0)
+        return RayJobState(JobPhase.SUCCEEDED, "finished", exit_code=0)
     if job == "STOPPED":
-        return JobState(Phase.STOPPED, "stopped; the same command resumes")
+        return RayJobState(JobPhase.STOPPED, "stopped; run the same command to resume")
     if deployment in _FAILED or (deployment == _FINISHED and job == "FAILED"):
         return _failed(status, pods)
     return None
 
 
-def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) -> JobState:
+def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) -> RayJobState:
     status = rayjob.get("status") or {}
     workers = [pod for pod in pods if _label(pod, "ray.io/group") == WORKERS_GROUP]
     num_running = sum(map(_is_running, workers))
@@ -119,36 +119,37 @@ def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) 
     why = "" if trouble is None else f"{trouble.pod}: {trouble.cause}"
     if status.get("jobStatus") == "RUNNING":
         message = f"running on {num_running} of {_num_wanted(rayjob)} workers"
-        return JobState(
-            Phase.RUNNING, f"{message}; {why}" if why else message, num_running, advice=advice
+        return RayJobState(
+            JobPhase.RUNNING, f"{message}; {why}" if why else message, num_running, advice=advice
         )
     if status.get("jobStatus") in _COMMAND_ENDED:
-        return JobState(Phase.RUNNING, "its command has ended", num_running)
+        return RayJobState(JobPhase.RUNNING, "its command has ended", num_running)
     why = why or _refused_pods(events)
     if not why and not status.get("jobDeploymentStatus"):
-        return JobState(
-            Phase.WAITING,
-            "waiting for KubeRay to take it up",
-            advice="If that lasts, its operator is not running: kubectl get pods -A | grep kuberay",
+        return RayJobState(
+            JobPhase.WAITING,
+            "waiting for KubeRay to process it",
+            advice="If this does not change, its operator is not running: kubectl get pods -A | "
+            "grep kuberay",
         )
     message = why or f"starting: {sum(map(_is_running, pods))} of {len(pods)} pods are running"
-    return JobState(Phase.STARTING, message, num_running, advice=advice)
+    return RayJobState(JobPhase.STARTING, message, num_running, advice=advice)
 
 
 def trouble_of(pod: Object) -> Trouble | None:
-    """Return why a pod does not run; None if it runs, is done, or is about to."""
+    """Return why a pod is not running; None if it is running, done, or about to start."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     if status.get("reason") == "Evicted":
         return Trouble(
             name,
             f"evicted by its node: {status.get('message', '')}".rstrip(": "),
-            "Ask for as much memory and disk as it uses (--memory_per_worker).",
+            "Request as much memory and disk as it uses (--memory_per_worker).",
         )
     for container in _containers(status):
         waiting = container.get("state", {}).get("waiting") or {}
-        told = _of_waiting(waiting.get("reason", ""), waiting.get("message", ""), pod)
-        if told is not None:
-            return Trouble(name, *told)
+        problem = _of_waiting(waiting.get("reason", ""), waiting.get("message", ""), pod)
+        if problem is not None:
+            return Trouble(name, *problem)
         for moment in ("state", "lastState"):
             ended = container.get(moment, {}).get("terminated") or {}
             if ended.get("reason") == _OUT_OF_MEMORY:
@@ -159,12 +160,12 @@ def trouble_of(pod: Object) -> Trouble | None:
                 )
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            said = condition.get("message", "")
+            message = condition.get("message", "")
             return Trouble(
                 name,
-                f"no node has room for it: {said}",
-                "Ask for less (--cpus_per_worker, --memory_per_worker, --gpus_per_worker), or let "
-                "the cluster grow.",
+                f"no node has room for it: {message}",
+                "Request less (--cpus_per_worker, --memory_per_worker, --gpus_per_worker), or add "
+                "nodes to the cluster.",
             )
     return None
 
@@ -174,41 +175,51 @@ def _of_waiting(reason: str, message: str, pod: Object) -> tuple[str, str] | Non
     if reason in {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}:
         return (
             f"the image {image} cannot be pulled: {message or reason}",
-            "Is it pushed, and may the cluster read it? --image_pull_secret names the credentials.",
+            (
+                "Check that it was pushed and that the cluster may pull it; set the credentials "
+                "with --image_pull_secret."
+            ),
         )
     if reason in {"CreateContainerConfigError", "CreateContainerError"}:
-        return f"it cannot be started: {message or reason}", "Does the secret or volume exist?"
+        return (
+            f"it cannot be started: {message or reason}",
+            "Check that the secret or volume exists.",
+        )
     if reason == "CrashLoopBackOff":
-        return f"it ends again and again: {message}", "Read its log: elasticdl job logs"
+        return f"it keeps crashing: {message}", "Read its log: elasticdl job logs"
     return None
 
 
-def _failed(status: Object, pods: Sequence[Object]) -> JobState:
+def _failed(status: Object, pods: Sequence[Object]) -> RayJobState:
     message, reason = str(status.get("message") or ""), str(status.get("reason") or "")
     found = _EXIT_CODE.search(message)
     code = int(found[1]) if found else None
     if reason == "DeadlineExceeded":
-        return JobState(Phase.FAILED, "it took longer than --deadline", exit_code=code)
+        return RayJobState(JobPhase.FAILED, "it took longer than --deadline", exit_code=code)
     if reason in {"PreRunningDeadlineExceeded", "ValidationFailed", "SubmissionFailed"}:
-        return JobState(Phase.FAILED, message or reason, exit_code=code)
+        return RayJobState(JobPhase.FAILED, message or reason, exit_code=code)
     for trouble in filter(None, map(trouble_of, pods)):
         if "out of memory" in trouble.cause:
-            return JobState(
-                Phase.FAILED, f"{trouble.pod}: {trouble.cause}", 0, code, trouble.advice
+            return RayJobState(
+                JobPhase.FAILED, f"{trouble.pod}: {trouble.cause}", 0, code, trouble.advice
             )
     if code is not None:
-        return JobState(Phase.FAILED, f"its command ended with exit code {code}", exit_code=code)
-    return JobState(Phase.FAILED, message or reason or "it failed without a word", exit_code=None)
+        return RayJobState(
+            JobPhase.FAILED, f"its command ended with exit code {code}", exit_code=code
+        )
+    return RayJobState(
+        JobPhase.FAILED, message or reason or "it failed without a message", exit_code=None
+    )
 
 
 def _refused_pods(events: Iterable[Object]) -> str:
-    """Return why the cluster refuses to make pods; empty if it does not."""
+    """Return why the cluster cannot create pods; empty if there is no such event."""
     for event in reversed(list(events)):
-        said = str(event.get("message", ""))
-        if "exceeded quota" in said:
-            return f"the namespace's quota does not allow more pods: {said}"
+        message = str(event.get("message", ""))
+        if "exceeded quota" in message:
+            return f"the namespace's quota does not allow more pods: {message}"
         if str(event.get("reason", "")).startswith(("FailedCreate", "FailedToCreate")):
-            return f"its pods cannot be made: {said}"
+            return f"its pods cannot be created: {message}"
     return ""
 
 

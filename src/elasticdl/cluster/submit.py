@@ -1,12 +1,12 @@
-"""Submitting a job to a cluster: once, however often it is asked for.
+"""Submits a job to a cluster exactly once, however many times the command is run.
 
-The RayJob has the job's id for its name, so the same command finds it again:
+The name of the RayJob is the id of the job, so the same command finds it again:
 
-    none, or it has failed or was stopped    create it (the old one goes first): it resumes
-    waiting, starting, running               follow it
-    succeeded                                it is done, if it is a training
+    none, failed or stopped        create it (the old one is deleted first): it resumes
+    waiting, starting, running     follow it
+    succeeded                      nothing to do, if it is a training
 
-The server checks the RayJob in a dry run first, so that nothing is left behind of one it refuses.
+The server first validates the RayJob in a dry run, so that a rejected one leaves nothing behind.
 
 Callers: `api.py`.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.cluster.kubernetes import AlreadyExistsError
 from elasticdl.cluster.rayjob import JOB_LABEL, manifest
-from elasticdl.cluster.states import Phase, state_of
+from elasticdl.cluster.states import JobPhase, state_of
 from elasticdl.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job on a cluster.
+    """A submitted job.
 
     Attributes:
-        name: Of its RayJob.
-        namespace: Where it is.
-        is_new: It was created by this call; else it was there.
-        is_done: It has succeeded before.
+        name: Name of its RayJob.
+        namespace: Its namespace.
+        is_new: Whether this call created it.
+        is_done: Whether it had succeeded before.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Submitted:
 def submit(
     job: Job, options: ClusterOptions, cluster: Kubernetes, patch: Mapping[str, Any] | None = None
 ) -> Submitted:
-    """Have a cluster do a job.
+    """Submit a job to a cluster, unless it is running or a training that has succeeded.
 
     Args:
-        job: What to do.
-        options: With what.
-        cluster: Where.
-        patch: Changes of the cluster's owner; see `rayjob.manifest`.
+        job: The job.
+        options: Its cluster options.
+        cluster: The cluster.
+        patch: Changes by the cluster's owner; see `rayjob.manifest`.
 
     Raises:
-        UsageError: The server refuses it, or a RayJob of this name is not this job's.
+        UsageError: The server rejects it, or a RayJob of this name belongs to something else.
         UnavailableError: The server does not answer.
     """
     wanted = manifest(job, options, patch)
@@ -73,7 +73,7 @@ def submit(
         if _is_kept(there, job):
             is_done = state_of(there, ()).has_ended
             return Submitted(name, cluster.namespace, is_new=False, is_done=is_done)
-        # Another name: the old one has it until it is gone, and stays if the new one is refused.
+        # Under another name, as the old one occupies its name; it stays if the new one is rejected.
         cluster.create(
             {**wanted, "metadata": {**wanted["metadata"], "name": f"{name}-x"}}, dry_run=True
         )
@@ -83,16 +83,17 @@ def submit(
             cluster.create(wanted, dry_run=True)
         cluster.create(wanted)
     except AlreadyExistsError:
-        # The same command was run at the same time, and the other one created it first.
+        # The same command was run at the same time, and the other process created it first.
         return Submitted(name, cluster.namespace, is_new=False)
     return Submitted(name, cluster.namespace, is_new=True)
 
 
 def is_kept(job: Job, cluster: Kubernetes) -> bool:
-    """Return whether submitting a job would create nothing, because it runs or has succeeded.
+    """Return whether submitting a job would create nothing, as it is active or has succeeded.
 
     Raises:
-        UsageError: RayJobs may not be read, or one of the job's name is not its own.
+        UsageError: Reading RayJobs is not allowed, or a RayJob of this name belongs to something
+            else.
         UnavailableError: The server does not answer.
     """
     there = cluster.get(job.id)
@@ -103,13 +104,13 @@ def is_kept(job: Job, cluster: Kubernetes) -> bool:
 
 
 def stop(cluster: Kubernetes, name: str) -> None:
-    """End a job, if it has not ended, and free its machines.
+    """Stop a job, if it has not ended, and free its machines.
 
-    Its pods are told to end, and write a checkpoint first.
+    Its pods receive a stop signal, and write a checkpoint first.
 
     Raises:
         UsageError: There is no such job.
-        UnavailableError: The server does not answer, or the job takes too long to go.
+        UnavailableError: The server does not answer, or the deletion takes too long.
     """
     there = cluster.get(name)
     if there is None:
@@ -118,34 +119,34 @@ def stop(cluster: Kubernetes, name: str) -> None:
 
 
 def _is_kept(there: Object, job: Job) -> bool:
-    """Return whether a RayJob is left as it is.
+    """Return whether a RayJob is kept instead of being replaced.
 
-    A training that has succeeded has nothing left to do. There may be other data by now to predict
-    or evaluate.
+    A training that has succeeded has nothing left to do. A prediction or an evaluation may have
+    other data by now.
     """
     state = state_of(there, ())
-    return not state.has_ended or (state.phase is Phase.SUCCEEDED and job.command == "train")
+    return not state.has_ended or (state.phase is JobPhase.SUCCEEDED and job.command == "train")
 
 
 def _check_is_ours(there: Object, job: Job) -> None:
     labels = there["metadata"].get("labels") or {}
     if labels.get(JOB_LABEL) != job.id:
         raise UsageError(
-            f"There is a RayJob {there['metadata']['name']} already that ElasticDL has not made. "
-            "Delete it, or use another namespace."
+            f"The RayJob {there['metadata']['name']} already exists but was not created by "
+            "ElasticDL. Delete it, or use another namespace."
         )
 
 
 def _remove(cluster: Kubernetes, there: Object) -> None:
-    """Delete a RayJob that has ended, and wait until its name is free."""
+    """Delete a RayJob and wait until its name is free."""
     name, uid = there["metadata"]["name"], there["metadata"]["uid"]
     cluster.delete(name, uid)
     given_up_s = time.monotonic() + _DELETED_WITHIN_S
     while (found := cluster.get(name)) is not None and found["metadata"]["uid"] == uid:
         if time.monotonic() > given_up_s:
             raise UnavailableError(
-                f"The RayJob {name} of the attempt before is still being deleted after "
-                f"{_DELETED_WITHIN_S:.0f} s. Look at its finalizers: kubectl get rayjob {name} "
-                "-o yaml"
+                f"The RayJob {name} of the previous attempt is still being deleted after "
+                f"{_DELETED_WITHIN_S:.0f} s. Check its finalizers: kubectl get rayjob {name} -o "
+                "yaml"
             )
         time.sleep(_LOOK_S)

@@ -1,1 +1,1 @@
-"""Records and how they are read: formats, schemas, batches. Knows nothing of models."""
+"""Reading of records: formats, schemas, batches. Knows nothing of models."""

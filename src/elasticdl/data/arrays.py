@@ -1,6 +1,6 @@
-"""Arrays as records: what a person's own code has read.
+"""Arrays as records: data that a user's own code has read.
 
-Record i is row i of every array. Which arrays there are is not judged here.
+Record i is row i of every array. Which arrays a model needs is not checked here.
 
 Callers: the federated engine, for data handlers.
 """
@@ -26,10 +26,10 @@ class ArraySource:
 
     Args:
         arrays: Name -> array; the first axis is the record.
-        name: What to call them, for messages.
+        name: Name of the data in messages.
 
     Raises:
-        DataError: They differ in length, or there is none.
+        DataError: The arrays differ in length, or there are none.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], name: str) -> None:
@@ -37,9 +37,10 @@ class ArraySource:
         self._name = name
         lengths = {key: len(a) if a.ndim else 0 for key, a in self._arrays.items()}
         if len(set(lengths.values())) != 1:
-            said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            lengths_text = ", ".join(f"{key} has {length}" for key, length in lengths.items())
             raise DataError(
-                f"{name}: the arrays must have one row an example, all as many: {said or 'none'}."
+                f"{name}: expected arrays with the same number of rows, one row per example; got "
+                f"{lengths_text or 'none'}."
             )
         self._num_records = next(iter(lengths.values()))
 
@@ -50,7 +51,7 @@ class ArraySource:
 
     @property
     def num_records(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._num_records
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -59,7 +60,7 @@ class ArraySource:
         return [encode(_row(self._arrays, i)) for i in range(start, stop)]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """Return rows, decoded."""
+        """Return decoded rows."""
 
         def where(i: int) -> str:
             return f"{self._name}, row {start + i}"
@@ -75,7 +76,7 @@ class ArraySource:
 
 
 def _row(arrays: Mapping[str, np.ndarray[Any, Any]], number: int) -> dict[str, Any]:
-    """Return one row of each array, flat, with the widest numbers that an example can hold."""
+    """Return one row of each array, flat, with the widest numeric type that an example can hold."""
     row: dict[str, Any] = {}
     for name, array in arrays.items():
         value = array[number].reshape(-1)

@@ -1,35 +1,34 @@
-"""A file that is there completely or not at all.
+"""Atomic output files: a file appears completely or not at all.
 
     written aside --publish--> there, under its name
          |
          +--------discard----> gone, and what was there before is still there
 
-On a disk: a hidden file beside the target, synced, then renamed over it, and the folder synced.
-In an object store: an upload that is completed at the end, because an object appears when it is
-complete. On other remote file systems: a hidden file beside the target, then moved. A process
-that is killed leaves at most the hidden file (`.NAME.*.tmp`), whose name ends as no data file's
-does.
-What is written is not known here.
+On a disk: a hidden file beside the target is synced and renamed over it, and the folder is synced.
+In an object store: an upload is completed at the end, because an object appears when it is
+complete. On other remote file systems: a hidden file beside the target is moved. A process that is
+killed leaves at most the hidden file (`.NAME.*.tmp`), whose extension no data file has.
+The content of the file is not interpreted here.
 
-Callers: the writers of this folder.
+Callers: the writers in this folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import posixpath
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from elasticdl import durable
 from elasticdl.data.stored_file import filesystem, local_path, why
 from elasticdl.errors import ElasticDLError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Records of a few bytes must not cost a system call each.
+# Without a buffer, records of a few bytes would cost a system call each.
 _BUFFER_BYTES = 1 << 20
 _OBJECT_STORES = ("s3://", "s3a://", "gs://", "gcs://")
 
@@ -38,7 +37,7 @@ class AtomicFile:
     """A file being written; it appears when it is published.
 
     Args:
-        uri: Where it is published; a file that is there already is replaced then.
+        uri: Where it is published; an existing file is replaced at that moment.
 
     Raises:
         OutputError: The place cannot be written to.
@@ -56,17 +55,18 @@ class AtomicFile:
         """Append bytes.
 
         Raises:
-            OutputError: They cannot be written, and the file is discarded; or it was before.
+            OutputError: The bytes cannot be written, and the file is discarded; or it was closed
+                before.
         """
         self._check_open()
         with self._discarded_on_error():
             self._aside.write(data)
 
     def publish(self) -> None:
-        """Make the file appear under its name, complete; only once.
+        """Make the complete file appear under its name; only once.
 
         Raises:
-            OutputError: It cannot be completed: what was there before is still there.
+            OutputError: It cannot be completed; the previous file is kept.
         """
         self._check_open()
         with self._discarded_on_error():
@@ -74,19 +74,19 @@ class AtomicFile:
         self._state = "published"
 
     def discard(self) -> None:
-        """Leave no trace; does nothing to a file that is published or discarded."""
+        """Discard the file without a trace; does nothing if it was published or discarded."""
         if self._state != "open":
             return
         self._state = "discarded"
-        # Something has gone wrong already, and that is what must be reported.
+        # Another error has happened already, and that one must be reported.
         with contextlib.suppress(Exception):
             self._aside.discard()
 
     def _check_open(self) -> None:
         if self._state != "open":
             raise OutputError(
-                f"{self.uri} cannot be written to: it was {self._state} before. "
-                "Write it anew from the first record."
+                f"{self.uri} cannot be written to: it was {self._state} already. Write it again "
+                "from the first record."
             )
 
     @contextlib.contextmanager
@@ -104,14 +104,14 @@ class AtomicFile:
             yield
         except ElasticDLError:
             raise
-        except Exception as error:  # each store has errors of its own
+        except Exception as error:  # each store has its own errors
             raise OutputError(
-                f"{self.uri} cannot be written: {why(error)}. Nothing of it was published."
+                f"{self.uri} cannot be written: {why(error)}. Nothing was published."
             ) from error
 
 
 class _Aside(Protocol):
-    """What is written until it is published or discarded; raises what its storage raises."""
+    """Storage of an unpublished file; raises the errors of that storage."""
 
     def write(self, data: bytes) -> object: ...
 
@@ -121,7 +121,7 @@ class _Aside(Protocol):
 
 
 def _aside(uri: str) -> _Aside:
-    """Return what fits the place a URI names."""
+    """Return the kind of unpublished file that fits the storage of a URI."""
     path = local_path(uri)
     if path is not None:
         return _HiddenFile(path)
@@ -136,7 +136,7 @@ def _hidden(name: str) -> str:
 
 
 class _HiddenFile:
-    """A file beside its target, on a disk."""
+    """A hidden file beside its target, on a disk."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -146,21 +146,12 @@ class _HiddenFile:
         self.write = self._file.write
 
     def publish(self) -> None:
-        self._file.flush()
-        # Without it, a power cut after the rename could leave an empty file.
-        os.fsync(self._file.fileno())
         self._file.close()
-        self._hidden.replace(self._path)
-        # The name is the folder's: without it, a power cut could bring back the file before.
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.replace(self._hidden, self._path)
 
     def discard(self) -> None:
         try:
-            # Closing writes what is buffered, which fails once more on a full disk.
+            # Closing writes the buffer, which fails again on a full disk.
             self._file.close()
         finally:
             self._hidden.unlink()
@@ -178,12 +169,12 @@ class _Upload:
 
     def discard(self) -> None:
         self._file.discard()
-        # Or it would be completed when the file object is collected.
+        # Otherwise the upload would be completed when the file object is collected.
         self._file.closed = True
 
 
 class _HiddenRemoteFile:
-    """A file beside its target, on any other file system."""
+    """A hidden file beside its target, on any other file system."""
 
     def __init__(self, system: Any, path: str) -> None:
         folder, name = posixpath.split(path)

@@ -1,4 +1,4 @@
-"""One minibatch, as every framework's trainer takes it: numpy arrays and nothing else."""
+"""Minibatches, in the form that every framework's trainer takes: numpy arrays only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Arrays: TypeAlias = Any
 _MAX_PARTS = len(("features", "labels", "weights"))
 
 _ONE_BATCH = (
-    "expected the arrays of one batch, which --minibatch_size cuts from the records. What reads "
-    "batches by itself (a DataLoader, a tf.data.Dataset, a PyDataset, a generator) cannot be "
-    "shared by workers."
+    "expected the arrays of one batch of --minibatch_size records. An object that forms its own "
+    "batches (a DataLoader, a tf.data.Dataset, a PyDataset, a generator) cannot be divided among "
+    "workers."
 )
 
 Record: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
@@ -30,13 +30,13 @@ class Batch:
     """Examples that are trained on, evaluated or predicted together.
 
     Attributes:
-        features: What the model takes, as the user's input function returned it.
-        labels: What the loss takes; None in prediction.
+        features: Input of the model, as the user's input function returned it.
+        labels: Input of the loss; None in prediction.
         num_examples: Length of the first axis of every array.
-        weights: How much each example counts in loss, metrics and gradients: float32 of shape
+        weights: Weight of each example in loss, metrics and gradients: float32 of shape
             [num_examples], or [num_examples, ...] for a weight per time step or pixel. None
-            counts every example once.
-        where: Names the records it was made of, for an error; None if that is not known.
+            weights all examples equally.
+        where: Returns the names of the records it was made of, for an error; None if unknown.
     """
 
     features: Arrays
@@ -47,15 +47,15 @@ class Batch:
 
 
 def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
-    """Return the batch that an input function or a pipeline describes.
+    """Return the batch for the result of an input function or a pipeline.
 
     Args:
         parts: Features; features and labels; or features, labels and sample weights, as
             `keras.Model.fit` takes them. Labels and weights may be None.
-        where: What made them, as the start of an error's sentence: "input_fn() returned".
+        where: The origin of the parts, as the start of an error's sentence: "input_fn() returned".
 
     Raises:
-        DefinitionError: There are fewer or more parts, something is no array, or the arrays do
+        DefinitionError: The number of parts is wrong, something is not an array, or the arrays do
             not all have one entry per example along their first axis.
     """
 
@@ -64,11 +64,11 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
             array = np.asarray(value)
         except ValueError as error:
             raise DefinitionError(
-                f"{where} a {type(value).__name__}, which cannot be made an array ({error}); "
-                f"{_ONE_BATCH}"
+                f"{where} a {type(value).__name__}, which cannot be converted to an array "
+                f"({error}); {_ONE_BATCH}"
             ) from error
         if array.dtype == object and array.ndim == 0 and not isinstance(value, (str, bytes)):
-            # NumPy took it for one thing: a DataLoader, a tf.data.Dataset, a generator.
+            # NumPy took it for a single object: a DataLoader, a tf.data.Dataset, a generator.
             raise DefinitionError(f"{where} a {type(value).__name__}; {_ONE_BATCH}")
         return _plain(array, where)
 
@@ -93,15 +93,15 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
 
 
 def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Return an array, if a framework can make a tensor of what is in it."""
+    """Return an array, if a framework can convert its elements to a tensor."""
     if array.dtype != object:
         return array
     odd = [type(each).__name__ for each in array.flat if not isinstance(each, (str, bytes))]
     if odd:
         raise DefinitionError(
             f"{where} an array of Python objects (dtype object) of the shape {list(array.shape)}, "
-            f"the first of them: {odd[0]}; expected numbers or texts. Lists of different lengths "
-            "become one array when they are padded."
+            f"the first of them: {odd[0]}; expected numbers or strings. Pad lists of different "
+            "lengths to make one array of them."
         )
     return array
 
@@ -109,8 +109,8 @@ def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
 def repeated(batch: Batch, num_examples: int) -> Batch:
     """Return a batch of the given size that repeats each example of another batch.
 
-    Copies stand beside each other. If they took turns, a third of the batch would have the mean
-    of the whole, and a model that looks at that mean would seem to treat each example alone.
+    Copies of an example are adjacent. If the examples alternated, a third of the batch would have
+    the mean of the whole, and a model that uses that mean would seem to treat each example alone.
     """
     rows = np.sort(np.arange(num_examples) % batch.num_examples)
 
@@ -155,12 +155,12 @@ def leaves(tree: Arrays) -> list[Any]:
 
 
 def batch_bytes(batch: Batch) -> int:
-    """Return the memory a batch takes."""
+    """Return the memory of a batch, in bytes."""
     return arrays_bytes((batch.features, batch.labels, batch.weights))
 
 
 def arrays_bytes(arrays: Arrays) -> int:
-    """Return the memory a nesting of arrays takes."""
+    """Return the memory of a nesting of arrays, in bytes."""
     return sum(array.nbytes for array in leaves(arrays))
 
 
@@ -182,5 +182,5 @@ def stack(trees: Sequence[Arrays]) -> Arrays:
         return {name: stack([tree[name] for tree in trees]) for name in first}
     if isinstance(first, (list, tuple)):
         return rebuilt(first, [stack([tree[i] for tree in trees]) for i in range(len(first))])
-    # A group of one is a view: most single steps would otherwise copy the batch for nothing.
+    # A group of one is a view: otherwise most single steps would copy the batch for nothing.
     return first[np.newaxis] if len(trees) == 1 else np.stack(trees)

@@ -1,9 +1,9 @@
 """Units of serialized records, and the records picked from them.
 
-Picked records of one length are copied into one array, unit by unit, and decoded there: a `bytes`
-object for each of them would cost more than the copy. Where all records fit into memory, the units
-are copied into one as they are read: each minibatch has records of most of them, and a thousand
-units would take longer than the records.
+Picked records of equal length are copied into one array, unit by unit, and decoded there: a `bytes`
+object for each of them would cost more than the copy. If all records fit into memory, the units
+are joined into one as they are read: each minibatch has records from most units, and handling a
+thousand units would take longer than handling the records.
 
 Callers: `recordio_chunk.py`, `recordio.py`, `tfrecord.py`.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-# More at once would leave the processor's cache between being picked and being put down.
+# Larger blocks would leave the processor's cache between being read and being written.
 _PICKED_AT_ONCE = 256
 
 
@@ -47,24 +47,24 @@ class BytesUnit:
 
     @property
     def payload_bytes(self) -> int:
-        """How much lies between the first record and the end of the last one."""
+        """Number of bytes from the start of the first record to the end of the last one."""
         return int(self.stops[-1] - self.starts[0]) if len(self.starts) else 0
 
     @property
     def memory_bytes(self) -> int:
-        """The payload, and where each record lies."""
+        """Size of the payload and of the positions of the records, in bytes."""
         return self.payload_bytes + self.INDEX_BYTES * len(self.starts)
 
     @staticmethod
     def joined(units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
-        """Return the records of several units as one.
+        """Join the records of several units into one unit.
 
         Args:
-            units: Each is let go of before the next one is read.
-            memory_bytes: What they take together, an estimate.
+            units: Each is released before the next one is read.
+            memory_bytes: Estimate of their total size.
         """
-        # Memory that is not written to costs nothing. It is touched for the first time but once:
-        # finding large pages, where memory is scattered, can take longer than reading.
+        # Memory that is not written to costs nothing. It is touched for the first time only once:
+        # finding large pages in fragmented memory can take longer than reading.
         memory = fresh_memory(memory_bytes + memory_bytes // 8, large_pages=False)
         end = 0
         starts, stops = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -83,7 +83,7 @@ class BytesUnit:
             else:
                 starts.append(np.zeros_like(unit.starts))
                 stops.append(np.zeros_like(unit.stops))
-            # Its memory is what the next one is read into.
+            # The next unit is read into its memory.
             del unit
         return BytesUnit(memory, np.concatenate(starts), np.concatenate(stops))
 
@@ -104,7 +104,7 @@ class _Cuts:
     def __init__(self, picked: Picked) -> None:
         self._memory = [unit.memory for unit in picked.units]
         self._which = picked.which
-        # From unit to unit: what lies in one is copied at once.
+        # Ordered by unit: the records of one unit are copied together.
         self._order = np.argsort(picked.which, kind="stable")
         starts, stops = np.empty_like(picked.rows), np.empty_like(picked.rows)
         which, rows = picked.which[self._order], picked.rows[self._order]
@@ -142,7 +142,7 @@ class _Cuts:
 
 
 def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
-    """Yield each number of a sorted array, and where it stands: `most` places at once."""
+    """Yield each number of a sorted array with its places, at most `most` places at a time."""
     borders = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(which)]
     numbers = which[borders[:-1]].tolist()
     for number, (start, stop) in zip(numbers, pairwise(borders), strict=True):
@@ -151,19 +151,19 @@ def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
 
 
 def _windows(memory: Any, length: int) -> Array:
-    """Return all stretches of some length as the rows of an array: row i starts at byte i."""
+    """Return all ranges of a length as the rows of an array: row i starts at byte i."""
     return np.ndarray((len(memory) - length + 1, length), np.uint8, memory, strides=(1, 1))
 
 
 def fresh_memory(size_bytes: int, *, large_pages: bool = True) -> mmap.mmap:
-    """Return memory that can be written to, and cut into bytes without an object in between.
+    """Return writable memory whose slices are `bytes`, without an object in between.
 
     Args:
-        size_bytes: How much.
-        large_pages: Prefer large pages, where the system has them: fewer faults at the first
+        size_bytes: Size of the memory.
+        large_pages: Prefer large pages, where the system has them: fewer page faults at the first
             touch, but the kernel may search long for them.
     """
-    # Private: after a fork, both processes go on reading.
+    # Private: after a fork, both processes continue reading.
     memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if large_pages:
         with contextlib.suppress(AttributeError, OSError):

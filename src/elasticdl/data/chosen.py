@@ -1,6 +1,6 @@
-"""Some of the records of another source, in memory: a part of a data set that is small enough.
+"""Selected records of another source, in memory: a part of a data set that is small enough.
 
-Callers: the federated engine, where one data set is dealt out among parties that are simulated.
+Callers: the federated engine, where one data set is divided among simulated parties.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class ChosenRecords:
     """Records of another source, by their numbers there; see `record_source.RecordSource`.
 
-    They are read once and kept, each time in the way they were asked for.
+    They are read once and kept, in each form in which they are requested.
 
     Args:
-        source: Where they are.
-        numbers: Which of them, in the order they are to have here.
-        name: What to call this choice, for messages.
+        source: The source of the records.
+        numbers: Their numbers in the source, in the order they have here.
+        name: Name of this selection, for messages.
     """
 
     def __init__(self, source: RecordSource, numbers: Sequence[int], name: str) -> None:
@@ -38,13 +38,13 @@ class ChosenRecords:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """One file: the choice."""
+        """One file: the selection."""
         first = self._source.files[0].uri
         return [RecordFile(f"{first} ({self._name})", self.num_records)]
 
     @property
     def num_records(self) -> int:
-        """How many were chosen."""
+        """Number of selected records."""
         return len(self._numbers)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -63,14 +63,14 @@ class ChosenRecords:
             self._records[schema] = [
                 record for run in self._runs() for record in self._source.read_records(*run, schema)
             ]
-        # Whoever gets one may change it.
+        # Copies, because the caller may change them.
         return [
             {name: array.copy() for name, array in record.items()}
             for record in self._records[schema][start:stop]
         ]
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Yield the chosen numbers as ranges (start, stop) of neighbours."""
+        """Yield the selected numbers as ranges (start, stop) of consecutive numbers."""
         ends = np.flatnonzero(np.diff(self._numbers) != 1) + 1
         for run in np.split(self._numbers, ends):
             if run.size:

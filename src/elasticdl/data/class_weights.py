@@ -1,6 +1,6 @@
-"""Class weights as sample weights: how `keras.Model.fit(class_weight=...)` counts examples.
+"""Class weights as sample weights, as in `keras.Model.fit(class_weight=...)`.
 
-Callers: what makes batches for training (`engines/record_data.py`).
+Callers: code that makes batches for training (`engines/record_data.py`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: str) -> Batch:
-    """Return the batch with each example counted by its class, and by its own weight if it has one.
+    """Return the batch with each example weighted by its class and, if it has one, its own weight.
 
     Args:
-        batch: Its labels are numbers of classes, of shape [examples] or [examples, 1], or one-hot
+        batch: Its labels are class numbers, of shape [examples] or [examples, 1], or one-hot
             rows, of shape [examples, classes].
-        class_weight: Class -> weight; a class that is not in it counts once, as in Keras.
-        where: What made the batch and the weights, as the start of an error.
+        class_weight: Class -> weight; a missing class has weight 1, as in Keras.
+        where: The source of the batch and the weights, as the start of an error.
 
     Raises:
-        DefinitionError: The labels are no classes, or the weights no numbers for classes.
+        DefinitionError: The labels are not classes, or the weights are not numbers for classes.
 
     Example:
         >>> from elasticdl.data.batch import Batch
@@ -51,14 +51,14 @@ def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: s
 
 
 def checked(class_weight: Any, where: str) -> Mapping[int, float]:
-    """Return class weights that are in order.
+    """Return class weights after validating them.
 
     Args:
-        class_weight: What the user gave.
-        where: Where, as the start of an error.
+        class_weight: The user's value.
+        where: Its source, as the start of an error.
 
     Raises:
-        DefinitionError: It is not a dict of numbers of classes and weights.
+        DefinitionError: It is not a dict of class numbers and weights.
     """
     if not isinstance(class_weight, Mapping):
         raise DefinitionError(
@@ -82,7 +82,7 @@ def checked(class_weight: Any, where: str) -> Mapping[int, float]:
 
 
 def _classes(labels: Any, where: str) -> tuple[np.ndarray[Any, Any], int]:
-    """Return the class of each example, and how many there are where one-hot rows tell."""
+    """Return the class of each example, and the number of classes if labels are one-hot, else 0."""
     shape = list(labels.shape) if isinstance(labels, np.ndarray) else None
     if shape is not None and len(shape) == 1:
         return _whole(labels, where), 0
@@ -101,6 +101,6 @@ def _whole(labels: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
     if labels.dtype.kind not in "iufb" or not np.array_equal(labels, np.round(labels)):
         raise DefinitionError(
             f"{where}: there are class weights, and the labels are {labels.dtype} values such as "
-            f"{labels.flat[0]!r}; expected numbers of classes: 0, 1, ..."
+            f"{labels.flat[0]!r}; expected class numbers: 0, 1, ..."
         )
     return labels

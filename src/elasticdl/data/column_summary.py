@@ -1,7 +1,7 @@
-"""What a table's columns hold: types, ranges, missing values and frequent values.
+"""Summary of a table's columns: types, ranges, missing values and frequent values.
 
-A summary is made while the rows pass by, in bounded memory, and is kept as JSON. It is what
-features are derived from: all rows count, not the first few.
+A summary is computed while the rows stream through, in bounded memory, and is stored as JSON.
+Features are derived from it, so all rows count, not the first few.
 
 Used by `snapshot.py`; read by `sql/`.
 """
@@ -19,16 +19,16 @@ import pyarrow.compute as pc
 
 from elasticdl.data.field import MOST_EXACT
 
-# Arrow types of whole numbers, also as items of a list.
+# Arrow integer types, also as items of a list.
 _WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b|decimal\d+\(\d+, 0\)")
 
 MAX_DISTINCT = 10_000
-"""Values are counted one by one up to this many different ones."""
+"""Distinct values are counted individually up to this number of them."""
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What one column holds.
+    """Summary of one column.
 
     Attributes:
         name: Its name.
@@ -36,13 +36,13 @@ class ColumnSummary:
         kind: `number`, `boolean`, `time`, `text`, `list`, `empty` (no value at all) or `other`.
         num_rows: Rows of the table.
         num_missing: Rows without a value; NaN counts as missing.
-        minimum: Least number (of times: see `as_seconds`), None without any.
+        minimum: Least number (for times: see `as_seconds`), None if there is none.
         maximum: Greatest number, as `minimum`.
         mean: Mean of the numbers, as `minimum`.
         deviation: Standard deviation of the numbers, as `minimum`.
-        values: Different values (numbers, booleans or texts) with their counts, the most
+        values: Distinct values (numbers, booleans or texts) with their counts, the most
             frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
-        list_size: How many values every list of a column of lists has; None if they differ.
+        list_size: Number of values in every list of a column of lists; None if they differ.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ColumnSummary:
 
     @property
     def is_wide(self) -> bool:
-        """Whether it has whole numbers that float64 would round."""
+        """Whether it has integers that float64 would round."""
         greatest = max(abs(self.minimum or 0), abs(self.maximum or 0))
         return is_whole(self.type) and greatest >= MOST_EXACT
 
@@ -68,23 +68,23 @@ class ColumnSummary:
         """Whether all its values are the same."""
         if self.values is not None:
             return len(self.values) == 1
-        # Of numbers there are too many different ones to count, whatever they are rounded to.
+        # Numbers have too many distinct values to count here, even where they round to the same.
         return self.kind == "time" and self.minimum is not None and self.minimum == self.maximum
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> ColumnSummary:
-        """Return what `to_json` wrote."""
+        """Return the summary that `to_json` wrote."""
         values = value["values"]
         pairs = None if values is None else tuple((item, count) for item, count in values)
         return ColumnSummary(**{**value, "values": pairs})
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the summary as JSON values."""
         return asdict(self)
 
 
 class Summarizer:
-    """Takes the batches of one column, in order.
+    """Summarizes one column from its batches, in order.
 
     Args:
         name: The column's name.
@@ -111,7 +111,7 @@ class Summarizer:
         self._list_sizes: set[int] = set()
 
     def add(self, column: pa.Array) -> None:
-        """Take a batch of the column."""
+        """Add a batch of the column."""
         self._num_rows += len(column)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -135,7 +135,7 @@ class Summarizer:
             return
         self._minimum = min(self._minimum, float(numbers.min()))
         self._maximum = max(self._maximum, float(numbers.max()))
-        # Batches are merged as by Chan et al., 1979 (CS-TR-79-773, Stanford).
+        # Batches are merged as in Chan et al., 1979 (CS-TR-79-773, Stanford).
         mean, count = float(numbers.mean()), self._count + len(numbers)
         change = mean - self._mean
         self._squares += float(np.square(numbers - mean).sum())
@@ -157,11 +157,11 @@ class Summarizer:
             self._counts = None
 
     def summary(self) -> ColumnSummary:
-        """Return what was seen so far."""
+        """Return the summary of the batches so far."""
         seen = self._count > 0
         values = None
         if self._counts is not None:
-            # By value among equal counts, so that the order of rows does not matter.
+            # Equal counts are sorted by value, so that the order of rows does not matter.
             by_count = sorted(self._counts.items(), key=lambda item: (-item[1], str(item[0])))
             values = tuple(by_count)
         empty = self._num_missing == self._num_rows
@@ -181,12 +181,12 @@ class Summarizer:
 
 
 def is_whole(type_: str) -> bool:
-    """Return whether an Arrow type, as text, is of whole numbers or of lists of them."""
+    """Return whether an Arrow type, as text, is an integer type or a list of integers."""
     return _WHOLE.search(type_) is not None
 
 
 def kind_of(arrow_type: pa.DataType) -> str:
-    """Return which kind of column an Arrow type makes; see `ColumnSummary.kind`."""
+    """Return the kind of column for an Arrow type; see `ColumnSummary.kind`."""
     types = pa.types
     if types.is_dictionary(arrow_type):
         return kind_of(arrow_type.value_type)
@@ -212,7 +212,7 @@ def kind_of(arrow_type: pa.DataType) -> str:
 
 
 def as_seconds(column: pa.Array) -> pa.Array:
-    """Return dates or timestamps as seconds since 1970-01-01 UTC, times as those of a day."""
+    """Return dates and timestamps as seconds since 1970-01-01 UTC, times as seconds of the day."""
     if pa.types.is_time(column.type):
         column = column.cast(pa.time64("us"), safe=False)
         return pc.divide(column.view(pa.int64()).cast(pa.float64()), 1e6)

@@ -72,13 +72,13 @@ class CountedFile(StoredFile):
         """Return the error for content that contradicts the index, at the same size and version.
 
         Args:
-            expected: What the index says.
-            found: What the file holds.
+            expected: The value in the index.
+            found: The value in the file.
         """
         folder = self.uri.rpartition("/")[0] or "."
         return DataError(
             f"{self.uri} has changed since its records were counted, though its size and time are "
-            f"the same: expected {expected}, found {found}. If {folder} has an index, renew it: "
+            f"the same: expected {expected}, found {found}. If {folder} has an index, rebuild it: "
             f"elasticdl data index {folder}. Then run the command again."
         )
 

@@ -1,15 +1,15 @@
-"""CSV: lines with a header as records, read by block.
+"""CSV files: lines with a header as records, read by block.
 
-Opening reads each file once, from start to end, to know where its rows are (about a gigabyte a
-second from memory; Parquet needs no such pass). From then on a range reads and parses the
-blocks it touches; each thread keeps the block it read last.
+Opening reads each file once, from start to end, to find the positions of its rows (about a gigabyte
+a second from memory; Parquet needs no such pass). After that, a range reads and parses the blocks
+it touches; each thread keeps the block it read last.
 
-With a schema, cells are read as its fields say. Without one, a column is what all its cells are,
-integers before floating numbers before text, and finding out reads the files once more, the
-first time it is needed. An index may have what was found: workers then need not find out again, and
-cannot come to something else.
+With a schema, cells are read with the types of its fields. Without one, the type of a column fits
+all its cells: integers are tried before floating-point numbers, and these before text. Inferring
+the types reads the files again, the first time they are needed. An index may contain the inferred
+types: workers then do not have to infer them again, and cannot arrive at different types.
 
-What columns are as fields is `table.py`'s, where rows start `csv_index.py`'s.
+`table.py` turns columns into fields, `csv_index.py` finds the starts of rows.
 
 Callers: `sources.py`.
 """
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 
 _Types = dict[str, pa.DataType]
 
-# What columns may be where there is no schema, by the names that an index has for them.
+# Possible types of columns without a schema, by their names in an index.
 _INFERRED = {str(kind): kind for kind in (
     pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.binary(),
 )}  # fmt: skip
 
-# Text whose empty cells have no value; of other text, an empty cell is an empty text.
+# Text whose empty cells are missing values; in other text, an empty cell is an empty text.
 _MAY_BE_EMPTY = pa.large_binary()
 
-# How pyarrow says which cell it could not convert.
+# pyarrow's message about a cell it could not convert.
 _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
 
 
-# Below, calls take longer than parsing.
+# Smaller units take longer to call than to parse.
 _UNIT_BYTES = 1 << 20
 _CELL_BYTES = 8
 
@@ -73,11 +73,11 @@ class CSVSource:
 
     Args:
         uris: Files in reading order; each starts with the names of its columns.
-        index: What is known of them: files that it has are not read yet.
+        index: An existing index of the files: files in it are not read when opening.
 
     Raises:
         SchemaError: A file has no header.
-        CorruptDataError: A quote is not closed, or the index makes no sense.
+        CorruptDataError: A quote is not closed, or the index is invalid.
         DataError: A file cannot be read.
     """
 
@@ -104,11 +104,11 @@ class CSVSource:
 
     @property
     def num_records(self) -> int:
-        """How many rows there are in all files, headers not counted."""
+        """Number of rows in all files, without headers."""
         return self._numbering.num_records
 
     def index(self) -> DataIndex:
-        """Return where the rows are; see `data_index.py`."""
+        """Return an index with the positions of the rows; see `data_index.py`."""
         files = [entry_of(file, rows.firsts[-1], rows.pack()) for file, rows in self._files]
         types = self._types
         return DataIndex(
@@ -118,14 +118,14 @@ class CSVSource:
         )
 
     def infer_types(self) -> None:
-        """Find out what columns are without a schema; see `data_index.py`.
+        """Infer the types of columns without a schema; see `data_index.py`.
 
         Raises:
             SchemaError: The files have different columns.
             DataError: A file cannot be read.
         """
         if self._types is None:
-            # Of all files, so that a record is the same whatever range it is read in.
+            # From all files, so that a record is the same whatever range it is read in.
             self._types = _inferred_types(self._files)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -144,8 +144,8 @@ class CSVSource:
         """Return rows `start` to `stop` (exclusive), decoded.
 
         Raises:
-            SchemaError: A row does not fit the schema or the header; names file, record and
-                column.
+            SchemaError: A row does not fit the schema or the header; the message names file,
+                record and column.
             IndexError: The range is not within 0 .. num_records.
         """
         records: list[Record] = []
@@ -154,7 +154,7 @@ class CSVSource:
         return records
 
     def units(self, schema: Schema | None) -> Units:
-        """Return stretches of rows that are worth reading at once; see `units.UnitSource`."""
+        """Return ranges of rows that are worth reading at once; see `units.UnitSource`."""
         sizes = [
             index.firsts[stop] - index.firsts[first]
             for (_, index), units in zip(self._files, self._units, strict=True)
@@ -163,7 +163,7 @@ class CSVSource:
         memory_bytes = 0
         for file, index in self._files:
             types = [] if schema is None else list(_types_of(schema, index.header).values())
-            # Texts take about what they take in the file; without a schema any column may be one.
+            # Texts take about their size in the file; without a schema any column may be text.
             is_text = {pa.binary(), _MAY_BE_EMPTY} & set(types)
             texts = file.size_bytes if schema is None or is_text else 0
             columns = len(index.header) if schema is None else len(types)
@@ -172,10 +172,10 @@ class CSVSource:
         return Units(np.array(sizes, np.int64), memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
-        """Return a stretch of rows, counted over all files; see `units.UnitSource`.
+        """Return a range of rows, numbered over all files; see `units.UnitSource`.
 
         Raises:
-            SchemaError: A cell is not what the schema says.
+            SchemaError: A cell does not fit the schema.
         """
         file_index = bisect_right(self._first_units, index) - 1
         file, rows = self._files[file_index]
@@ -183,14 +183,14 @@ class CSVSource:
         return TableUnit(_read(file, rows, blocks, self._types_for(schema, rows)))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
-        """Return all units as one, if their columns are the same; see `units.UnitSource`."""
+        """Return all units as one, if their columns are equal; see `units.UnitSource`."""
         del memory_bytes
         return TableUnit.joined([*units])
 
     def _tables(
         self, start: int, stop: int, schema: Schema | None
     ) -> Iterator[tuple[pa.Table, Callable[[int], str]]]:
-        """Yield the rows of a range, and what to call the i-th of them in a message."""
+        """Yield the rows of a range, with a function that names the i-th of them in messages."""
         at = start
         for part in self._numbering.split(start, stop):
             firsts = self._files[part.file_index][1].firsts
@@ -233,7 +233,7 @@ class CSVSource:
 
 
 class _OfThisThread(threading.local):
-    """The block a thread read last."""
+    """The block that a thread read last."""
 
     def __init__(self) -> None:
         self.key: tuple[int, int, Schema | None] | None = None
@@ -245,15 +245,15 @@ def _open(uri: str) -> tuple[StoredFile, CSVIndex]:
     return file, index_rows(file)
 
 
-# --- what cells are ----------------------------------------------------------------------------
+# --- types of cells ----------------------------------------------------------------------------
 
 
 def _types_of(schema: Schema, header: Sequence[str]) -> _Types:
-    """Return what the columns of a schema's fields are to be read as."""
+    """Return the types in which to read the columns of a schema's fields."""
     parts = {field: columns_of(field, header) for field in schema.fields}
     types = {name: _type_of(field) for field, names in parts.items() for name in names}
     if not all(parts.values()):
-        # With all of them, the message about the missing one can say what there is.
+        # With all columns read, the message about the missing one can list what there is.
         types |= {name: pa.binary() for name in header if name not in types}
     return types
 
@@ -263,17 +263,17 @@ def _type_of(field: Field) -> pa.DataType:
         return _MAY_BE_EMPTY if field.nullable else pa.binary()
     if field.dtype.kind == "f":
         return pa.float64()
-    # A bool may be written as true or as 1; another integer's range is checked afterwards.
+    # A bool may be written as true or as 1; the range of other integers is checked afterwards.
     return {"bool": pa.bool_(), "uint64": pa.uint64()}.get(field.dtype.name, pa.int64())
 
 
 def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
-    """Return what an index says columns are; None if it does not, or is of other files.
+    """Return the column types in an index; None if it has none, or is of other files.
 
     Raises:
-        CorruptDataError: A type is none.
+        CorruptDataError: A type is unknown.
     """
-    # What columns are depends on all files that are read together.
+    # The types of columns depend on all files that are read together.
     if index is None or index.types is None or index.uris != list(uris):
         return None
     for name, kind in index.types:
@@ -303,7 +303,7 @@ def _inferred_types(files: Sequence[tuple[StoredFile, CSVIndex]]) -> _Types:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return what holds the cells of both types; text, where there is nothing else."""
+    """Return a type that fits the cells of both types; text, if there is no other."""
     kinds = {one, other} - {pa.null()}
     if not kinds:
         return pa.null()
@@ -316,15 +316,15 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _read(file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Types) -> pa.Table:
-    """Return the rows of some blocks (first, stop), their cells as the given types.
+    """Return the rows of some blocks (first, stop), with cells of the given types.
 
     Raises:
-        SchemaError: A cell is something else.
+        SchemaError: A cell has another type.
     """
     try:
         return _with_nulls(_parse(file, index, blocks, types))
     except pa.ArrowInvalid:
-        # 3.0 is an integer, too; whether all are is checked where the field is known.
+        # 3.0 is an integer, too; whether all values are is checked where the field is known.
         relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
     flags: list[str] = []
     while True:
@@ -345,7 +345,7 @@ def _read(file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Ty
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:
-    """Return the table without a value where text that may be missing is empty."""
+    """Return the table with nulls for empty cells of text that may be missing."""
     for at, field in enumerate(table.schema):
         if field.type == _MAY_BE_EMPTY:
             column = table.column(at)
@@ -357,7 +357,7 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 def _flag_column(
     error: pa.ArrowInvalid, index: CSVIndex, types: _Types, known: Sequence[str]
 ) -> str | None:
-    """Return which column of numbers holds true or false, if that is the error."""
+    """Return the column of numbers that contains true or false, if that is the error."""
     cell = _CELL.search(str(error))
     if cell is None or cell[3].strip().lower() not in ("true", "false"):
         return None
@@ -390,10 +390,10 @@ def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _check_header(file: StoredFile, index: CSVIndex) -> None:
-    """Make sure that a file still has the columns of an index that was made earlier.
+    """Check that a file still has the columns of an existing index.
 
     Raises:
-        DataError: It has others.
+        DataError: It has other columns.
     """
     if isinstance(file, CountedFile) and not file.is_checked():
         if (header := read_header(file, index.offsets[0])) != index.header:
@@ -420,7 +420,7 @@ def _parse(
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(data),
-            # One block, one thread: the numbers of rows are only told then.
+            # One block, one thread: only then are the numbers of rows reported.
             arrow_csv.ReadOptions(
                 use_threads=False, column_names=list(index.header), block_size=len(data) + 1
             ),
@@ -435,7 +435,7 @@ def _parse(
         raise SchemaError(
             f"{file.uri}, record {first + bad[0].number - 1}: the row has "
             f"{counted(bad[0].actual_columns, 'cell')}, the header {len(index.header)}: "
-            f"{shown(bad[0].text)}. Text with commas in it needs quotes around it."
+            f"{shown(bad[0].text)}. Put text that contains commas in quotes."
         ) from None
     if table.num_rows != past - first:
         if isinstance(file, CountedFile):
@@ -444,6 +444,6 @@ def _parse(
             file.uri,
             start,
             f"{counted(past - first, 'row')}, as when it was opened",
-            f"{table.num_rows}; it was changed meanwhile",
+            f"{table.num_rows}; it was changed in the meantime",
         )
     return table

@@ -1,10 +1,10 @@
-"""Where the rows of a CSV file start, found by looking at each of its bytes once.
+"""Index of a CSV file: the starts of its rows, found by scanning each byte once.
 
-A row ends at a line feed, a carriage return or both, outside of quotes; an empty line is no
+A row ends at a line feed, a carriage return or both, outside of quotes; an empty line is not a
 row. A quote opens a field only at the field's start, so that `5" disk` is text, as for pyarrow,
-which reads the rows afterwards: both must count the same.
+which parses the rows afterwards: both must count the same rows.
 
-What stands in the rows is not known here.
+The content of the rows is not interpreted here.
 
 Callers: `csv.py`.
 """
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 _QUOTE, _FEED, _RETURN, _COMMA = b'"\n\r,'
 _BEFORE_A_FIELD = np.zeros(256, bool)
-# A quote behind a quote is the second half of an escaped one.
+# A quote after a quote is the second half of an escaped one.
 _BEFORE_A_FIELD[[_COMMA, _FEED, _RETURN, _QUOTE]] = True
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 BLOCK_BYTES = 256 << 10
-"""The least that is parsed to read a row: about a millisecond."""
+"""Least number of bytes parsed to read a row: about a millisecond."""
 
 MAX_ROW_BYTES = 64 << 20
-"""The longest row that is read."""
+"""Size of the longest row that is read."""
 
 _READ_BYTES = 4 << 20
 
 
 class CSVIndex(NamedTuple):
-    """Where blocks of rows lie in a file.
+    """Positions of the blocks of rows in a file.
 
     Attributes:
         header: The names of the columns.
-        offsets: Where each block starts in bytes, and where the last one ends.
-        firsts: The number of each block's first row, and one past the last row.
+        offsets: Start of each block in bytes, and the end of the last one.
+        firsts: Number of each block's first row, and one past the last row.
     """
 
     header: tuple[str, ...]
@@ -59,26 +59,26 @@ class CSVIndex(NamedTuple):
     firsts: tuple[int, ...]
 
     def pack(self) -> bytes:
-        """Return it as the layout of an index: a length, the header in JSON, two columns."""
+        """Return it as the layout of an index entry: a length, the header in JSON, two columns."""
         header = json.dumps(self.header).encode()
         numbers = np.array([self.offsets, self.firsts], "<i8").tobytes()
         return struct.pack("<I", len(header)) + header + numbers
 
 
 def unpack(entry: FileEntry) -> tuple[StoredFile, CSVIndex]:
-    """Return a file and where its rows are, as an index says.
+    """Return a file and the positions of its rows from an index entry.
 
     Raises:
-        ValueError: The entry makes no sense.
-        struct.error: It is cut off.
-        TypeError: Its header is none.
+        ValueError: The entry is inconsistent.
+        struct.error: The entry is truncated.
+        TypeError: Its header is not a list of names.
     """
     (header_bytes,) = struct.unpack_from("<I", entry.layout)
     numbers_at = 4 + header_bytes
     header = tuple(json.loads(entry.layout[4:numbers_at]))
     offsets, firsts = np.frombuffer(entry.layout, "<i8", offset=numbers_at).reshape(2, -1).tolist()
     if not all(isinstance(name, str) for name in header):
-        raise TypeError("a name that is not text")
+        raise TypeError("a name that is not a string")
     ascends = offsets == sorted(offsets) and firsts == sorted(firsts) and min(offsets) >= 0
     if not ascends or (offsets[-1], firsts[-1]) != (entry.size_bytes, entry.num_records):
         raise ValueError(f"rows up to {firsts[-1]} at byte {offsets[-1]}")
@@ -88,12 +88,12 @@ def unpack(entry: FileEntry) -> tuple[StoredFile, CSVIndex]:
 def index_rows(
     file: StoredFile, block_bytes: int = BLOCK_BYTES, read_bytes: int = _READ_BYTES
 ) -> CSVIndex:
-    """Read a CSV file once and return where its rows are.
+    """Read a CSV file once and return the positions of its rows.
 
     Args:
         file: The file.
         block_bytes: A block ends with the first row that makes it as large as this.
-        read_bytes: How much is read in one go.
+        read_bytes: Number of bytes read at a time.
 
     Raises:
         SchemaError: There is no header.
@@ -127,17 +127,17 @@ def index_rows(
 
 
 def read_header(file: StoredFile, first_row_at: int) -> tuple[str, ...]:
-    """Return the names of the columns, which stand before the first row.
+    """Return the names of the columns, which are before the first row.
 
     Args:
         file: The file.
-        first_row_at: Where its first row starts, in bytes.
+        first_row_at: Start of its first row, in bytes.
 
     Raises:
-        SchemaError: They are not names.
+        SchemaError: The line does not contain names.
     """
     begin = file.read(0, first_row_at).removeprefix(_BYTE_ORDER_MARK)
-    # Empty lines may precede it.
+    # Empty lines may precede the header.
     return _header(file, begin.lstrip(b"\r\n"))
 
 
@@ -153,17 +153,17 @@ def _header(file: StoredFile, line: bytes) -> tuple[str, ...]:
         names = tuple(next(csv.reader([text]), []))
     except csv.Error as error:
         raise SchemaError(
-            f"{file.uri}: its first line is no header ({error}). A CSV file begins with a line of "
-            "names."
+            f"{file.uri}: its first line is not a header ({error}). A CSV file begins with a line "
+            "of names."
         ) from None
     if all(_is_number(name) for name in names):
         raise SchemaError(
-            f"{file.uri} has no header: its first line is {shown(text)}, which are numbers and no "
-            "names of columns. Add a line with the names above it."
+            f"{file.uri} has no header: its first line is {shown(text)}, which are numbers, not "
+            "column names. Add a line with the names above it."
         )
     for name, count in Counter(names).items():
         if not name or count > 1:
-            what = f"{count} columns named {name!r}" if name else "a nameless column"
+            what = f"{count} columns named {name!r}" if name else "an unnamed column"
             raise SchemaError(f"{file.uri}: its header has {what}: {shown(text)}. Rename them.")
     return names
 
@@ -177,7 +177,7 @@ def _is_number(text: str) -> bool:
 
 
 def _line_starts(file: StoredFile, read_bytes: int) -> Iterator[Array]:
-    """Yield where the lines of a file start that are not empty, the header first."""
+    """Yield the starts of the non-empty lines of a file, the header first."""
     offset = len(_BYTE_ORDER_MARK) if file.read(0, 3) == _BYTE_ORDER_MARK else 0
     scanner = _Scanner(offset)
     while offset < file.size_bytes:
@@ -187,7 +187,7 @@ def _line_starts(file: StoredFile, read_bytes: int) -> Iterator[Array]:
         yield scanner.scan(data)
         offset += len(data)
         if offset - scanner.line_start > MAX_ROW_BYTES:
-            # It would be read whole, and take several times its size in memory.
+            # Such a row would be read whole, and take several times its size in memory.
             raise CorruptDataError(
                 file.uri,
                 scanner.line_start,
@@ -207,11 +207,11 @@ def _line_starts(file: StoredFile, read_bytes: int) -> Iterator[Array]:
 
 
 class _Scanner:
-    """What is known of a file up to some byte.
+    """State of the scan of a file up to some byte.
 
     Attributes:
-        line_start: Where the line starts that is not over yet.
-        inside: Whether a quoted field is not over yet.
+        line_start: Start of the line that has not ended yet.
+        inside: Whether a quoted field has not ended yet.
     """
 
     def __init__(self, offset: int) -> None:
@@ -221,13 +221,13 @@ class _Scanner:
         self._previous = _FEED
 
     def scan(self, data: bytes) -> Array:
-        """Return where the lines start that end in the next bytes and are not empty."""
+        """Return the starts of the non-empty lines that end in the next bytes."""
         array = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(array == _FEED)
         if b"\r" in data:
             returns = np.flatnonzero(array == _RETURN)
             after = array[np.minimum(returns + 1, len(array) - 1)]
-            # At the end, the next byte may be a line feed: an empty line, which is no row.
+            # At the end, the next byte may be a line feed: an empty line, which is not a row.
             alone = (after != _FEED) | (returns == len(array) - 1)
             ends = np.union1d(ends, returns[alone])
         if self.inside or b'"' in data:
@@ -238,7 +238,7 @@ class _Scanner:
         else:
             self._previous = data[-1]
         lines: Array = np.concatenate(([self.line_start], self._offset + ends + 1))
-        # Of a line that ends with both, the carriage return is no content.
+        # In a line that ends with both, the carriage return is not content.
         both = (array[ends] == _FEED) & (ends > 0) & (array[ends - 1] == _RETURN)
         filled = self._offset + ends - both > lines[:-1]
         self.line_start = int(lines[-1])
@@ -246,7 +246,7 @@ class _Scanner:
         return np.asarray(lines[:-1][filled])
 
     def _real_quotes(self, array: Array) -> Array:
-        """Return where quotes are that open or close a field."""
+        """Return the positions of the quotes that open or close a field."""
         quotes = np.flatnonzero(array == _QUOTE)
         before = array[quotes - 1]
         if len(quotes) and quotes[0] == 0:
@@ -261,10 +261,10 @@ class _Scanner:
 
 
 def _without_stray(quotes: list[int], before: list[int], inside: bool) -> Iterator[int]:
-    """Yield the quotes that are not just text in a field that has none around it."""
+    """Yield the quotes that are not mere text in an unquoted field."""
     last = -1
     for quote, byte in zip(quotes, before, strict=True):
-        # The second of two closes what a stray one before it never opened.
+        # The second of two quotes closes nothing if a stray one before it never opened a field.
         opens = last == quote - 1 if byte == _QUOTE else bool(_BEFORE_A_FIELD[byte])
         if inside or opens:
             inside = not inside

@@ -21,12 +21,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from elasticdl.data.counted_file import CountedFile
-from elasticdl.data.formats import Format
+from elasticdl.data.formats import Format, readable_formats
 from elasticdl.data.stored_file import StoredFile, open_each
 from elasticdl.errors import CorruptDataError
 
@@ -101,16 +101,16 @@ class IndexedSource(Protocol):
     """A `RecordSource` that can return an index of its files."""
 
     def index(self) -> DataIndex:
-        """Return an index that opens the same source."""
+        """Return an index with which the same source can be opened again."""
         ...
 
 
 @runtime_checkable
 class InferringSource(IndexedSource, Protocol):
-    """An `IndexedSource` whose cells decide what its columns are, where there is no schema."""
+    """An `IndexedSource` that infers the types of its columns from the cells, without a schema."""
 
     def infer_types(self) -> None:
-        """Look at all cells, unless that was done; from then on `index` has the types."""
+        """Infer the types from all cells, unless done already; from then on `index` has them."""
         ...
 
 
@@ -120,7 +120,7 @@ def index_of(source: object) -> DataIndex | None:
 
 
 def infer_types(source: object) -> None:
-    """Have a source find out what its columns are without a schema, if its cells decide that.
+    """Infer the types of a source's columns without a schema, if its cells decide them.
 
     Raises:
         DataError: A file cannot be read, or the files have different columns.
@@ -270,15 +270,15 @@ def _decoded(body: bytes) -> DataIndex:
     numbers_at = _JSON_BYTES.size + text_bytes
     names: Any = json.loads(body[_JSON_BYTES.size : numbers_at])
     file_format, uris, versions = names["format"], names["uris"], names["versions"]
-    if file_format not in get_args(Format):
-        raise ValueError(f"{file_format!r} is not a format")
+    if file_format not in readable_formats():
+        raise ValueError(f"{file_format!r} is not a format that can be read here")
     if not all(isinstance(text, str) for text in [*uris, *versions]):
-        raise TypeError("a name that is not text")
+        raise TypeError("a name that is not a string")
     types = names.get("types")
     if types is not None:
         types = tuple((name, kind) for name, kind in types)
         if not all(isinstance(text, str) for pair in types for text in pair):
-            raise TypeError("a column that is not named by text")
+            raise TypeError("a column whose name is not a string")
     columns = np.frombuffer(body, _NUMBERS, _NUM_COLUMNS * len(uris), numbers_at)
     if len(columns) and int(columns.min()) < 0:
         raise ValueError("a negative number")

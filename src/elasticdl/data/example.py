@@ -1,8 +1,8 @@
 """tf.Example without TensorFlow: named lists of numbers or bytes.
 
-The bytes of one example are `example_wire.py`'s, many at once `example_groups.py`'s. Here is what
-the rest of the package uses of them, and examples decoded by what they say of themselves. What
-shape and dtype a field should have is `schema.py`'s.
+`example_wire.py` reads and writes the bytes of one example, `example_groups.py` those of many at
+once. This module exports the parts that the rest of the package uses, and decodes examples by
+their own description. `schema.py` checks the shape and dtype of fields.
 
 Callers: `schema.py`, `table.py`, `record_decoding.py`, everything that writes examples.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.example_groups import Column, Group, groups
+from elasticdl.data.example_groups import ExampleColumn, ExampleGroup, groups
 from elasticdl.data.example_wire import Features, Kind, encode
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 __all__ = [
-    "Column",
+    "ExampleColumn",
+    "ExampleGroup",
     "Features",
-    "Group",
     "Kind",
     "decode_batch_schemaless",
     "decode_groups_schemaless",
@@ -39,18 +39,18 @@ __all__ = [
 def decode_batch_schemaless(
     records: Sequence[bytes] | Serialized, where: Callable[[int], str]
 ) -> list[Record]:
-    """Decode examples by what they say of themselves.
+    """Decode examples by their own description, without a schema.
 
     Args:
         records: Serialized examples.
-        where: Says where record i of the batch comes from, for an error message.
+        where: Returns the source of record i of the batch, for an error message.
 
     Returns:
-        One dict a record, fields in the order of their names: 1-D arrays of float32, int64 or
+        One dict per record, fields in the order of their names: 1-D arrays of float32, int64 or
         objects that are bytes. The arrays are writable.
 
     Raises:
-        SchemaError: A record is no example.
+        SchemaError: A record is not an example.
 
     Example:
         >>> decode_batch_schemaless([encode({"x": np.float32([1.0])})], str)
@@ -59,12 +59,12 @@ def decode_batch_schemaless(
     return decode_groups_schemaless(groups(records, where), len(records))
 
 
-def decode_groups_schemaless(batch: Iterable[Group], num_records: int) -> list[Record]:
-    """Decode records that were taken apart already by what they say of themselves.
+def decode_groups_schemaless(batch: Iterable[ExampleGroup], num_records: int) -> list[Record]:
+    """Decode records that are already split into groups, without a schema.
 
     Args:
-        batch: Groups that have each record once.
-        num_records: How many there are in all.
+        batch: Groups that contain each record once.
+        num_records: Number of records in all groups.
 
     Returns:
         As `decode_batch_schemaless`.
@@ -78,7 +78,7 @@ def decode_groups_schemaless(batch: Iterable[Group], num_records: int) -> list[R
     return decoded
 
 
-def _rows(column: Column, num_rows: int) -> Iterable[Array]:
+def _rows(column: ExampleColumn, num_rows: int) -> Iterable[Array]:
     values, counts = column
     if isinstance(counts, int):
         return values.reshape(num_rows, counts)

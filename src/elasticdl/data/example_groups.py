@@ -1,13 +1,13 @@
-"""Many tf.Examples at once: taken apart into groups that are read as arrays.
+"""Batches of tf.Examples: split into groups that are read as arrays.
 
 Records of one schema mostly have the same bytes in the same places, apart from the payload. So
-the first of each length says where its payloads lie; where the bytes between them are equal, the
-payloads of all are cut out as one array. What remains is read record by record, which is quick
-where fields follow each other as in the record before:
+the first record of each length gives the positions of the payloads; where the bytes between them
+are equal, the payloads of all records are cut out as one array. The other records are read one by
+one, which is fast where the fields have the same order as in the previous record:
 
     records --same length and structure--> _Uniform   one 2-D slice a field
             --same fields----------------> _Ragged    one slice a field and record, joined
-            --anything else protobuf reads-> written anew, then _Ragged
+            --anything else protobuf reads-> re-encoded, then _Ragged
             --the rest-------------------> SchemaError
 
 Callers: `example.py`, `schema.py`.
@@ -42,34 +42,34 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 _SMALLEST_GROUP = 4
-"""Fewer records than this are read one by one: laying them out as one array costs more."""
+"""Fewer records than this are read one by one: arranging them as one array costs more."""
 
 _MOST_LENGTHS = 4
-"""Of how many lengths records may be to be grouped by it."""
+"""Most distinct lengths that are grouped by length: a group has at least 1/N of the records."""
 
 _MOST_SLICES = 8
-"""From here on, one look-up of many columns is quicker than comparing slice by slice."""
+"""From this number on, one look-up of many columns is faster than comparing slice by slice."""
 
 
-class Column(NamedTuple):
-    """The values one field has in the records of a group.
+class ExampleColumn(NamedTuple):
+    """The values of one field in the records of a group.
 
     Attributes:
-        values: 1-D, record after record: float32, int64, or objects that are bytes. Writable
-            and nobody else's.
-        counts: How many values a record has: one number if all have equally many, else 1-D int64.
+        values: 1-D, record after record: float32, int64, or objects that are bytes. Writable,
+            and owned by the caller.
+        counts: Number of values per record: one number if all have equally many, else 1-D int64.
     """
 
     values: Array
     counts: int | Array
 
 
-class Group(Protocol):
-    """Records of a batch that hold the same fields with values of the same kinds."""
+class ExampleGroup(Protocol):
+    """Records of a batch with the same fields, whose values have the same kinds."""
 
     @property
     def may_lack_fields(self) -> bool:
-        """Whether a field that is not in `kinds` is a missing value, and not a mistake."""
+        """Whether a field that is not in `kinds` is a missing value, rather than a mistake."""
         ...
 
     @property
@@ -79,37 +79,39 @@ class Group(Protocol):
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
-        """Field name -> what it holds. A field without a kind is not there."""
+        """Field name -> kind of its values. A field without a kind is absent."""
         ...
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ExampleColumn:
         """Return the values of a field."""
         ...
 
     def raw(self, name: str, num_bytes: int) -> Array | None:
         """Return a bytes field as uint8 `[rows, num_bytes]`.
 
-        None if any record has not exactly one value of that length.
+        None unless every record has exactly one value of that length.
         """
         ...
 
 
-def groups(records: Sequence[bytes] | Serialized, where: Callable[[int], str]) -> Iterator[Group]:
-    """Take a batch apart into groups that can be read as arrays.
+def groups(
+    records: Sequence[bytes] | Serialized, where: Callable[[int], str]
+) -> Iterator[ExampleGroup]:
+    """Split a batch into groups that can be read as arrays.
 
     Args:
         records: Serialized examples.
-        where: Says where record i of the batch comes from, for an error message.
+        where: Returns the source of record i of the batch, for an error message.
 
     Yields:
-        Groups that have each record of the batch once. A group is read before the next one is
-        asked for: it may lie in memory that is used again.
+        Groups that contain each record of the batch once. Read a group before requesting the next
+        one: its memory may be reused.
 
     Raises:
-        SchemaError: A record is no example.
+        SchemaError: A record is not an example.
     """
     packed = Listed(records) if isinstance(records, Sequence) else records
-    # Many small groups take longer than one of records that differ in length.
+    # Many small groups take longer than one group of records of different lengths.
     smallest = max(_SMALLEST_GROUP, len(packed) // _MOST_LENGTHS)
     rest: list[int] = []
     for rows, block in packed.blocks(smallest):
@@ -121,12 +123,12 @@ def groups(records: Sequence[bytes] | Serialized, where: Callable[[int], str]) -
         yield from _ragged(packed, sorted(rest), where)
 
 
-def _uniform(rows: list[int], block: Array, rest: list[int]) -> Iterator[Group]:
-    """Yield groups of records with equal structure; add those in no group to `rest`.
+def _uniform(rows: list[int], block: Array, rest: list[int]) -> Iterator[ExampleGroup]:
+    """Yield groups of records with equal structure; add the other records to `rest`.
 
     Args:
         rows: Records of one length.
-        block: What they are, uint8 `[rows, length]`.
+        block: Their bytes, uint8 `[rows, length]`.
         rest: Numbers of records in no group.
     """
     while len(rows) >= _SMALLEST_GROUP:
@@ -150,7 +152,7 @@ def _uniform(rows: list[int], block: Array, rest: list[int]) -> Iterator[Group]:
 
 def _ragged(
     records: Serialized, rows: Sequence[int], where: Callable[[int], str]
-) -> Iterator[Group]:
+) -> Iterator[ExampleGroup]:
     by_kinds: dict[tuple[tuple[str, Kind], ...], _Ragged] = {}
     group, expected = None, None
     for row in rows:
@@ -173,10 +175,10 @@ def _ragged(
 
 
 def _read(record: bytes) -> tuple[bytes, Layout]:
-    """Return a record in the form everybody writes, and its layout.
+    """Return a record in the usual form, and its layout.
 
     Raises:
-        google.protobuf.message.DecodeError: It is no example.
+        google.protobuf.message.DecodeError: It is not an example.
     """
     try:
         return record, layout_of(record)
@@ -188,14 +190,14 @@ def _read(record: bytes) -> tuple[bytes, Layout]:
 def _not_an_example(record: bytes, where: str) -> str:
     shown = record[:16].hex(" ") + (" ..." if len(record) > len(record[:16]) else "")
     return (
-        f"{where}: its {len(record)} bytes ({shown}) are not a serialized tf.Example. "
-        "`elasticdl data show` prints what a file holds; if the model parses its records itself, "
-        "give it a `dataset_fn` or `create_dataset`, which gets them as they are."
+        f"{where}: its {len(record)} bytes ({shown}) are not a serialized tf.Example. `elasticdl "
+        "data show` prints what a file holds; if the model parses its records itself, give it a "
+        "`dataset_fn` or `create_dataset`, which receives the raw bytes."
     )
 
 
 class _Uniform:
-    """Records whose payloads lie in the same places: a column is one slice of a 2-D array."""
+    """Records whose payloads are in the same places: a column is one slice of a 2-D array."""
 
     may_lack_fields = True
 
@@ -209,7 +211,7 @@ class _Uniform:
         return {name: feature.kind for name, feature in self.layout.items()}
 
     def same_structure(self) -> Array | None:
-        """Return which rows have the layout of the first one; None if all have."""
+        """Return which rows have the layout of the first one; None if all do."""
         block = self._block
         features = self.layout.values()
         payloads = sorted(found for feature in features for found in feature.ranges)
@@ -230,7 +232,7 @@ class _Uniform:
         same: Array = np.logical_and.reduce([np.all(check, axis=1) for check in checks])
         return same
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ExampleColumn:
         kind, ranges = self.layout[name]
         block = self._block
         if kind == "bytes":
@@ -238,12 +240,12 @@ class _Uniform:
             for i, (start, stop) in enumerate(ranges):
                 # Row by row: numpy's own byte strings drop zeros at their end.
                 values[:, i] = [row.tobytes() for row in block[:, start:stop]]
-            return Column(values.reshape(-1), len(ranges))
+            return ExampleColumn(values.reshape(-1), len(ranges))
         ((start, stop),) = ranges
-        # A copy: users work on their records in place, and a batch must not be changed by it.
+        # A copy: users modify their records in place, which must not change the batch.
         payload = block[:, start:stop].copy()
         if kind == "float":
-            return Column(payload.view("<f4").reshape(-1), (stop - start) // 4)
+            return ExampleColumn(payload.view("<f4").reshape(-1), (stop - start) // 4)
         return _decode_varints(payload)
 
     def raw(self, name: str, num_bytes: int) -> Array | None:
@@ -255,7 +257,7 @@ class _Uniform:
 
 
 class _Ragged:
-    """Records whose payloads lie anywhere: a column is joined from one slice a record."""
+    """Records whose payloads are in different places: a column joins one slice per record."""
 
     may_lack_fields = True
 
@@ -269,21 +271,21 @@ class _Ragged:
         for name, payload in payloads.items():
             self._payloads[name].append(payload)
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ExampleColumn:
         payloads = self._payloads[name]
         kind = self.kinds[name]
         if kind == "bytes":
             values = np.empty(sum(map(len, payloads)), object)
             values[:] = [value for row in payloads for value in row]
-            return Column(values, _counts(list(map(len, payloads))))
+            return ExampleColumn(values, _counts(list(map(len, payloads))))
         joined = np.frombuffer(bytearray().join([row[0] for row in payloads]), np.uint8)
         lengths = [len(row[0]) for row in payloads]
         if kind == "float":
-            return Column(joined.view("<f4"), _counts([length // 4 for length in lengths]))
+            return ExampleColumn(joined.view("<f4"), _counts([length // 4 for length in lengths]))
         values, _ = _decode_varints(joined[np.newaxis])
         num_ends = np.concatenate(([0], np.cumsum(joined < CONTINUES)))
         borders = num_ends[np.concatenate(([0], np.cumsum(lengths)))]
-        return Column(values, _counts(np.diff(borders).tolist()))
+        return ExampleColumn(values, _counts(np.diff(borders).tolist()))
 
     def raw(self, name: str, num_bytes: int) -> Array | None:
         payloads = self._payloads[name]
@@ -300,7 +302,7 @@ def _counts(counts: list[int]) -> int | Array:
 
 
 def _complete_varints(payload: Array) -> Array:
-    """Return for each row, as a column, whether its bytes are whole varints."""
+    """Return for each row, as a column, whether its bytes are complete varints."""
     continues = payload >= CONTINUES
     if not continues.any():
         return np.ones((len(payload), 1), bool)
@@ -313,16 +315,16 @@ def _complete_varints(payload: Array) -> Array:
     return complete
 
 
-def _decode_varints(payload: Array) -> Column:
-    """Return the numbers in a uint8 array `[rows, bytes]` of whole varints."""
+def _decode_varints(payload: Array) -> ExampleColumn:
+    """Return the numbers in a uint8 array `[rows, bytes]` of complete varints."""
     flat = payload.reshape(-1)
     is_end = flat < CONTINUES
     if is_end.all():
-        return Column(flat.astype(np.int64), payload.shape[1])
+        return ExampleColumn(flat.astype(np.int64), payload.shape[1])
     ends = np.flatnonzero(is_end)
     starts = np.concatenate(([0], ends[:-1] + 1))
     place = np.arange(flat.size) - np.repeat(starts, ends - starts + 1)
     parts = (flat & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
     values = np.add.reduceat(parts, starts).view(np.int64)
     counts = is_end.reshape(payload.shape).sum(axis=1).tolist()
-    return Column(values, _counts(counts))
+    return ExampleColumn(values, _counts(counts))

@@ -1,13 +1,13 @@
-"""The bytes of one tf.Example: written from arrays, and taken apart without copying.
+"""Wire format of one tf.Example: encoding from arrays, and decoding without copying.
 
-    example  := features                        each a tag, a length, and so many bytes
+    example  := features                        each a tag, a length, and that many bytes
     features := entry*                          an entry for each field
     entry    := name, feature
     feature  := list of bytes | of floats | of int64
     list     := value*                          numbers are packed: one length, then all of them
 
-`layout_of` reads the form everybody writes, and says where each payload lies. The rare forms that
-protobuf reads as well (numbers that are not packed, a field said twice) are written anew.
+`layout_of` reads the usual form, and returns the position of each payload. The rare forms that
+protobuf also reads (unpacked numbers, a field that occurs twice) are re-encoded.
 
 Callers: `example_groups.py`, `example.py`.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["bytes", "float", "int64"]
 
 Features: TypeAlias = "Mapping[str, Array | Sequence[bytes]]"
-"""What an example holds: a float32 array, an int64 array, or bytes (a sequence, or an array of
+"""The fields of an example: a float32 array, an int64 array, or bytes (a sequence, or an array of
 objects)."""
 
 FIRST, SECOND = b"\x0a", b"\x12"
@@ -40,7 +40,7 @@ TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}
 """Tags of a feature's three kinds."""
 
 CONTINUES = 0x80
-"""A varint goes on in the next byte if this bit is set; the other seven are its value."""
+"""A varint continues in the next byte if this bit is set; the other seven are its value."""
 
 LONGEST_VARINT = 10
 
@@ -62,7 +62,7 @@ def encode(features: Features) -> bytes:
         The same bytes for equal examples.
 
     Raises:
-        TypeError: Values are none of the three kinds.
+        TypeError: Values have none of the three kinds.
 
     Example:
         >>> encode({"x": np.float32([1.0])}).hex(" ")
@@ -88,9 +88,9 @@ def _entry(name: str, values: Array | Sequence[bytes]) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _entry_header(name: str, kind: Kind, num_bytes: int) -> bytes:
-    """Return what stands before a payload: the tags and lengths of all that it lies in.
+    """Return the bytes before a payload: the tags and lengths of all messages around it.
 
-    Remembered, because it is the same in every record for numbers of a fixed count.
+    Cached, because they are the same in every record for numbers of a fixed count.
     """
     before = b""
     if kind != "bytes" and num_bytes:
@@ -126,14 +126,14 @@ def _write_varints(values: Array) -> bytes:
     return b"".join([write_varint(value) for value in values.ravel().view(np.uint64).tolist()])
 
 
-# --- where things lie in one record ------------------------------------------------------------
+# --- positions in one record -------------------------------------------------------------------
 
 
 class FeatureLayout(NamedTuple):
-    """Where the payload of one field lies.
+    """Position of the payload of one field.
 
     Attributes:
-        kind: What it holds.
+        kind: Kind of its values.
         ranges: Start and end of each payload: one for numbers, one per value for bytes.
     """
 
@@ -145,11 +145,11 @@ Layout: TypeAlias = dict[str, FeatureLayout]
 
 
 class UnusualError(Exception):
-    """The record is not in the form everybody writes; protobuf has to say what it means."""
+    """The record is not in the usual form; protobuf has to decode it."""
 
 
 def _length(data: bytes, at: int, limit: int) -> tuple[int, int]:
-    """Return start and end of what a length prefix at `at` announces."""
+    """Return start and end of the content after the length prefix at `at`."""
     byte = data[at]
     at += 1
     size = byte & 0x7F
@@ -173,10 +173,10 @@ def _field(data: bytes, at: int, limit: int, tag: int) -> tuple[int, int]:
 
 
 def layout_of(data: bytes) -> Layout:
-    """Return where each field's payload lies, fields without a kind left out.
+    """Return the position of each field's payload, without fields that have no kind.
 
     Raises:
-        UnusualError: The record is something else, or damaged.
+        UnusualError: The record has another form, or is damaged.
     """
     if not data:
         return {}
@@ -225,22 +225,22 @@ def _feature_layout(data: bytes, at: int, end: int) -> FeatureLayout:
 
 
 class ExpectedLayout:
-    """The fields of a record that was read, to be found again in the next one.
+    """The fields of a record that was read, expected again in the next one.
 
-    Records of one schema differ in the lengths of texts and integers alone, and the length of
-    an entry says all lengths in it. So what stands before the payload is the same for entries
-    of one length, and comparing it is quicker than taking it apart.
+    Records of one schema differ only in the lengths of texts and integers, and the length of an
+    entry determines all lengths in it. So the bytes before the payload are the same for entries
+    of one length, and comparing them is faster than decoding them.
     """
 
     def __init__(self, layout: Layout) -> None:
-        # What stands before the payload in an entry, by the entry's length; None if nothing can.
+        # The bytes before the payload in an entry, by the entry's length; None if impossible.
         self._fields: list[tuple[str, Kind, dict[int, bytes | None]]] = [
             (name, feature.kind, {}) for name, feature in layout.items()
         ]
 
     @classmethod
     def of(cls, layout: Layout) -> ExpectedLayout | None:
-        """Return what to expect; None if a field has several payloads, or none."""
+        """Return the expected layout; None if a field has several payloads, or none."""
         is_simple = all(len(feature.ranges) == 1 for feature in layout.values())
         return cls(layout) if is_simple else None
 
@@ -273,9 +273,9 @@ class ExpectedLayout:
 
 
 def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
-    """Return what stands before the only payload in an entry of so many bytes.
+    """Return the bytes before the only payload in an entry of `num_bytes` bytes.
 
-    None if no payload is that long.
+    None if no payload has the matching length.
     """
     key = _delimited(FIRST, name.encode())
     feature = _body_bytes(num_bytes - len(key))
@@ -292,7 +292,7 @@ def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
 
 
 def _body_bytes(num_bytes: int) -> int | None:
-    """Return how long the body is of a tag, a length and a body of so many bytes together."""
+    """Return the length of the body if tag, length and body together have `num_bytes` bytes."""
     for length_bytes in range(1, LONGEST_VARINT):
         body = num_bytes - 1 - length_bytes
         if body >= 0 and len(write_varint(body)) == length_bytes:
@@ -301,17 +301,17 @@ def _body_bytes(num_bytes: int) -> int | None:
 
 
 def is_whole_varints(payload: bytes) -> bool:
-    """Return whether bytes are varints one after the other, none too long or cut off."""
+    """Return whether bytes are a sequence of varints, none too long or truncated."""
     if payload[-1:] >= b"\x80":
         return False
     return len(payload) <= LONGEST_VARINT or not _TOO_LONG.search(payload)
 
 
 def written_anew(data: bytes) -> bytes:
-    """Return the same example in the form `encode` writes.
+    """Return the same example in the form that `encode` writes.
 
     Raises:
-        google.protobuf.message.DecodeError: It is no example at all.
+        google.protobuf.message.DecodeError: It is not an example at all.
     """
     features: dict[str, Array | Sequence[bytes]] = {}
     for name, feature in example_pb2.Example.FromString(data).features.feature.items():

@@ -1,14 +1,14 @@
-"""One field of a record: its name, shape and dtype, and which values it takes.
+"""Fields of a record: name, shape and dtype, and conversion of values to them.
 
-A value is taken if it stays what it is: an int32 for an int64 field, 3.0 for an int64 field, a
-Python float for a float32 field (rounded, which is what its dtype asks for); not 3.5 for an
-int64 field, and not 300 for a uint8. How a field is stored in an example is not known here.
+A value is accepted if it keeps its meaning: an int32 for an int64 field, 3.0 for an int64 field, a
+Python float for a float32 field (rounded, as its dtype requires); but not 3.5 for an int64 field,
+and not 300 for a uint8 field. How a field is stored in an example is not known here.
 
-A wide field also takes whole numbers that its dtype has no room for: a floating dtype rounds them,
-a string holds their digits.
+A wide field also accepts integers that do not fit its dtype: a floating dtype rounds them, a
+string stores their digits.
 
-A nullable field need not have a value in every record. A missing number is NaN, a missing string
-None; a NaN that is stored counts as missing, too.
+A nullable field may lack a value in some records. A missing number is NaN, a missing string
+None; a stored NaN also counts as missing.
 
 Callers: `schema.py`, `stored_field.py`, `table.py`.
 """
@@ -42,7 +42,7 @@ _LIMITS: dict[str, tuple[int, int]] = {"bool": (0, 1)} | {
     name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS
 }
 MOST_EXACT = 2**53
-"""Up to this, float64 holds every whole number."""
+"""Up to this number, float64 represents every integer exactly."""
 
 _KEYS = ("name", "shape", "dtype")
 _FLAGS = ("nullable", "time", "wide")
@@ -54,14 +54,14 @@ class Field:
     """One field of a record.
 
     Attributes:
-        name: What it is called in the record.
+        name: Its name in the record.
         shape: Its shape; `()` is a single value, `ANY_LENGTH` a list whose length differs from
             record to record.
         dtype: A boolean, integer or floating dtype of numpy, or `STRING`.
         nullable: A record may lack its value. A missing number is NaN, a missing string None.
         time: It is a date or a time, in seconds since 1970-01-01 UTC; text in a table is read as
             ISO 8601.
-        wide: Its whole numbers may be of any size. A floating dtype rounds them; a string holds
+        wide: Its integers may be of any size. A floating dtype rounds them; a string stores
             their digits, `b"17"`.
     """
 
@@ -74,7 +74,7 @@ class Field:
 
     @property
     def size(self) -> int:
-        """How many values it has, where that is the same in all records."""
+        """Number of values, where it is the same in all records."""
         return math.prod(self.shape)
 
     @property
@@ -83,20 +83,20 @@ class Field:
         return self.shape == ANY_LENGTH
 
     def entry(self) -> dict[str, Any]:
-        """Return the entry of a `data_schema()` that means this field, as plain JSON."""
+        """Return the entry of a `data_schema()` for this field, as plain JSON."""
         flags = {flag: True for flag in _FLAGS if getattr(self, flag)}
         shape = [None] if self.varies else list(self.shape)
         return {"name": self.name, "shape": shape, "dtype": self.dtype_name, **flags}
 
     def missing(self, num_records: int) -> Array:
-        """Return what stands for missing values, `[records, *shape]`; an empty list has none."""
+        """Return placeholders for missing values, `[records, *shape]`; an empty list has none."""
         shape = (num_records, 0) if self.varies else (num_records, *self.shape)
         fill = None if self.dtype == STRING else np.nan
         return np.full(shape, 0 if self.varies else fill, self.dtype)
 
     @property
     def dtype_name(self) -> str:
-        """The dtype in one word: numpy's, or "string"."""
+        """Name of the dtype: numpy's, or "string"."""
         return "string" if self.dtype == STRING else str(self.dtype.name)
 
     def __str__(self) -> str:
@@ -106,15 +106,15 @@ class Field:
 
     @staticmethod
     def from_user(entry: Any, where: str) -> Field:
-        """Return the field that one entry of a user's `data_schema()` means.
+        """Return the field for one entry of a user's `data_schema()`.
 
         Args:
-            entry: A dict with name, shape and dtype; `"nullable": True` and `"time": True` where
-                they hold.
-            where: Which entry it is, for an error message.
+            entry: A dict with name, shape and dtype, and optionally `"nullable": True`,
+                `"time": True` and `"wide": True`.
+            where: The name of the entry, for an error message.
 
         Raises:
-            DefinitionError: It is something else.
+            DefinitionError: The entry is invalid.
         """
         if isinstance(entry, Field):
             return entry
@@ -138,7 +138,7 @@ class Field:
                 )
         name = entry["name"]
         if not isinstance(name, str) or not name:
-            raise DefinitionError(f"{where}: name is {shown(name)}; expected some text.")
+            raise DefinitionError(f"{where}: name is {shown(name)}; expected a non-empty string.")
         where = f"{where} ({name!r})"
         nullable, time, wide = (_flag(entry, flag, where) for flag in _FLAGS)
         dtype = _dtype(entry["dtype"], where)
@@ -150,12 +150,12 @@ class Field:
         """Return a value as an array of the field's dtype and number of values.
 
         Args:
-            value: An array of the field's shape or what numpy makes one of; for a field of one
-                value, any shape with one value.
-            where: Which field of which record it is, for an error message.
+            value: An array of the field's shape, or a value that numpy converts to one; for a
+                field of one value, any shape with one value.
+            where: The field and the record, for an error message.
 
         Raises:
-            SchemaError: It has another shape or is of another kind, or a number would change.
+            SchemaError: It has another shape or kind, or a number would change.
         """
         # As objects: numpy's own arrays of bytes lose the zeros at the end of a value.
         wanted = STRING if self.dtype == STRING else None
@@ -167,8 +167,8 @@ class Field:
             array = value if isinstance(value, np.ndarray) else np.array(value, wanted)
         except ValueError:
             raise SchemaError(
-                f"{where}: is {shown(value)}, whose parts differ in length; data_schema() says "
-                f"shape {list(self.shape)}."
+                f"{where}: is {shown(value)}, whose parts have different lengths; data_schema() "
+                f"says shape {list(self.shape)}."
             ) from None
         if self.dtype == STRING:
             self._check_shape(array, where)
@@ -179,8 +179,8 @@ class Field:
             return array
         if array.dtype.name not in _NUMBERS:
             raise SchemaError(
-                f"{where}: is {_described(array)}; data_schema() says {self.dtype_name}. Turn it "
-                "into numbers first."
+                f"{where}: is {_described(array)}; data_schema() says {self.dtype_name}. Convert "
+                "it to numbers first."
             )
         self._check_shape(array, where)
         return self.cast(array, lambda _: where)
@@ -190,10 +190,10 @@ class Field:
 
         Args:
             array: Numbers of any dtype, of one record or of many.
-            where: What to call the i-th of all numbers in an error message.
+            where: Returns the name of the i-th of all numbers for an error message.
 
         Raises:
-            SchemaError: A number would be another one.
+            SchemaError: A number would change.
         """
         if self.wide and array.dtype.kind in "iu":
             return array.astype(self.dtype) if self.dtype != STRING else digits(array)
@@ -227,7 +227,7 @@ class Field:
             )
         advice = ""
         if array.size == self.size:
-            advice = f" The number of values is right: reshape({list(self.shape)}) would do."
+            advice = f" The number of values is right: use reshape({list(self.shape)})."
         raise SchemaError(
             f"{where}: has shape {list(array.shape)}; data_schema() says "
             f"{list(self.shape)}.{advice}"
@@ -235,7 +235,7 @@ class Field:
 
 
 def digits(array: Array) -> Array:
-    """Return numbers as bytes, those that are whole without a point; None for NaN.
+    """Return numbers as bytes, integral ones without a decimal point; None for NaN.
 
     Example:
         >>> digits(np.array([17.0, 0.5, np.nan]))
@@ -251,11 +251,11 @@ def digits(array: Array) -> Array:
 
 
 def first_changed(array: Array, dtype: np.dtype[Any]) -> int | None:
-    """Return which number (in row order) would be another one as `dtype`, or None.
+    """Return the index (in row order) of the first number that `dtype` would change, or None.
 
     Rounding from one floating dtype to a shorter one is not a change; becoming infinite is.
     """
-    # numpy calls 64-bit integers safe as float64, which rounds them.
+    # numpy considers casting 64-bit integers to float64 safe, although it rounds them.
     rounds = array.dtype.kind in "iu" and array.dtype.itemsize == dtype.itemsize
     if not array.size or (np.can_cast(array.dtype, dtype, "safe") and not rounds):
         return None
@@ -280,19 +280,18 @@ def _check_flags(field: Field, where: str) -> None:
     dtype = field.dtype
     if field.nullable and dtype.kind != "f" and dtype != STRING:
         raise DefinitionError(
-            f"{where}: it is nullable, and its dtype is {dtype.name}, which has no value for "
-            "what is missing. Use float32 or float64, where it is NaN, or string, where it is "
-            "None."
+            f"{where}: it is nullable, but its dtype {dtype.name} cannot represent a missing "
+            "value. Use float32 or float64, where it is NaN, or string, where it is None."
         )
     if field.time and dtype.name not in ("float64", "int64"):
         raise DefinitionError(
-            f"{where}: it is a time, and its dtype is {'string' if dtype == STRING else dtype}"
-            "; expected float64 or int64: seconds since 1970-01-01 UTC."
+            f"{where}: it is a time, but its dtype is {'string' if dtype == STRING else dtype}; "
+            "expected float64 or int64: seconds since 1970-01-01 UTC."
         )
     if field.wide and dtype.kind != "f" and dtype != STRING:
         raise DefinitionError(
-            f"{where}: it is wide, and its dtype is {dtype.name}; expected a floating dtype, "
-            "which rounds whole numbers, or string, which holds their digits."
+            f"{where}: it is wide, but its dtype is {dtype.name}; expected a floating dtype, which "
+            "rounds whole numbers, or string, which keeps all digits."
         )
 
 
@@ -326,15 +325,15 @@ def _shape(value: Any, where: str) -> tuple[int, ...]:
         shape = (0,)
     if isinstance(value, (str, bytes)) or any(side < 1 for side in shape):
         raise DefinitionError(
-            f"{where}: shape is {shown(value)}; expected a list of numbers above 0, such as "
-            "[28, 28], [] for a single value, or [None] for a list of any length. Other shapes "
-            "are the same for all records: pad what differs in length."
+            f"{where}: shape is {shown(value)}; expected a list of numbers above 0, such as [28, "
+            "28], [] for a single value, or [None] for a list of any length. Any other shape must "
+            "be the same for all records: pad values of different lengths."
         )
     return shape
 
 
 def _dtype(value: Any, where: str) -> np.dtype[Any]:
-    # A tf.DType knows its numpy counterpart; asking it spares us importing TensorFlow.
+    # A tf.DType knows its numpy counterpart, so that TensorFlow need not be imported.
     named = getattr(value, "as_numpy_dtype", value)
     dtype: np.dtype[Any] | None
     try:

@@ -1,9 +1,9 @@
-"""Which part of which file a range of global record numbers is: arithmetic, and nothing else.
+"""Conversion of global record numbers to ranges of files: pure arithmetic.
 
-Every reader numbers records over all its files and reads file by file; this is the step from
-one to the other. It opens nothing.
+Every reader numbers records over all its files, but reads file by file; this module converts from
+one to the other. It opens no file.
 
-Callers: the readers of this folder.
+Callers: the readers in this folder.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class FileRange(NamedTuple):
 class Numbering:
     """The global numbers of the records of some files.
 
-    Made once by a reader: a question costs the logarithm of the number of files, since a
+    A reader creates it once: a look-up costs the logarithm of the number of files, since a
     minibatch must not cost more because there are ten thousand of them.
 
     Attributes:
         files: The files in reading order.
-        num_records: How many records they hold together.
+        num_records: Number of records in all files.
 
     Example:
         >>> from elasticdl.data.record_source import RecordFile
@@ -62,7 +62,7 @@ class Numbering:
             stop: One past the last.
 
         Returns:
-            The parts in order, none of them empty; files without a record of the range are
+            The parts in order, none of them empty; files without a record in the range are
             left out. An empty range has no part.
 
         Raises:
@@ -71,7 +71,7 @@ class Numbering:
         self.check(start, stop)
         parts = []
         while start < stop:
-            # The rightmost file that starts here or before: empty files are stepped over.
+            # The rightmost file that starts here or before: empty files are skipped.
             index = bisect_right(self._firsts, start) - 1
             first = self._firsts[index]
             end = min(stop, self._firsts[index + 1])
@@ -80,19 +80,19 @@ class Numbering:
         return parts
 
     def check(self, start: int, stop: int) -> None:
-        """Refuse a range that does not exist.
+        """Raise if a range does not exist.
 
         Raises:
-            IndexError: It is not within 0 .. `num_records`.
+            IndexError: The range is not within 0 .. `num_records`.
         """
         if not 0 <= start <= stop <= self.num_records:
             raise IndexError(
-                f"Records {start} to {stop} were asked for; there are {self.num_records}, "
-                "so a range starts at 0 or later, ends there and does not run backwards."
+                f"Records {start} to {stop} were requested; expected 0 <= start <= stop <= "
+                f"{self.num_records}, the number of records."
             )
 
     def name(self, record: int) -> str:
-        """Return `file, record n` for a global number, to be used in an error message.
+        """Return `file, record n` for a global number, for an error message.
 
         Raises:
             IndexError: There is no such record.
@@ -103,13 +103,13 @@ class Numbering:
     def name_some(
         self, records: Sequence[int] | npt.NDArray[np.int64], *, most: int = _MOST_NAMED
     ) -> str:
-        """Name the files and numbers of some records, to be used in an error message.
+        """Name the files and numbers of some records, for an error message.
 
-        A range is named by its ends; of others, as many as a line holds.
+        A range is named by its ends; otherwise only the first few records are named.
 
         Args:
             records: Global numbers, at least one, in any order.
-            most: So many are named, where they are no range.
+            most: How many are named, unless they are a range.
 
         Raises:
             IndexError: There is no such record.
@@ -151,7 +151,7 @@ def _listed(numbers: Sequence[int]) -> str:
 def split_range(files: Sequence[RecordFile], start: int, stop: int) -> list[FileRange]:
     """Split a range of global record numbers at the borders between files, once.
 
-    A reader that is asked again and again keeps a `Numbering`.
+    A reader that splits many ranges keeps a `Numbering`.
 
     Args:
         files: All files in reading order.

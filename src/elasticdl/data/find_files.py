@@ -1,9 +1,9 @@
-"""From what the user calls the data to the files that are meant.
+"""File discovery: resolves the user's names of the data to files.
 
-A name is a file, a folder or a pattern with `*`, `?`, `[...]` and `**`; several are separated by
-commas. Plain paths, `~` and every protocol of fsspec are taken. Hidden and temporary files (`.x`,
-`_x`, `x.tmp`, ...) are not meant, unless they are asked for. Where there is nothing, the error
-says what there is.
+A name is a file, a folder or a pattern with `*`, `?`, `[...]` and `**`; several names are separated
+by commas. Plain paths, `~` and every protocol of fsspec are supported. Hidden and temporary files
+(`.x`, `_x`, `x.tmp`, ...) are skipped unless requested explicitly. If nothing is found, the error
+lists what exists.
 
 Callers: `sources.py`, `prepare.py`, `overview.py`.
 """
@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl import user_files
-from elasticdl.data.formats import EXTENSIONS, format_by_name, format_by_start
+from elasticdl.data.formats import format_by_name, format_by_start, readable_formats
 from elasticdl.data.stored_file import filesystem, local_path, open_each, reachable, why
 from elasticdl.data.wording import listed
 from elasticdl.errors import DataError, NoDataError
@@ -32,14 +32,14 @@ _MOST_NAMED = 5
 
 
 def find_files(data: str) -> list[str]:
-    """Return the files some names stand for, each once, sorted.
+    """Return the data files that some names stand for, each once, sorted.
 
     Args:
         data: Names of files, folders or patterns, separated by commas.
 
     Raises:
-        NoDataError: A name matches no file; the message says what there is.
-        DataError: A folder may not be read, or a name cannot be.
+        NoDataError: A name matches no file; the message lists what exists.
+        DataError: A folder or a name cannot be read.
         MissingExtraError: The package for a protocol is not installed.
         UsageError: A protocol is unknown.
     """
@@ -47,14 +47,14 @@ def find_files(data: str) -> list[str]:
 
 
 def find_any_files(names: str) -> list[str]:
-    """Return the files some names stand for, whatever is in them, each once, sorted.
+    """Return the files that some names stand for, whatever their content, each once, sorted.
 
     Args:
-        names: As for `find_files`; but a folder means every file in it, however deep.
+        names: As for `find_files`; but a folder stands for every file in it, at any depth.
 
     Raises:
-        NoDataError: A name matches no file; the message says what there is.
-        DataError: A folder may not be read, or a name cannot be.
+        NoDataError: A name matches no file; the message lists what exists.
+        DataError: A folder or a name cannot be read.
         MissingExtraError: The package for a protocol is not installed.
         UsageError: A protocol is unknown.
     """
@@ -62,13 +62,13 @@ def find_any_files(names: str) -> list[str]:
 
 
 def exists(uri: str) -> bool:
-    """Return whether there is a file of this name."""
+    """Return whether a file of this name exists."""
     place = _place(uri)
     return place.is_file(place.path)
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are.
+    """Return the first few names, and the number of the others.
 
     Example:
         >>> some(["a", "b", "c", "d", "e", "f", "g"])
@@ -81,7 +81,7 @@ def some(names: Sequence[str]) -> str:
 def _found(data: str, of_folder: _OfFolder) -> list[str]:
     path = local_path(_expanded(data))
     names = [data]
-    # A local name may have a comma in it. A long list of names is too long for the name of one.
+    # A local name may contain a comma. A long list of names is too long to be one file name.
     if "," in data and (path is None or not os.path.exists(path)):  # noqa: PTH110 - as it says
         names = [name.strip() for name in data.split(",")]
     names = [name for name in names if name]
@@ -100,14 +100,14 @@ def _matches(name: str, of_folder: _OfFolder) -> list[str]:
         return [place.uri(path) for path in of_folder(place, place.path, name)]
     if (kind := place.special_kind(place.path)) is not None:
         raise DataError(
-            f"{name} cannot be read: it is {kind}, and records are read from files, more than "
-            "once and in any order. Write them into a file, and name that."
+            f"{name} cannot be read: it is {kind}, but records are read more than once and in any "
+            "order. Write them to a file and pass its name."
         )
     found = [path for path in place.glob(place.path) if _is_visible(path, place.path)]
-    # A pipe or a device that a pattern matches is refused by name where it is opened.
+    # A pipe or a device that a pattern matches is rejected by name where it is opened.
     files = [path for path in found if not place.is_folder(path)]
     if not files:
-        # `data/train*` may well mean the folder data/train.
+        # `data/train*` may well stand for the folder data/train.
         files = [path for folder in found for path in of_folder(place, folder, name)]
     if not files:
         raise NoDataError(_no_match(place, name))
@@ -115,18 +115,18 @@ def _matches(name: str, of_folder: _OfFolder) -> list[str]:
 
 
 def _all_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
-    """Return every file in a folder, however deep."""
+    """Return every file in a folder, at any depth."""
     files, folders = place.listing(folder)
     found = [path for path in files if _is_visible_name(path)]
     for inner in filter(_is_visible_name, folders):
         found += _all_of_folder(place, inner, "")
     if name and not found:
-        raise NoDataError(f"The folder {name} has no file in it.")
+        raise NoDataError(f"The folder {name} contains no files.")
     return found
 
 
 def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
-    """Return the data files right in a folder."""
+    """Return the data files directly in a folder."""
     files, folders = place.listing(folder)
     visible = [path for path in files if _is_visible_name(path)]
     data = [path for path in visible if format_by_name(path) is not None]
@@ -137,19 +137,19 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
         return data
     names = _base_names(f"{path}/" for path in folders if _is_visible_name(path))
     if names:
-        advice = f"It has the folders {some(names)}: name one of them."
+        advice = f"It contains the folders {some(names)}: choose one of them."
     elif visible:
-        advice = f"It holds {some(_base_names(visible))}."
+        advice = f"It contains {some(_base_names(visible))}."
     else:
         advice = "It is empty."
     raise NoDataError(
-        f"The folder {name} has no data file in it ({', '.join(sorted(set(EXTENSIONS.values())))} "
+        f"The folder {name} contains no data files ({', '.join(readable_formats())} "
         f"can be read). {advice}"
     )
 
 
 def _is_visible(path: str, pattern: str) -> bool:
-    """Return whether a match is neither hidden nor temporary, unless the pattern asks for such."""
+    """Return whether a match is not hidden or temporary, or hidden as the pattern requests."""
     pattern_parts = PurePosixPath(pattern).parts
     num_fixed = len(_before_pattern(pattern_parts))
     asked_for = any(part.startswith(_HIDDEN) for part in pattern_parts[num_fixed:])
@@ -158,16 +158,16 @@ def _is_visible(path: str, pattern: str) -> bool:
 
 
 def _is_visible_name(path: str) -> bool:
-    # No Path objects: for a hundred thousand files they would take longer than the listing.
+    # No Path objects: for a hundred thousand files, they would take longer than the listing.
     return not path.rpartition("/")[2].startswith(_HIDDEN) and not path.endswith(_TEMPORARY)
 
 
 _OfFolder: TypeAlias = "Callable[[_Local | _Remote, str, str], list[str]]"
-"""Place, folder, what the user called it -> the files in it that are meant."""
+"""Place, folder, the user's name for it -> the files in it that the name stands for."""
 
 
 class _Local:
-    """The file system of this machine, as `_matches` asks it."""
+    """The file system of this machine, in the form that `_matches` needs."""
 
     def __init__(self, path: str, prefix: str) -> None:
         self.path = path
@@ -188,7 +188,7 @@ class _Local:
         return user_files.special_kind(path)
 
     def glob(self, pattern: str) -> list[str]:
-        # Unlike Path.glob, it leaves names as they were given, and hidden ones out.
+        # Unlike Path.glob, it keeps names as they were given, and leaves hidden ones out.
         return glob.glob(pattern, recursive=True)  # noqa: PTH207
 
     def listing(self, folder: str) -> tuple[list[str], list[str]]:
@@ -200,11 +200,11 @@ class _Local:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Turn what the operating system says about a path into a `DataError`."""
+    """Turn the operating system's errors about a path into a `DataError`."""
     try:
         yield
     except OSError as error:
-        right = " Give this user the right to read it." * isinstance(error, PermissionError)
+        right = " Give this user read permission." * isinstance(error, PermissionError)
         raise DataError(f"{path} cannot be read: {why(error)}.{right}") from error
 
 
@@ -212,12 +212,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # A link in a circle, say; whoever opens it says so.
+        # A circular link, for example; the error is raised where it is opened.
         return False
 
 
 class _Remote:
-    """A file system of fsspec, as `_matches` asks it."""
+    """An fsspec file system, in the form that `_matches` needs."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -261,11 +261,11 @@ def _place(name: str) -> _Local | _Remote:
     return _Local(path, prefix)
 
 
-# --- what to say when there is nothing ---------------------------------------------------------
+# --- error messages when nothing is found ------------------------------------------------------
 
 
 def _no_match(place: _Local | _Remote, name: str) -> str:
-    """Return what there is instead of the files that were asked for."""
+    """Return a message about what exists in place of the requested files."""
     wanted = place.path.rstrip("/")
     folder, _, base = wanted.rpartition("/")
     folder = folder or ("/" if wanted.startswith("/") else ".")
@@ -297,7 +297,7 @@ def _before_pattern(parts: Iterable[str]) -> list[str]:
 
 
 def _holds(names: Sequence[str]) -> str:
-    return f"it holds {some(names)}" if names else "it is empty"
+    return f"it contains {some(names)}" if names else "it is empty"
 
 
 def _base_names(paths: Iterable[str]) -> list[str]:

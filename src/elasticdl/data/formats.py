@@ -1,18 +1,24 @@
-"""Which format a file is of, told by its name or by its first bytes.
+"""Detection of a file's format, by its name or by its first bytes.
 
-How a format is read is not known here.
+How a format is read is not known here. Formats of plugins are known by their extensions only.
 
-Callers: `find_files.py`, `sources.py`.
+Callers: `find_files.py`, `sources.py`, `data_index.py`.
 """
 
 from __future__ import annotations
 
+import functools
 import zlib
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from elasticdl import plugins
 from elasticdl.data.stored_file import open_stored
+from elasticdl.errors import UsageError
 
-Format: TypeAlias = Literal["recordio", "tfrecord", "csv", "parquet"]
+Format: TypeAlias = str
+"""Name of a format: one of `BUILT_IN`, or of a plugin."""
+
+BUILT_IN = ("recordio", "tfrecord", "csv", "parquet")
 
 EXTENSIONS: dict[str, Format] = {
     ".recordio": "recordio",
@@ -25,6 +31,7 @@ EXTENSIONS: dict[str, Format] = {
     ".parquet": "parquet",
 }
 
+
 _RECORDIO_START = b"\x04\x03\x02\x01"
 _PARQUET_START = b"PAR1"
 _GZIP_START = b"\x1f\x8b"
@@ -34,26 +41,46 @@ _START_BYTES = 256
 
 
 def format_of(uri: str) -> Format | None:
-    """Return the format of a file, None if neither its name nor its start tells.
+    """Return the format of a file; None if neither its name nor its start reveals it.
 
     Raises:
-        NoDataError: There is no such file.
+        NoDataError: The file does not exist.
     """
     known = format_by_name(uri)
     return known if known is not None else format_by_start(uri)
 
 
 def format_by_name(uri: str) -> Format | None:
-    """Return the format a file's extension says, None if it says none."""
-    # Not by a Path: of a hundred thousand files that would take longer than listing them.
+    """Return the format of a file's extension; None if the extension is unknown."""
+    # No Path: for a hundred thousand files that would take longer than listing them.
     name = uri.rpartition("/")[2].lower()
     if (known := EXTENSIONS.get(name[name.rfind(".") :])) is not None:
         return known
-    return next((known for end, known in EXTENSIONS.items() if name.endswith(end)), None)
+    ends = {**EXTENSIONS, **_extensions_of_plugins()}
+    return next((known for end, known in ends.items() if name.endswith(end)), None)
+
+
+def readable_formats() -> list[str]:
+    """Return the names of all formats that can be read, sorted."""
+    return sorted({*BUILT_IN, *plugins.names("formats")})
+
+
+@functools.cache
+def _extensions_of_plugins() -> dict[str, Format]:
+    found: dict[str, Format] = {}
+    for name in plugins.names("formats"):
+        ends = getattr(plugins.load("formats", name), "EXTENSIONS", ())
+        if isinstance(ends, str) or not all(isinstance(end, str) and end for end in ends):
+            raise UsageError(
+                f"{name}: EXTENSIONS of the plugin is {ends!r}; expected a sequence of file name "
+                'endings such as (".jsonl",).'
+            )
+        found.update({end.lower(): name for end in ends})
+    return found
 
 
 def format_by_start(uri: str) -> Format | None:
-    """Return the format a file starts like, None if it is none of those that can be told."""
+    """Return the format that a file starts like; None if it is not one that can be recognized."""
     start = open_stored(uri).read(0, _START_BYTES)
     if start.startswith(_RECORDIO_START):
         return "recordio"
@@ -68,7 +95,7 @@ def format_by_start(uri: str) -> Format | None:
 
 
 def _starts_with_tfrecord_header(start: bytes) -> bool:
-    from elasticdl.data.tfrecord import masked_crc32c  # noqa: PLC0415 - rarely needed
+    from elasticdl.data.masked_crc import masked_crc32c  # noqa: PLC0415 - rarely needed
 
     length = start[:_TFRECORD_LENGTH_BYTES]
     checksum = int.from_bytes(start[_TFRECORD_LENGTH_BYTES:_TFRECORD_HEADER_BYTES], "little")
@@ -76,15 +103,16 @@ def _starts_with_tfrecord_header(start: bytes) -> bool:
 
 
 def unknown_format(uri: str) -> str:
-    """Return what to say of a file whose format is none that is known."""
+    """Return the error message for a file whose format is unknown."""
     if uri.lower().endswith(".csv.gz"):
         return (
-            f"{uri} is a compressed CSV file, in which no row can be found by its number. "
-            "Decompress it with gunzip, or write it as Parquet."
+            f"{uri} is a compressed CSV file, whose rows cannot be read by number. Decompress it "
+            "with gunzip, or write it as Parquet."
         )
-    # Never its content: errors are logged, and this may be any file of the user.
+    # Never its content: errors are logged, and this may be any of the user's files.
+    known = ", ".join((*EXTENSIONS, *_extensions_of_plugins()))
     return (
-        f"{uri} is of no format that is known: its name ends in none of "
-        f"{', '.join(EXTENSIONS)}, and neither does it start like one of these. Rename it if it "
-        "is one, or name the data files alone."
+        f"{uri} has an unknown format: its name does not end in any of {known}, "
+        "and its first bytes match none of them. Rename it if it is one of these, or name only "
+        "the data files."
     )

@@ -1,11 +1,11 @@
-"""Index files: what is known of a folder's data, in a hidden file beside them.
+"""Index files: the data index of a folder, stored in a hidden file beside the data.
 
-    data index, data prepare --write--> FOLDER/.elasticdl-index --find--> the part that is asked for
+    data index, data prepare --write--> FOLDER/.elasticdl-index --find--> the requested part
 
-One file for each folder that has data files. It names them without the folder, so that it may be
-moved with them. An index file is used only while it agrees with one listing of its folder: the
-same files, of the same sizes and versions. One that does not is named in a warning and left alone,
-and the files are opened as if it were not there.
+There is one index file for each folder with data files. It names the files without the folder, so
+that it may be moved with them. An index file is used only while it agrees with one listing of its
+folder: the same files, with the same sizes and versions. One that does not agree is named in a
+warning and left alone, and the files are opened as if it did not exist.
 
 Callers: `sources.py`, `prepare.py`.
 """
@@ -39,15 +39,15 @@ _Value = TypeVar("_Value")
 
 _log = logging.getLogger("elasticdl")
 
-# An index of a million files has less; a larger file is not read into memory.
+# An index of a million files is smaller; a larger file is not read into memory.
 _MOST_BYTES = 1 << 30
 
 INDEX_FILE = ".elasticdl-index"
-"""Name of an index file; hidden, so that a folder's data are without it."""
+"""Name of an index file; hidden, so that it does not count as data."""
 
 
 def write_index_files(index: DataIndex) -> list[str]:
-    """Write an index beside the files it is of, and return the URIs of what was written.
+    """Write an index beside the files it describes, and return the URIs of the index files.
 
     Raises:
         OutputError: A folder cannot be written to.
@@ -64,33 +64,33 @@ def write_index_files(index: DataIndex) -> list[str]:
 
 
 def find_index(uris: Sequence[str]) -> DataIndex | None:
-    """Return what index files say of some files, None if there is nothing that can be relied on.
+    """Return an index of some files from index files; None if there is no reliable one.
 
     Args:
         uris: Files, as `find_files` returns them.
 
     Raises:
-        DataError: An index file is damaged or no regular file, or a folder cannot be listed.
+        DataError: An index file is damaged or not a regular file, or a folder cannot be listed.
     """
     found = []
     for folder, inside in _by_folder((uri, uri) for uri in uris).items():
         uri = _beside(folder)
-        # What is within an archive has no folder that could be written to.
+        # A file in an archive has no folder that could be written to.
         if "::" in uri or not _is_there(uri, folder or "."):
             continue
         index = _read(uri, folder or ".")
         known = {entry.uri: entry for entry in index.files}
         wanted = {_name(file): file for file in inside}
         if known.keys().isdisjoint(wanted):
-            # Of other files of the folder, and it says nothing about these.
+            # It describes other files of the folder, and none of these.
             continue
         reason = why_stale(known, wanted, _listing(folder))
         if reason is None:
             found.append(DataIndex(index.format, _chosen(known, wanted)))
         else:
             _log.warning(
-                "%s is not used: %s. The files are counted again; to renew it: elasticdl data "
-                "index %s",
+                "Ignoring %s: %s. The files are counted again; to rebuild the index: elasticdl "
+                "data index %s",
                 uri,
                 reason,
                 folder or ".",
@@ -124,7 +124,7 @@ def _is_there(uri: str, folder: str) -> bool:
 
 
 def _remedy(folder: str) -> str:
-    return f"Renew it: elasticdl data index {folder}. Or delete it; the data do not need it."
+    return f"Rebuild it: elasticdl data index {folder}. Or delete it; it is optional."
 
 
 def _read(uri: str, folder: str) -> DataIndex:
@@ -132,13 +132,12 @@ def _read(uri: str, folder: str) -> DataIndex:
     remedy = _remedy(folder)
     if stored.size_bytes > _MOST_BYTES:
         raise DataError(
-            f"{uri}: expected at most {_MOST_BYTES:,} bytes, found {stored.size_bytes:,}, which is "
-            f"not read. {remedy}"
+            f"{uri}: expected at most {_MOST_BYTES:,} bytes, found {stored.size_bytes:,}. {remedy}"
         )
     try:
         return decode(stored.read(0, stored.size_bytes), uri)
     except CorruptDataError as error:
-        found = str(error).partition(" Write the file anew")[0]
+        found = str(error).partition(" Write the file again")[0]
         raise DataError(f"{found} {remedy}") from error
 
 
@@ -147,12 +146,12 @@ def why_stale(
     wanted: Iterable[str],
     listing: Mapping[str, tuple[int | None, str]],
 ) -> str | None:
-    """Return why an index file does not agree with its folder, None if it does.
+    """Return why an index file does not agree with its folder; None if it does.
 
     Args:
-        known: What it says, by the names of the files.
-        wanted: The names that are asked for.
-        listing: Size and version of what there is.
+        known: The entries of the index file, by the names of the files.
+        wanted: The requested names.
+        listing: Size and version of each file in the folder.
     """
     added = [name for name in wanted if name not in known]
     if added:
@@ -160,7 +159,7 @@ def why_stale(
     for name, (_, size_bytes, version, _, _) in known.items():
         now = listing.get(name)
         if now != (size_bytes, version):
-            return f"{name} {'is gone' if now is None else 'has changed'}"
+            return f"{name} {'was deleted' if now is None else 'has changed'}"
     return None
 
 
@@ -169,7 +168,7 @@ def _chosen(known: Mapping[str, FileEntry], wanted: Mapping[str, str]) -> tuple[
 
 
 def _listing(folder: str) -> dict[str, tuple[int | None, str]]:
-    """Return the size and the version of each file of a folder, at the cost of one listing."""
+    """Return the size and the version of each file in a folder, with a single listing."""
     path = local_path(folder)
     if path is None:
         system, path = filesystem(folder)
@@ -183,7 +182,7 @@ def _listing(folder: str) -> dict[str, tuple[int | None, str]]:
                 try:
                     status = entry.stat()
                 except OSError:
-                    # A link to nowhere, say, is no file of the index.
+                    # A dangling link, for example, is not a file of the index.
                     continue
                 states[entry.name] = local_state(status)
     except OSError as error:

@@ -1,14 +1,14 @@
-"""A gzip- or zlib-compressed file, read by position as if it were not.
+"""Random access to a gzip- or zlib-compressed file, by position in the decompressed bytes.
 
-Such a file can only be decompressed from its start. While that is done once, the state of the
-decompressor is kept at each 2 MiB of compressed bytes, so that reading at a later position
-costs one such block and not all that lies before:
+Such a file can only be decompressed from its start. During the first pass, the state of the
+decompressor is kept every 2 MiB of compressed bytes, so that reading at a later position
+costs one such block and not all bytes before it:
 
     compressed   |--block 0--|--block 1--|--block 2--|--
     kept states  ^           ^           ^           ^
 
-A kept state takes 45 KB. States do not travel to another process: there the file is
-decompressed once more, as far as it is read. What the bytes mean is not known here.
+A kept state takes 45 KB. States are not sent to another process: there the file is
+decompressed again, as far as it is read. The bytes are not interpreted here.
 
 Callers: `tfrecord.py`.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from elasticdl.data.stored_file import StoredFile
 
 _BLOCK_BYTES = 2 << 20
-# For zlib: the largest window, and let the stream say whether it is gzip or zlib.
+# For zlib: the largest window, and detect gzip or zlib from the stream.
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
@@ -34,8 +34,8 @@ class InflatedFile:
     """The decompressed bytes of a file; may be read from several threads.
 
     Attributes:
-        uri: As it was given.
-        counted: What an error message adds to an offset in this file.
+        uri: URI of the compressed file.
+        counted: Text that an error message adds to an offset in this file.
 
     Args:
         stored: The compressed file, not empty.
@@ -47,20 +47,20 @@ class InflatedFile:
         self.uri = stored.uri
         self._stored = stored
         self._num_blocks = -(-stored.size_bytes // _BLOCK_BYTES)
-        # Where each block starts after decompression, and the end of the last, as far as known.
+        # Start of each block after decompression, and the end of the last one, as far as known.
         self._starts = [0]
         self._begin()
 
     def _begin(self) -> None:
-        """Make what does not travel to another process."""
+        """Create the state that is not sent to another process."""
         self._lock = threading.Lock()
         self._last = _LastBlock()
-        # The decompressor as it was before each block, as far as they were decompressed here.
+        # The state of the decompressor before each block, as far as decompressed here.
         self._states = [zlib.decompressobj(_GZIP_OR_ZLIB)]
 
     @property
     def size_bytes(self) -> int:
-        """Size after decompression; decompresses what was not yet.
+        """Size after decompression; decompresses the rest of the file first.
 
         Raises:
             CorruptDataError: The file does not decompress, or ends too early.
@@ -90,7 +90,7 @@ class InflatedFile:
         return b"".join(pieces)
 
     def _find(self, position: int) -> int:
-        """Return the block a position lies in, the number of blocks if it lies behind them."""
+        """Return the block that contains a position; the number of blocks if it is after them."""
         with self._lock:
             while self._starts[-1] <= position and len(self._starts) <= self._num_blocks:
                 self._advance()
@@ -109,7 +109,7 @@ class InflatedFile:
         return last.data
 
     def _advance(self) -> None:
-        """Decompress the first block without a state behind it; the lock is held."""
+        """Decompress the first block whose end state is unknown; the caller holds the lock."""
         index = len(self._states) - 1
         data, state = self._inflate(index, self._states[index].copy())
         if index == self._num_blocks - 1 and not state.eof:
@@ -122,18 +122,18 @@ class InflatedFile:
         self._states.append(state)
         if len(self._starts) == index + 1:
             self._starts.append(self._starts[index] + len(data))
-        # Who advances reads this very block next.
+        # The caller reads this very block next.
         self._last.index, self._last.data = index, data
 
     def _inflate(self, index: int, state: Any) -> tuple[bytes, Any]:
-        """Return a block after decompression and the decompressor behind it."""
+        """Return a block after decompression and the state of the decompressor after it."""
         offset = index * _BLOCK_BYTES
         data = self._stored.read(offset, offset + _BLOCK_BYTES)
         pieces = []
         try:
             while data:
                 if state.eof:
-                    # Compressed files may be joined: the next one starts here.
+                    # Compressed files may be concatenated: the next one starts here.
                     state = zlib.decompressobj(_GZIP_OR_ZLIB)
                 pieces.append(state.decompress(data))
                 data = state.unused_data
@@ -156,7 +156,7 @@ class InflatedFile:
 
 
 class _LastBlock(threading.local):
-    """The block this thread decompressed last."""
+    """The block that this thread decompressed last."""
 
     index = -1
     data = b""

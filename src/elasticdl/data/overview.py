@@ -1,10 +1,10 @@
-"""What is inside of record files: format, count, layout, fields, and the first records.
+"""Overview of record files: format, number of records, layout, fields, and the first records.
 
-Looking costs little whatever the size. RecordIO and Parquet say in their headers how many
-records they have; of a large TFRecord or CSV file without an index only the beginning is read, and
-the count is estimated from it.
+The cost is small for files of any size. RecordIO and Parquet have the number of records in their
+headers; of a large TFRecord or CSV file without an index only the beginning is read, and the number
+is estimated from it.
 
-How it is shown to a person is not known here.
+How an overview is displayed is not known here.
 
 Callers: `cli/data_show.py`.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from elasticdl.data.stored_file import StoredFile
 
 _WHOLE_BYTES = 256 << 20
-"""Up to here, files without an index are read as a whole to count their records."""
+"""Up to this size, files without an index are read as a whole to count their records."""
 
 _HEAD_BYTES = 8 << 20
 _MOST_LOOKED_AT = 100
@@ -50,13 +50,13 @@ _TFRECORD_FRAME_BYTES = 16
 
 @dataclass(frozen=True)
 class FieldOverview:
-    """What the records that were looked at hold in one field.
+    """Overview of one field in the sampled records.
 
     Attributes:
         name: Its name.
         dtype: "float32", "int64", ..., or "bytes".
         shape: Its shape in words: `[28, 28]`, or `1 to 5 values`.
-        values: The range of numbers, or how many different texts there are.
+        values: The range of numbers, or the number of distinct texts.
     """
 
     name: str
@@ -67,19 +67,19 @@ class FieldOverview:
 
 @dataclass(frozen=True)
 class Overview:
-    """What is inside of some files.
+    """Overview of some files.
 
     Attributes:
-        format: Of all of them.
+        format: Format of all files.
         files: Their URIs.
-        size_bytes: Of all of them.
-        num_records: How many records there are.
-        is_estimate: Whether that is an estimate.
-        layout: How records lie in the files, in words.
-        fields: What the records hold; empty if they are no `tf.Example`s.
-        num_looked_at: How many of the first records `fields` tells of.
+        size_bytes: Their total size.
+        num_records: Number of records in all files.
+        is_estimate: Whether `num_records` is an estimate.
+        layout: How records are laid out in the files, in words.
+        fields: Fields of the records; empty if the records are not `tf.Example`s.
+        num_looked_at: Number of records, from the first, on which `fields` is based.
         records: The first records.
-        raw: The first records as they are stored, if they are no `tf.Example`s.
+        raw: The first records as they are stored, if they are not `tf.Example`s.
     """
 
     format: Format
@@ -95,15 +95,15 @@ class Overview:
 
 
 def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
-    """Return what is inside of files.
+    """Return an overview of files.
 
     Args:
         data: Names of files, folders or patterns, as for `open_source`.
-        limit: How many records to return.
-        schema: What the records should hold; None is what they say of themselves.
+        limit: Number of records to return.
+        schema: Schema of the records; None decodes each record by its own description.
 
     Raises:
-        NoDataError: There is no such file.
+        NoDataError: A file does not exist.
         DataError: A format is unknown, or formats are mixed.
         CorruptDataError: A file is damaged.
         SchemaError: One of the first records does not fit the schema.
@@ -151,7 +151,7 @@ def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
 
 
 def _layout(source: RecordSource, file_format: Format) -> str:
-    """Return how records lie in the files, in words."""
+    """Return the layout of records in the files, in words."""
     if file_format == "recordio":
         chunked = cast("RecordIOSource", source)
         chunks = [chunk for i in range(len(source.files)) for chunk in chunked.chunks(i)]
@@ -167,7 +167,7 @@ def _layout(source: RecordSource, file_format: Format) -> str:
 
 @contextlib.contextmanager
 def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
-    """Provide a file with the first records of a large one, and how many bytes it stands for."""
+    """Yield a file with the first records of a large one, and how many of its bytes they cover."""
     data = file.read(0, _HEAD_BYTES)
     read_bytes = len(data)
     if file_format == "tfrecord":
@@ -185,7 +185,7 @@ def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
 
 
 def _whole_tfrecords(data: bytes) -> int:
-    """Return where the last record ends that is there completely."""
+    """Return the end of the last complete record."""
     end = 0
     while end + 8 <= len(data):
         next_end = end + _TFRECORD_FRAME_BYTES + int.from_bytes(data[end : end + 8], "little")
@@ -196,7 +196,7 @@ def _whole_tfrecords(data: bytes) -> int:
 
 
 def _whole_lines(data: bytes) -> int:
-    """Return where the last line ends that is there completely, and is not within quotes."""
+    """Return the end of the last complete line that is not within quotes."""
     array = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(array == ord("\n"))
     quotes = np.searchsorted(np.flatnonzero(array == ord('"')), ends)

@@ -1,12 +1,12 @@
-"""Parquet: rows of tables as records, read by row group.
+"""Parquet files: rows of tables as records, read by row group.
 
-Opening reads the footer of each file, which says how many rows its row groups have. A range
-reads the row groups it touches, and of these only the columns the schema names; each thread
-keeps the row group it read last, so that small ranges one after the other cost one read a row
-group. Page checksums are verified where the writer stored them; without them, a damaged value
-is found only if it breaks the page's encoding.
+Opening reads the footer of each file, which has the number of rows of each row group. A range
+reads the row groups it touches, and of these only the columns in the schema; each thread keeps
+the row group it read last, so that consecutive small ranges cost one read per row group. Page
+checksums are verified where the writer stored them; without them, a damaged value is found only
+if it breaks the page's encoding.
 
-What columns are as fields is `table.py`'s.
+`table.py` turns columns into fields.
 
 Callers: `sources.py`.
 """
@@ -49,14 +49,14 @@ _FOOTER_END_BYTES = 8
 
 
 class RowGroup(NamedTuple):
-    """What a footer says of a row group.
+    """Entry of a footer for a row group.
 
     Attributes:
-        offset_bytes: Where its first column starts.
+        offset_bytes: Start of its first column.
         size_bytes: Size of its columns as stored.
-        num_rows: How many rows it has.
-        compression: Name of its codec, as Parquet has it.
-        memory_bytes: What each column takes in memory, about.
+        num_rows: Number of rows.
+        compression: Name of its codec in Parquet.
+        memory_bytes: Approximate memory of each column.
     """
 
     offset_bytes: int
@@ -67,7 +67,7 @@ class RowGroup(NamedTuple):
 
 
 class _File(NamedTuple):
-    """What a footer says of a file."""
+    """Content of a file's footer."""
 
     stored: StoredFile
     columns: tuple[str, ...]
@@ -84,10 +84,10 @@ class ParquetSource:
 
     Args:
         uris: Files in reading order.
-        index: What is known of them: footers of files that it has are not read yet.
+        index: An existing index of the files: footers of files in it are not read when opening.
 
     Raises:
-        CorruptDataError: A footer is damaged, or there is none.
+        CorruptDataError: A footer is damaged or missing.
         DataError: A file cannot be read.
     """
 
@@ -105,7 +105,7 @@ class ParquetSource:
 
     @property
     def num_records(self) -> int:
-        """How many rows there are in all files."""
+        """Number of rows in all files."""
         return self._numbering.num_records
 
     def row_groups(self, file_index: int) -> Sequence[RowGroup]:
@@ -113,7 +113,7 @@ class ParquetSource:
         return self._files[file_index].row_groups
 
     def index(self) -> DataIndex:
-        """Return where the row groups are; see `data_index.py`."""
+        """Return an index with the positions of the row groups; see `data_index.py`."""
         return DataIndex("parquet", tuple(map(_entry, self._files)))
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -134,7 +134,7 @@ class ParquetSource:
 
         Raises:
             CorruptDataError: A row group of this range is damaged.
-            SchemaError: A row does not fit the schema; names file, record and column.
+            SchemaError: A row does not fit the schema; the message names file, record and column.
             IndexError: The range is not within 0 .. num_records.
         """
         records: list[Record] = []
@@ -155,24 +155,24 @@ class ParquetSource:
         return Units(np.array(sizes, np.int64), memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
-        """Return a row group, counted over all files; see `units.UnitSource`.
+        """Return a row group, numbered over all files; see `units.UnitSource`.
 
         Raises:
-            CorruptDataError: It is damaged.
+            CorruptDataError: The row group is damaged.
         """
         file_index = bisect_right(self._first_groups, index) - 1
         file = self._files[file_index]
         return TableUnit(_read(file, index - self._first_groups[file_index], _wanted(file, schema)))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
-        """Return all units as one, if their columns are the same; see `units.UnitSource`."""
+        """Return all units as one, if their columns are equal; see `units.UnitSource`."""
         del memory_bytes
         return TableUnit.joined([*units])
 
     def _tables(
         self, start: int, stop: int, schema: Schema | None
     ) -> Iterator[tuple[pa.Table, Callable[[int], str]]]:
-        """Yield the rows of a range, and what to call the i-th of them in a message."""
+        """Yield the rows of a range, with a function that names the i-th of them in messages."""
         at = start
         for part in self._numbering.split(start, stop):
             file = self._files[part.file_index]
@@ -193,7 +193,7 @@ class ParquetSource:
         here = self._here
         key = (file.uri, index, columns)
         if here.key != key:
-            # The one before is let go first: two row groups may be more than there is memory.
+            # The previous one is released first: two row groups may not fit into memory.
             here.key, here.table = None, None
             here.table = _read(file, index, columns)
             here.key = key
@@ -207,7 +207,7 @@ class ParquetSource:
 
 
 class _OfThisThread(threading.local):
-    """The row group a thread read last."""
+    """The row group that a thread read last."""
 
     def __init__(self) -> None:
         self.key: tuple[str, int, tuple[str, ...]] | None = None
@@ -215,11 +215,11 @@ class _OfThisThread(threading.local):
 
 
 def _wanted(file: _File, schema: Schema | None) -> tuple[str, ...]:
-    """Return the columns to be read: those the schema names, or all if one is missing."""
+    """Return the columns to read: those in the schema, or all if one of them is missing."""
     if schema is None:
         return file.columns
     parts = [columns_of(field, file.columns) for field in schema.fields]
-    # With all of them, the message about the missing one can say what there is.
+    # With all columns read, the message about the missing one can list what there is.
     return tuple(name for part in parts for name in part) if all(parts) else file.columns
 
 
@@ -228,7 +228,10 @@ def _open(uri: str) -> _File:
     end = max(stored.size_bytes - _FOOTER_END_BYTES, 0)
     if stored.read(end, stored.size_bytes)[-len(_MAGIC) :] != _MAGIC:
         raise CorruptDataError(
-            uri, end, f"the end of a Parquet file, {_MAGIC!r}", "another end: it may be cut off"
+            uri,
+            end,
+            f"the end of a Parquet file, {_MAGIC!r}",
+            "a different end: it may be truncated",
         )
     with _opened(uri, end, "the footer of a Parquet file") as file:
         metadata = file.metadata
@@ -249,8 +252,8 @@ def _open(uri: str) -> _File:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise SchemaError(
-            f"{uri}: two of its columns are named {twice!r}. Write it with a name of its own for "
-            "each column."
+            f"{uri}: two of its columns are named {twice!r}. Write it with a unique name for each "
+            "column."
         )
     return _file(stored, names, tuple(groups))
 
@@ -278,14 +281,14 @@ def _unpacked(entry: FileEntry) -> _File:
 
 
 def _memory_bytes(schema: pa.Schema, columns: Sequence[Any], num_rows: int) -> tuple[int, ...]:
-    """Return what the values of each field take in memory."""
+    """Return the memory that the values of each field take, in bytes."""
     # A field of structs or lists is stored in columns whose paths begin with its name.
     stored = dict.fromkeys(schema.names, 0)
     for column in columns:
         name = column.path_in_schema.split(".")[0]
         stored[name] = stored.get(name, 0) + column.total_uncompressed_size
     return tuple(
-        # What repeats is stored once, so that the stored size says little of numbers.
+        # Repeated values are stored once, so that the stored size of numbers is misleading.
         max(stored[field.name], num_rows * _width_bytes(field.type))
         for field in schema
     )
@@ -295,7 +298,7 @@ def _width_bytes(arrow_type: pa.DataType) -> int:
     try:
         return -(-int(arrow_type.bit_width) // 8)
     except ValueError:
-        # Of lists and texts, at least where each of them starts.
+        # For lists and texts, at least the position of each of them.
         return 8
 
 
@@ -314,7 +317,7 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
                 raise _differs(file, *found)
             table = opened.read_row_group(index, columns=list(columns), use_threads=False)
     finally:
-        # If it is another file by now, that is what must be told, whatever was read of it.
+        # If the file was replaced, that is the error to raise, whatever was read from it.
         file.stored.look()
     if table.num_rows != group.num_rows:
         expected = f"{group.num_rows} rows in row group {index}"
@@ -325,7 +328,7 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
 
 
 def _differs(file: _File, num_row_groups: int, num_rows: int) -> DataError:
-    """Return the error for a footer that is not the one that was read before."""
+    """Return the error for a footer that differs from the one that was read before."""
     expected = f"{file.firsts[-1]} rows in {counted(len(file.row_groups), 'row group')}"
     found = f"{num_rows} rows in {counted(num_row_groups, 'row group')}"
     if isinstance(file.stored, CountedFile):
@@ -338,12 +341,12 @@ def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
     """Open a Parquet file.
 
     Args:
-        uri: Which.
-        offset_bytes: Where what is read lies in it, for the message if it is damaged.
-        expected: What should lie there.
+        uri: URI of the file.
+        offset_bytes: Position in it of what is read, for the message if it is damaged.
+        expected: What should be there.
 
     Raises:
-        CorruptDataError: pyarrow cannot make sense of it.
+        CorruptDataError: pyarrow cannot parse it.
         DataError: The storage refuses.
     """
     try:
@@ -358,6 +361,6 @@ def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
     except (FileNotFoundError, PermissionError) as error:
         raise DataError(f"{uri} cannot be read: {error.strerror or error}.") from error
     except (pa.ArrowException, OSError) as error:
-        # What pyarrow raises for a damaged page is an OSError.
+        # For a damaged page pyarrow raises an OSError.
         found = " ".join(str(error).split()).rstrip(".")
         raise CorruptDataError(uri, offset_bytes, expected, found) from error

@@ -1,13 +1,13 @@
-"""Finds in a user's `tf.data` pipeline what would give other examples of a part of the data.
+"""Checks of a user's `tf.data` pipeline for steps that behave differently on parts of the data.
 
-A pipeline over records is made again for each part of the data: a shard, on whichever worker has
-it, or a few minibatches in evaluation. `map`, `filter`, `flat_map`, `shuffle` and `repeat` do to a
-part what they do to all of the data. `take`, `window` or `zip` with other data do not: there would
-be other examples than in a script that reads all records, without a word.
+A pipeline over records is built again for each part of the data: a shard, on whichever worker has
+it, or a few minibatches in evaluation. `map`, `filter`, `flat_map`, `shuffle` and `repeat` treat a
+part as they treat all data. `take`, `window` or `zip` with other data do not: without any warning,
+they would yield other examples than in a script that reads all records.
 
-Only what lies between the records and the examples is looked at, not what functions do to one
+Only the steps between the records and the examples are checked, not what functions do to one
 record. TensorFlow has no public way to walk a dataset's inputs; a kind of dataset that is not
-named here is let pass.
+listed here is accepted.
 
 Callers: `tensorflow.py`.
 """
@@ -18,21 +18,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_PARTS = "A pipeline is made again for each part of the data, wherever it is trained on, so "
-_CHOOSE = "Choose records by --data, or by what they hold: filter(). --max_steps ends a training."
-_WRITE = "Make what spans several records before the training, and write it as one record."
-_SINGLE = "Yield single examples: --minibatch_size says how many make a batch."
+_PARTS = "A pipeline is built separately for each part of the data, on any worker, so "
+_CHOOSE = (
+    "Choose records by --data, or by their content: filter(). To stop a training early: "
+    "--max_steps."
+)
+_WRITE = (
+    "Build examples that span several records before the training, and write each as one record."
+)
+_SINGLE = "Yield single examples: --minibatch_size sets the batch size."
 _ALL_DATA = "Name all data in --data."
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a pipeline cannot be made of parts of the data.
+    """The reason why a pipeline cannot be built from parts of the data.
 
     Attributes:
         what: What the pipeline does, as the rest of "the pipeline ...".
-        why: A sentence: what would come of it.
-        instead: A sentence: what to do.
+        why: The consequence, as a sentence.
+        instead: The remedy, as a sentence.
     """
 
     what: str
@@ -49,48 +54,50 @@ _PROBLEMS = {
     "_SkipDataset": _each("skip()", "it would drop that many records from each part", _CHOOSE),
     "_TakeWhileDataset": _each("take_while()", "it would end each part, not the epoch", _CHOOSE),
     "_ShardDataset": _each(
-        "shard()", "it would leave out most of each part", "Each worker has a share already."
+        "shard()", "it would skip most of each part", "Each worker already reads only its share."
     ),
     "_WindowDataset": _each(
         "window()", "no window would span two parts, and --shuffle mixes the records", _WRITE
     ),
-    "_ScanDataset": _each("scan()", "its state would begin again with each part", _WRITE),
+    "_ScanDataset": _each("scan()", "its state would be reset for each part", _WRITE),
     "_SnapshotDataset": _each(
         "snapshot()", "it would keep a copy of each part of each epoch", "Leave it out."
     ),
-    "_UniqueDataset": _each("unique()", "what is in two parts would come twice", _CHOOSE),
+    "_UniqueDataset": _each(
+        "unique()", "records that occur in two parts would be read twice", _CHOOSE
+    ),
     "_ConcatenateDataset": _each(
         "concatenate()", "the other data would be added to each part", _ALL_DATA
     ),
     "_DirectedInterleaveDataset": _each(
         "sample_from_datasets(), choose_from_datasets() or rejection_resample()",
-        "it would choose among each part alone",
-        f"{_ALL_DATA} class_weight, or sample weights, balance classes.",
+        "it would choose within each part only",
+        f"{_ALL_DATA} To balance classes, use class_weight or sample weights.",
     ),
 }
-"""Kind of dataset -> what is wrong with it."""
+"""Kind of dataset -> its problem."""
 
 _ZIPPED = _each(
     "zip() or enumerate()",
-    "what the records are put together with would begin again with each part",
-    "Make of a record what belongs to it in map(), where tf.random draws are seeded for each part.",
+    "what the records are combined with would start again for each part",
+    "Compute such values from each record in map(), where tf.random is seeded for each part.",
 )
 _CACHED = _each(
     "cache() with a file",
-    "every part would be read from the file of the first one",
+    "every part would be read from the cache file of the first part",
     "Leave out the name.",
 )
 _DROPPED = _each(
     "batch(drop_remainder=True)", "the end of each part would be dropped", "Leave drop_remainder."
 )
 _BATCHED = Problem(
-    "yields batches of its own", "They would be batched once more, as if each were an example.",
+    "yields batches", "They would be batched again, as if each were one example.",
     _SINGLE,
 )  # fmt: skip
 _UNREAD = Problem(
-    "does not read the dataset that it is given",
+    "does not read the dataset that it receives",
     f"{_PARTS}it would yield the same examples for each part.",
-    "Make the examples of the dataset's records; --data names the files.",
+    "Make the examples from the records of that dataset; --data names the files.",
 )
 
 _BATCHING = frozenset(
@@ -100,22 +107,22 @@ _BATCHING = frozenset(
 
 
 def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) -> Problem | None:
-    """Return what is wrong with a pipeline, or None.
+    """Return the first problem of a pipeline, or None.
 
     Args:
-        dataset: What the user's function made.
-        records: The dataset it was made of.
+        dataset: The result of the user's function.
+        records: The dataset that the function received.
         create_dataset: The user's function.
     """
     reading = _Reading(records)
     if not reading.reads(dataset):
-        # A generator may read them where it cannot be seen. Then it makes nothing of nothing.
+        # A generator may read them out of sight. Then it yields nothing if there are no records.
         return _UNREAD if _yields(create_dataset, records.take(0)) else None
     return next(reading.problems(dataset, 0), None)
 
 
 def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
-    """Return whether a pipeline yields an example although there is no record."""
+    """Return whether a pipeline yields an example although there are no records."""
     try:
         return next(iter(create_dataset(nothing)), None) is not None
     except Exception:  # noqa: BLE001 - a user's pipeline may raise anything: it did read then
@@ -123,14 +130,14 @@ def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
 
 
 class _Reading:
-    """Which datasets are made of records, and what those between do."""
+    """The datasets that are made from the records, and the steps between."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
         self._known: dict[int, bool] = {}
 
     def reads(self, dataset: Any) -> bool:
-        """Return whether a dataset is made of the records."""
+        """Return whether a dataset is made from the records."""
         if dataset is self._records:
             return True
         if id(dataset) not in self._known:
@@ -138,11 +145,11 @@ class _Reading:
         return self._known[id(dataset)]
 
     def problems(self, dataset: Any, unbatched: int) -> Iterator[Problem]:
-        """Yield what is wrong in a dataset that is made of the records, last step first.
+        """Yield the problems of a dataset that is made from the records, last step first.
 
         Args:
             dataset: The dataset.
-            unbatched: How many batches are taken apart after it.
+            unbatched: How many batches are unbatched after it.
         """
         if dataset is self._records:
             return
@@ -180,6 +187,6 @@ def _inputs(dataset: Any) -> list[Any]:
 
 
 def _value(dataset: Any, attribute: str) -> Any:
-    """Return a constant of a dataset; None if it has none that is known now."""
+    """Return the value of a dataset's attribute; None if it has no value that is known now."""
     tensor: Any = getattr(dataset, attribute, None)
     return tensor.numpy() if hasattr(tensor, "numpy") else None

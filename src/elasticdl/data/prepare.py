@@ -1,14 +1,14 @@
-"""`elasticdl data prepare`: many input files become record files, in parallel processes.
+"""Data preparation (`elasticdl data prepare`): writes record files from input files, in parallel.
 
     input files --plan--> parts --kept if up to date--> made by processes --> output, its index
                                                             |
                                      a function raised: the others stop, finished parts stay
 
-Every record file appears whole or not at all, and each finished part is put into the manifest:
-the same command again makes only what is missing. Until all parts are there, the output is
-marked as not complete, and nobody trains on it by mistake.
+Every record file appears completely or not at all, and each finished part is listed in the
+manifest: the same command again makes only the missing parts. Until all parts exist, the output is
+marked as incomplete, so that it is not used for training by mistake.
 
-How the user's function is found is not known here: `load` is given, and called again in every
+How the user's function is found is not known here: `load` is passed in, and called again in every
 process.
 
 Callers: `cli/data.py`.
@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from elasticdl.data.find_files import find_any_files
 from elasticdl.data.index_file import INDEX_FILE, write_index_files
-from elasticdl.data.prepare_part import Failure, Preparation, arguments_of, make_part
+from elasticdl.data.prepare_part import PartPreparation, PrepareFailure, arguments_of, make_part
 from elasticdl.data.prepare_plan import (
     MANIFEST,
-    Entry,
     Input,
-    Output,
-    Part,
+    PlanEntry,
+    PlanOutput,
+    PlanPart,
     Settings,
     leftovers,
     plan_parts,
@@ -58,9 +58,9 @@ from elasticdl.errors import (
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordFile
 
-__all__ = ["Preparation", "PreparedData", "Progress", "prepare_data"]
+__all__ = ["PartPreparation", "PrepareProgress", "PreparedData", "prepare_data"]
 
-Load: TypeAlias = Callable[[], Preparation]
+Load: TypeAlias = Callable[[], PartPreparation]
 
 DEFAULT_RECORDS_PER_FILE = 4096
 
@@ -69,12 +69,12 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far it is.
+class PrepareProgress:
+    """Progress of a preparation.
 
     Attributes:
         num_done: Input files that are prepared.
-        num_inputs: Input files in all.
+        num_inputs: Number of all input files.
     """
 
     num_done: int
@@ -83,14 +83,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """What is in the output now.
+    """The content of the output after a preparation.
 
     Attributes:
         files: The record files, in order; names within the output.
         num_kept_parts: Parts that were up to date and were kept.
         num_made_parts: Parts that were made.
-        num_kept_of_other_code: Of those that were kept, how many an earlier version of the
-            user's file made.
+        num_kept_of_other_code: Kept parts that were made by an earlier version of the user's file.
     """
 
     files: tuple[RecordFile, ...]
@@ -100,11 +99,11 @@ class PreparedData:
 
     @property
     def num_records(self) -> int:
-        """How many records there are in all files."""
+        """Number of records in all files."""
         return sum(file.num_records for file in self.files)
 
 
-def _ignore(progress: Progress) -> None:
+def _ignore(progress: PrepareProgress) -> None:
     del progress
 
 
@@ -119,31 +118,31 @@ def prepare_data(
     seed: int = 0,
     compressor: Compressor = "snappy",
     overwrite: bool = False,
-    on_progress: Callable[[Progress], None] = _ignore,
+    on_progress: Callable[[PrepareProgress], None] = _ignore,
 ) -> PreparedData:
-    """Run a user's function over files and write what it returns as RecordIO files.
+    """Run a user's function on files and write the records it returns as RecordIO files.
 
     Args:
         load: Returns the function and the schema. Called in every process, so it must be a
             function of a module, or a `functools.partial` of one.
         inputs: Names of files, folders (all files in them) or patterns.
         output: The folder to write.
-        num_processes: How many processes; None is one for each core.
-        records_per_file: At most so many records in a file.
+        num_processes: Number of processes; None means one per core.
+        records_per_file: Most records in a file.
         shuffle: Put the records in random order: the input files first, then the records of
-            each record file. Without, they are in the order of the files' names.
-        seed: Decides the order.
-        compressor: Of the record files: `none`, `snappy` or `gzip`.
-        overwrite: Make all parts, also those that are up to date.
-        on_progress: Called now and then with how far it is.
+            each record file. Otherwise they are in the order of the files' names.
+        seed: Determines the order.
+        compressor: Compressor of the record files: `none`, `snappy` or `gzip`.
+        overwrite: Make all parts, including those that are up to date.
+        on_progress: Called from time to time with the progress.
 
     Raises:
         UsageError: An option has an impossible value.
-        NoDataError: No input file, or none of them gave a record.
-        UserCodeError: The function raised, or its process died; names the file.
-        DefinitionError: The function cannot be called, or returned no record.
-        SchemaError: A record does not fit the schema; names the file.
-        OutputTakenError: The output holds other files.
+        NoDataError: There are no input files, or none of them gave a record.
+        UserCodeError: The function raised, or its process died; the message names the file.
+        DefinitionError: The function cannot be called, or returned something that is not a record.
+        SchemaError: A record does not fit the schema; the message names the file.
+        OutputTakenError: The output contains other files.
         OutputBusyError: Another process prepares data there.
         OutputError: The output cannot be written.
     """
@@ -162,9 +161,9 @@ def prepare_data(
         compressor,
     )
     parts = plan_parts(found, settings)
-    target = Output(output)
+    target = PlanOutput(output)
     with _claimed(target):
-        entries: dict[str, Entry] = {}
+        entries: dict[str, PlanEntry] = {}
         if not overwrite:
             for part in parts:
                 if (entry := read_entry(target, part)) is not None:
@@ -179,7 +178,7 @@ def prepare_data(
         num_kept_inputs = len(found) - sum(len(part.inputs) for part in todo)
 
         def advanced(num_made: int) -> None:
-            on_progress(Progress(num_kept_inputs + num_made, len(found)))
+            on_progress(PrepareProgress(num_kept_inputs + num_made, len(found)))
 
         advanced(0)
         work = _Work(load, preparation, settings, target, advanced)
@@ -189,8 +188,8 @@ def prepare_data(
         files = tuple(file for part in parts for file in entries[part.name].files)
         if not any(file.num_records for file in files):
             raise NoDataError(
-                f"{preparation.where}: prepare_data_for_a_single_file() gave no record for any "
-                f"of the {len(found)} files ({found[0].uri}, ...)."
+                f"{preparation.where}: prepare_data_for_a_single_file() returned no records for "
+                f"any of the {len(found)} files ({found[0].uri}, ...)."
             )
         _write_index(target, files, changed=bool(todo or stale))
         target.remove(INCOMPLETE_MARK)
@@ -198,8 +197,8 @@ def prepare_data(
     return PreparedData(files, len(kept), len(todo), other_code)
 
 
-def _write_index(target: Output, files: Sequence[RecordFile], *, changed: bool) -> None:
-    """Write where the records of the output lie, unless that is there already."""
+def _write_index(target: PlanOutput, files: Sequence[RecordFile], *, changed: bool) -> None:
+    """Write the index of the output, unless an up-to-date one exists already."""
     if changed or INDEX_FILE not in target.names():
         source = RecordIOSource([target.where(file.uri) for file in files])
         write_index_files(source.index())
@@ -222,7 +221,7 @@ def _check_options(
 def _versioned(uri: str) -> Input:
     path = local_path(uri)
     if path is not None:
-        # A function of the user's will open it, and might wait for ever, or read without end.
+        # A user's function will open it, and could otherwise wait forever, or read without end.
         open_stored(uri)
         status = Path(path).stat()
         return Input(uri, f"{status.st_size} {status.st_mtime_ns}")
@@ -233,13 +232,13 @@ def _versioned(uri: str) -> Input:
 
 
 @contextlib.contextmanager
-def _claimed(output: Output) -> Iterator[None]:
-    """Hold the output, which must be empty or have been prepared before.
+def _claimed(output: PlanOutput) -> Iterator[None]:
+    """Lock the output, which must be empty or the output of an earlier preparation.
 
     Raises:
-        OutputTakenError: Something else is there.
+        OutputTakenError: It contains something else.
         OutputBusyError: Another process holds it.
-        OutputError: It cannot be made.
+        OutputError: It cannot be created.
     """
     names = output.names()
     foreign = [name for name in names if not name.startswith(".")]
@@ -251,19 +250,19 @@ def _claimed(output: Output) -> Iterator[None]:
     try:
         output.make_folder(MANIFEST)
     except OSError as error:
-        raise OutputError(f"{output.uri} cannot be made: {error.strerror or error}.") from error
+        raise OutputError(f"{output.uri} cannot be created: {error.strerror or error}.") from error
     if not output.is_local:
-        # Object stores know no locks; files of two runs with equal inputs are equal anyway.
+        # Object stores have no locks; files of two runs with equal inputs are equal anyway.
         yield
         return
-    # Kept in place: who removed it could remove one that another process holds.
+    # Not removed afterwards: that could remove a lock file that another process holds.
     with Path(local_path(output.where(_LOCK)) or "").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise OutputBusyError(
-                f"{output.uri}: another `elasticdl data prepare` is at work there. Wait for it, "
-                "or name another --output."
+                f"{output.uri}: another `elasticdl data prepare` is running there. Wait for it, or "
+                "name another --output."
             ) from error
         yield
 
@@ -273,24 +272,26 @@ def _claimed(output: Output) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Work:
-    """How parts are made, and who is told."""
+    """Everything needed to make parts, and the callback for progress."""
 
     load: Load
-    preparation: Preparation
+    preparation: PartPreparation
     settings: Settings
-    output: Output
+    output: PlanOutput
     advanced: Callable[[int], None]
 
 
-def _made(parts: Sequence[Part], work: _Work, num_processes: int) -> Iterator[tuple[Part, Entry]]:
-    """Yield parts as they are finished, and raise what went wrong first after them."""
+def _made(
+    parts: Sequence[PlanPart], work: _Work, num_processes: int
+) -> Iterator[tuple[PlanPart, PlanEntry]]:
+    """Yield parts as they are finished; afterwards raise the first error, if any."""
     if num_processes <= 1:
         yield from _made_here(parts, work)
         return
-    # Not fork: TensorFlow, imported by the user's file, does not survive it.
+    # Not fork: TensorFlow, imported by the user's file, does not survive a fork.
     context = multiprocessing.get_context("spawn")
     counter, stop = context.Value("q", 0), context.Event()
-    failure: Failure | None = None
+    failure: PrepareFailure | None = None
     pool = concurrent.futures.ProcessPoolExecutor(
         num_processes, context, _start, (work.load, work.settings, work.output.uri, counter, stop)
     )
@@ -304,7 +305,7 @@ def _made(parts: Sequence[Part], work: _Work, num_processes: int) -> Iterator[tu
             work.advanced(counter.value)
             for task in done:
                 result = _result(task, tasks[task])
-                if isinstance(result, Entry):
+                if isinstance(result, PlanEntry):
                     yield tasks[task], result
                 elif result is not None and failure is None:
                     failure = result
@@ -318,7 +319,7 @@ def _made(parts: Sequence[Part], work: _Work, num_processes: int) -> Iterator[tu
         _raise(failure)
 
 
-def _made_here(parts: Sequence[Part], work: _Work) -> Iterator[tuple[Part, Entry]]:
+def _made_here(parts: Sequence[PlanPart], work: _Work) -> Iterator[tuple[PlanPart, PlanEntry]]:
     num_done = 0
 
     def went_on() -> bool:
@@ -329,45 +330,47 @@ def _made_here(parts: Sequence[Part], work: _Work) -> Iterator[tuple[Part, Entry
 
     for part in parts:
         result = make_part(part, work.preparation, work.settings, work.output, went_on)
-        if isinstance(result, Failure):
+        if isinstance(result, PrepareFailure):
             _raise(result)
         if result is not None:
             yield part, result
 
 
-def _raise(failure: Failure) -> NoReturn:
+def _raise(failure: PrepareFailure) -> NoReturn:
     error = failure.kind.__new__(failure.kind)
-    # Not its constructor: each class has another one, and the message is complete.
+    # Not its constructor: each class has a different one, and the message is complete.
     Exception.__init__(error, failure.message)
     raise error
 
 
-def _result(task: concurrent.futures.Future[Any], part: Part) -> Entry | Failure | None:
+def _result(
+    task: concurrent.futures.Future[Any], part: PlanPart
+) -> PlanEntry | PrepareFailure | None:
     try:
-        result: Entry | Failure | None = task.result()
+        result: PlanEntry | PrepareFailure | None = task.result()
     except concurrent.futures.CancelledError:
         return None
     except concurrent.futures.BrokenExecutor:
-        return Failure(
+        return PrepareFailure(
             UserCodeError,
-            "A process that prepares data died without a word: it ran out of memory, or a library "
-            f"it uses crashed. It may have been at one of the {len(part.inputs)} files from "
-            f"{part.inputs[0].uri} to {part.inputs[-1].uri}. With --num_processes=1 it crashes "
-            "here and says more.",
+            "A process that prepares data died without an error message: it may have run out of "
+            f"memory, or a library crashed. It was processing one of the {len(part.inputs)} files "
+            f"from {part.inputs[0].uri} to {part.inputs[-1].uri}. Run with --num_processes=1 for a "
+            "more detailed error.",
         )
     return result
 
 
 @dataclass
 class _Process:
-    """What a process that prepares data was told when it was started."""
+    """State of a worker process of the preparation, set when it starts."""
 
     load: Load
     settings: Settings
     output: str
     counter: Any
     stop: Any
-    preparation: Preparation | None = None
+    preparation: PartPreparation | None = None
 
 
 _process: _Process | None = None
@@ -376,20 +379,20 @@ _process: _Process | None = None
 def _start(load: Load, settings: Settings, output: str, counter: Any, stop: Any) -> None:
     global _process  # noqa: PLW0603 - a process pool has no other place for it
     _process = _Process(load, settings, output, counter, stop)
-    # Ctrl-C reaches every process of the terminal; the first one stops the others.
+    # Ctrl-C reaches every process of the terminal; the first process stops the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, however it went."""
+    """End this process when its parent is gone, for whatever reason."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _make(part: Part) -> Entry | Failure | None:
+def _make(part: PlanPart) -> PlanEntry | PrepareFailure | None:
     assert _process is not None  # noqa: S101 - the pool has called _start
     process = _process
     if process.stop.is_set():
@@ -398,11 +401,13 @@ def _make(part: Part) -> Entry | Failure | None:
         try:
             process.preparation = process.load()
         except Exception as error:  # noqa: BLE001 - it loaded in the first process, just before
-            return Failure(UserCodeError, f"The model file cannot be loaded again: {error}")
+            return PrepareFailure(UserCodeError, f"The model file cannot be loaded again: {error}")
 
     def went_on() -> bool:
         with process.counter.get_lock():
             process.counter.value += 1
         return not process.stop.is_set()
 
-    return make_part(part, process.preparation, process.settings, Output(process.output), went_on)
+    return make_part(
+        part, process.preparation, process.settings, PlanOutput(process.output), went_on
+    )

@@ -1,6 +1,6 @@
-"""Making one part of prepared data: the user's function, called for each of its input files.
+"""Preparation of one part: calls the user's function for each of its input files.
 
-What the function may take and return is decided here:
+The accepted signatures and results of the function are defined here:
 
     prepare_data_for_a_single_file(filename)                 a path; a copy, if it is elsewhere
     prepare_data_for_a_single_file(file_object, filename)    told apart by the names
@@ -9,8 +9,8 @@ What the function may take and return is decided here:
     -> bytes                    one record, serialized already
     -> a generator or a list    several of these
 
-This runs in a process of its own. What goes wrong is returned, not raised: an exception of the
-user's may not survive the way to the other process.
+This runs in its own process. Errors are returned, not raised: a user's exception may not survive
+being sent to the other process.
 
 Callers: `prepare.py`.
 """
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl import scratch, user_files
-from elasticdl.data.prepare_plan import Entry, Output, Part, Settings
+from elasticdl.data.prepare_plan import PlanEntry, PlanOutput, PlanPart, Settings
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.recordio import Writer
 from elasticdl.data.stored_file import filesystem, local_path
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 
 _FILE_NAMES = frozenset(["filename", "file_name", "name", "path", "file_path", "filepath"])
 _FILE_OBJECTS = frozenset(["file_object", "fileobj", "file_obj", "file", "f", "stream"])
-# Beyond, a file is closed however few records it has: they are held in memory until then.
+# A larger file is closed however few records it has: they are held in memory until then.
 _MOST_FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Preparation:
+class PartPreparation:
     """The user's part of preparing data.
 
     Attributes:
         function: `prepare_data_for_a_single_file`.
-        schema: What a record holds.
+        schema: Schema of a record.
         where: File and line of the function, for messages.
-        model: Which model file it is in, however the file changes.
+        model: Identifies its model file, independent of the file's content.
         code: Hash of that file.
     """
 
@@ -74,11 +74,11 @@ class Preparation:
     code: str = ""
 
 
-def arguments_of(preparation: Preparation) -> tuple[str, ...]:
-    """Return what the user's function takes, in order: "filename", "file_object".
+def arguments_of(preparation: PartPreparation) -> tuple[str, ...]:
+    """Return the arguments of the user's function, in order: "filename", "file_object".
 
     Raises:
-        DefinitionError: It takes something else.
+        DefinitionError: It takes other arguments.
     """
     required = [
         parameter.name
@@ -93,7 +93,7 @@ def arguments_of(preparation: Preparation) -> tuple[str, ...]:
         return roles
     raise DefinitionError(
         f"{preparation.where}: prepare_data_for_a_single_file({', '.join(required)}) cannot be "
-        "called: expected (filename), or (file_object, filename) by these names."
+        "called: expected (filename), or (file_object, filename), with these parameter names."
     )
 
 
@@ -104,8 +104,8 @@ def _role(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """What went wrong, in a form that can be sent.
+class PrepareFailure:
+    """An error in a form that can be sent to another process.
 
     Attributes:
         kind: The exception's class.
@@ -117,23 +117,23 @@ class Failure:
 
 
 def make_part(
-    part: Part,
-    preparation: Preparation,
+    part: PlanPart,
+    preparation: PartPreparation,
     settings: Settings,
-    output: Output,
+    output: PlanOutput,
     went_on: Callable[[], bool],
-) -> Entry | Failure | None:
+) -> PlanEntry | PrepareFailure | None:
     """Prepare the input files of a part and write its record files.
 
     Args:
-        part: Which files.
-        preparation: How.
-        settings: How they are written.
-        output: Where.
-        went_on: Called after each input file; says whether to go on.
+        part: The part.
+        preparation: The user's function and schema.
+        settings: How record files are written.
+        output: The output folder.
+        went_on: Called after each input file; returns whether to continue.
 
     Returns:
-        What belongs into the manifest; or what went wrong; or None if it was stopped.
+        The part's entry for the manifest; or the error; or None if it was stopped.
     """
     files: list[RecordFile] = []
 
@@ -151,18 +151,18 @@ def make_part(
     except _StoppedError:
         return None
     except ElasticDLError as error:
-        return Failure(type(error), str(error))
-    # Within the output, wherever that is moved to.
+        return PrepareFailure(type(error), str(error))
+    # Names within the output, so that it can be moved.
     names = [RecordFile(file.uri.rpartition("/")[2], file.num_records) for file in files]
-    return Entry(part.digest, preparation.code, tuple(names))
+    return PlanEntry(part.digest, preparation.code, tuple(names))
 
 
 class _StoppedError(Exception):
-    """Another process failed."""
+    """Raised in this process because another process failed."""
 
 
 def _all_records(
-    part: Part, preparation: Preparation, went_on: Callable[[], bool]
+    part: PlanPart, preparation: PartPreparation, went_on: Callable[[], bool]
 ) -> Iterator[bytes]:
     for file in part.inputs:
         yield from _records(file.uri, preparation)
@@ -171,7 +171,7 @@ def _all_records(
 
 
 def _batches(records: Iterator[bytes], most_records: int) -> Iterator[list[bytes]]:
-    """Yield what belongs into one file each."""
+    """Yield the records of one file each."""
     batch: list[bytes] = []
     size_bytes = 0
     for record in records:
@@ -197,12 +197,12 @@ def _write(uri: str, records: list[bytes], index: int, settings: Settings) -> Re
 # --- calling the user's function ---------------------------------------------------------------
 
 
-def _records(uri: str, preparation: Preparation) -> Iterator[bytes]:
+def _records(uri: str, preparation: PartPreparation) -> Iterator[bytes]:
     """Yield the records of one input file, serialized.
 
     Raises:
         UserCodeError: The function raised.
-        DefinitionError: It returned something that is no record.
+        DefinitionError: It returned something that is not a record.
         SchemaError: A record does not fit the schema.
         DataError: The file cannot be read.
     """
@@ -226,9 +226,9 @@ def _records(uri: str, preparation: Preparation) -> Iterator[bytes]:
             if not isinstance(item, (tuple, Mapping, bytes)):
                 raise DefinitionError(
                     f"{preparation.where}: prepare_data_for_a_single_file() returned a "
-                    f"{type(returned).__name__} for {uri}, which is taken as several records, "
-                    f"and number {number} of them is {shown(item)}; expected a tuple or a dict. "
-                    "To return one record, return a tuple."
+                    f"{type(returned).__name__} for {uri}, which is read as several records, but "
+                    f"record {number} is {shown(item)}; expected a tuple or a dict. To return one "
+                    "record, return a tuple."
                 )
             yield _encoded(item, preparation, f"{uri}, record {number}")
             number += 1
@@ -237,7 +237,7 @@ def _records(uri: str, preparation: Preparation) -> Iterator[bytes]:
 _END = object()
 
 
-def _guarded(preparation: Preparation, uri: str, call: Callable[[], Any]) -> Any:
+def _guarded(preparation: PartPreparation, uri: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except ElasticDLError:
@@ -250,7 +250,7 @@ def _guarded(preparation: Preparation, uri: str, call: Callable[[], Any]) -> Any
         ) from error
 
 
-def _encoded(record: Any, preparation: Preparation, where: str) -> bytes:
+def _encoded(record: Any, preparation: PartPreparation, where: str) -> bytes:
     if not isinstance(record, bytes):
         return preparation.schema.encode(record, where)
     preparation.schema.decode_batch([record], lambda _: where)
@@ -259,7 +259,7 @@ def _encoded(record: Any, preparation: Preparation, where: str) -> bytes:
 
 @contextlib.contextmanager
 def _opened(uri: str, roles: tuple[str, ...]) -> Iterator[list[Any]]:
-    """Provide what the user's function is called with."""
+    """Yield the arguments for the user's function."""
     with contextlib.ExitStack() as stack:
         try:
             path = local_path(uri)
@@ -287,7 +287,7 @@ def _file_object(uri: str) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _local_copy(uri: str) -> Iterator[str]:
-    """Provide the path of a copy, in folders of the same names: they may say the label."""
+    """Yield the path of a copy, in folders of the same names: these may contain the label."""
     system, path = filesystem(uri)
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         parts = [part for part in PurePosixPath(path.lstrip("/")).parts if part != ".."]

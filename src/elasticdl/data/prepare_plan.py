@@ -1,12 +1,12 @@
-"""Which input file goes into which part of prepared data, and whether a part is up to date.
+"""Plan of a data preparation: divides input files into parts and finds parts that are up to date.
 
     input files --shuffled, cut--> parts --digest--> the same as in the manifest? then it is kept
 
-A part's digest is made of everything its bytes depend on, the user's code excepted: what was
-finished is kept while a function is being mended. How a part is made is not known here.
+A part's digest covers everything its bytes depend on except the user's code: finished parts are
+kept while a function is being fixed. How a part is made is not known here.
 
-The manifest is a hidden folder in the output with one small file for each finished part, so
-that a file is written once and whole, on an object store as well.
+The manifest is a hidden folder in the output with one small file for each finished part, so that a
+file is written only once and as a whole, even on an object store.
 
 Callers: `prepare.py`, `prepare_part.py`.
 """
@@ -35,18 +35,18 @@ MANIFEST = ".prepare"
 """Name of the manifest's folder."""
 
 _LEAST_PARTS = 16
-# Record files, and those that a process left behind that was killed while writing one.
+# Record files, and files left behind by a process that was killed while writing one.
 _OURS = re.compile(r"\.?part-\d{5}-of-\d{5}(-\d{3})?\.recordio")
-# A change in how parts are made must make them anew.
+# Increased when parts are made differently, so that existing ones are made again.
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file to be prepared.
+    """An input file of a preparation.
 
     Attributes:
-        uri: Where it is.
+        uri: URI of the file.
         version: Changes when the file does: its size and its time, or an object store's tag.
     """
 
@@ -56,15 +56,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the bytes of all parts depend on, apart from the inputs and the user's code.
+    """Everything the bytes of all parts depend on, except the inputs and the user's code.
 
     Attributes:
         schema_json: The data schema.
-        model: Which model file the user's function is in.
-        records_per_file: At most so many records in a file.
+        model: Identifies the model file of the user's function.
+        records_per_file: Most records in a file.
         shuffle: Whether files, and records within a part, are put in random order.
-        seed: Decides that order.
-        compressor: Of the record files.
+        seed: Determines that order.
+        compressor: Compressor of the record files.
     """
 
     schema_json: str
@@ -76,15 +76,15 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Part:
+class PlanPart:
     """Some input files, prepared by one process.
 
     Attributes:
         index: Its number, from 0.
-        name: How its files' names start; they go on with `.recordio`, or with a number before
-            that if there are several.
+        name: Prefix of its files' names; `.recordio` follows, or a number before that if there
+            are several files.
         inputs: The files, in order.
-        digest: What its bytes depend on.
+        digest: Hash of everything its bytes depend on.
     """
 
     index: int
@@ -94,13 +94,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What the manifest says of a finished part.
+class PlanEntry:
+    """Entry of the manifest for a finished part.
 
     Attributes:
         digest: The part's digest when it was made.
         code: Hash of the file with the user's function when it was made.
-        files: Its files and how many records each has; names within the output.
+        files: Its files and their numbers of records; names within the output.
     """
 
     digest: str
@@ -108,15 +108,15 @@ class Entry:
     files: tuple[RecordFile, ...]
 
 
-def plan_parts(inputs: Sequence[Input], settings: Settings) -> list[Part]:
-    """Return the parts that some input files are prepared as.
+def plan_parts(inputs: Sequence[Input], settings: Settings) -> list[PlanPart]:
+    """Divide some input files into parts.
 
-    There are enough of them to keep many processes busy, however few files there are; and no
-    more files in a part than records should be in a file, for most files are one record each.
+    There are enough parts to keep many processes busy, however few files there are; and a part has
+    no more files than a record file has records, because most input files are one record each.
     The same inputs and settings give the same parts.
 
     Args:
-        inputs: Sorted.
+        inputs: The files, sorted.
         settings: How they are prepared.
     """
     order = np.arange(len(inputs))
@@ -133,12 +133,12 @@ def plan_parts(inputs: Sequence[Input], settings: Settings) -> list[Part]:
         )
         name = f"part-{index:05}-of-{num_parts:05}"
         digest = hashlib.sha256(text.encode()).hexdigest()
-        parts.append(Part(index, name, chosen, digest))
+        parts.append(PlanPart(index, name, chosen, digest))
     return parts
 
 
-class Output:
-    """The folder prepared data are written into.
+class PlanOutput:
+    """Output folder of a preparation.
 
     Args:
         uri: A path or an fsspec URI.
@@ -150,11 +150,11 @@ class Output:
         self.is_local = local_path(self.uri) is not None
 
     def where(self, name: str) -> str:
-        """Return the URI of something in the folder."""
+        """Return the URI of a name in the folder."""
         return f"{self.uri}/{name}"
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what is in the folder, or in one of its folders; sorted."""
+        """Return the names in the folder, or in one of its folders; sorted."""
         path = f"{self._path}/{folder}".rstrip("/")
         if not self._system.isdir(path):
             return []
@@ -162,15 +162,15 @@ class Output:
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def make_folder(self, name: str = "") -> None:
-        """Make the folder, or one in it, unless it is there.
+        """Create the folder, or one in it, unless it exists.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         self._system.makedirs(f"{self._path}/{name}".rstrip("/"), exist_ok=True)
 
     def size_bytes(self, name: str) -> int | None:
-        """Return the size of a file, None if it is not there."""
+        """Return the size of a file; None if it does not exist."""
         try:
             return int(self._system.size(f"{self._path}/{name}"))
         except FileNotFoundError:
@@ -180,13 +180,13 @@ class Output:
         """Return a file's bytes.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
         data: bytes = self._system.cat_file(f"{self._path}/{name}")
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all.
+        """Write a file completely or not at all.
 
         Raises:
             OutputError: It cannot be written.
@@ -196,19 +196,19 @@ class Output:
         file.publish()
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         path = f"{self._path}/{name}"
         if self._system.exists(path):
             self._system.rm_file(path)
 
 
-def entry_name(part: Part) -> str:
+def entry_name(part: PlanPart) -> str:
     """Return the name of a part's entry in the manifest."""
     return f"{MANIFEST}/{part.name}.json"
 
 
-def write_entry(output: Output, part: Part, entry: Entry) -> None:
-    """Put a finished part into the manifest.
+def write_entry(output: PlanOutput, part: PlanPart, entry: PlanEntry) -> None:
+    """Add a finished part to the manifest.
 
     Raises:
         OutputError: The output cannot be written.
@@ -222,8 +222,8 @@ def write_entry(output: Output, part: Part, entry: Entry) -> None:
     output.write(entry_name(part), json.dumps(value).encode())
 
 
-def read_entry(output: Output, part: Part) -> Entry | None:
-    """Return a part's entry if the part is finished, up to date and still there."""
+def read_entry(output: PlanOutput, part: PlanPart) -> PlanEntry | None:
+    """Return a part's entry if the part is finished, up to date and still complete; else None."""
     try:
         value: Any = json.loads(output.read(entry_name(part)))
         if value["digest"] != part.digest:
@@ -232,13 +232,15 @@ def read_entry(output: Output, part: Part) -> Entry | None:
             if output.size_bytes(name) != size_bytes:
                 return None
         files = tuple(RecordFile(name, num_records) for name, num_records, _ in value["files"])
-        return Entry(value["digest"], value["code"], files)
+        return PlanEntry(value["digest"], value["code"], files)
     except (FileNotFoundError, KeyError, TypeError, ValueError):
-        # Whatever is wrong with the entry, making the part anew mends it.
+        # Whatever is wrong with the entry, making the part again repairs it.
         return None
 
 
-def leftovers(output: Output, parts: Sequence[Part], kept: Sequence[Entry]) -> Iterator[str]:
+def leftovers(
+    output: PlanOutput, parts: Sequence[PlanPart], kept: Sequence[PlanEntry]
+) -> Iterator[str]:
     """Yield the files of earlier runs that are not part of what the output will be."""
     wanted = {file.uri for entry in kept for file in entry.files}
     for name in output.names():

@@ -1,4 +1,4 @@
-"""Ranges of records as units, of a source that offers none: a reader of the user's own.
+"""Ranges of records as units, for a source that has no units: a user's own reader.
 
 Callers: `unit_reader.py`.
 """
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from elasticdl.data.units import Picked, Unit
 
 _RANGE_RECORDS = 2048
-# What Python needs for an array and for a dict, beside what is in them.
+# Overhead of an array and of a dict in Python, in addition to their content.
 _ARRAY_BYTES, _RECORD_BYTES = 112, 232
 
 
 class ListUnit:
-    """Records as a source without units gave them out.
+    """Records as a source without units returned them.
 
     Args:
         given: Decoded or serialized records.
-        memory_bytes: How much memory they take.
+        memory_bytes: Memory that they take.
     """
 
     def __init__(self, given: Sequence[Any], memory_bytes: int = 0) -> None:
@@ -41,7 +41,7 @@ class ListUnit:
     def records(picked: Picked, schema: Schema | None) -> list[Record]:
         """See `Unit`."""
         del schema
-        # Whoever gets one may change it.
+        # Copies, because the caller may change them.
         return [
             {name: array.copy() for name, array in record.items()}
             for record in ListUnit.serialized(picked)
@@ -60,7 +60,7 @@ class Ranges:
 
     Args:
         source: The records.
-        serialized: They are wanted as stored.
+        serialized: Whether records are read as stored, without decoding.
     """
 
     def __init__(self, source: RecordSource, *, serialized: bool) -> None:

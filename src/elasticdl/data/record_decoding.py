@@ -1,7 +1,7 @@
-"""From serialized examples to fields, for the readers whose records are bytes.
+"""Decoding of serialized examples to fields, for readers whose records are bytes.
 
-What an example is knows `example.py`, what a field should be knows `schema.py`; here only the
-choice between them is made.
+`example.py` decodes examples by their own description, `schema.py` by a schema; this module only
+chooses between them.
 
 Callers: `bytes_unit.py`, `recordio.py`, `tfrecord.py`.
 """
@@ -29,12 +29,12 @@ def decode_records(
 
     Args:
         records: Serialized `tf.Example`s.
-        schema: What the user's `data_schema()` says; None decodes what the record says of
-            itself, every field as a 1-D array.
-        name: Says which file and record the i-th of them is, for error messages.
+        schema: The result of the user's `data_schema()`; None decodes each record by its own
+            description, every field as a 1-D array.
+        name: Returns the file and number of the i-th record, for error messages.
 
     Raises:
-        SchemaError: A record is no example or does not fit the schema.
+        SchemaError: A record is not an example or does not fit the schema.
     """
     if schema is None:
         return decode_batch_schemaless(records, name)

@@ -1,19 +1,19 @@
-"""The protocol of everything records are read from.
+"""Protocol of record sources: everything that records can be read from.
 
 Records are numbered 0 .. num_records-1 over all files, in the order of `files`; a range may
-span files, so that only the last minibatch of an epoch can be short. A reader is one file of
+span files, so that only the last minibatch of an epoch can be short. Each reader is one file in
 this folder (`recordio.py`, `tfrecord.py`, `csv.py`, `parquet.py`); `open_source` in
-`sources.py` picks one by what the files are.
+`sources.py` chooses one by the files' format.
 
 Laws, held by `tests/contracts/test_record_source.py` for every reader:
 
 * `read_bytes(a, b) + read_bytes(b, c) == read_bytes(a, c)`: ranges are exact, empty records
   are records, and reading twice gives the same.
-* `read_records` decodes the same records `read_bytes` returns.
-* Opening decodes no record. It costs one listing and what the format needs to be counted: the
+* `read_records` decodes the same records that `read_bytes` returns.
+* Opening decodes no record. It costs one listing and what the format needs to count records: the
   headers of chunks (RecordIO), the footer (Parquet), the lengths of records (TFRecord), every byte
   once (CSV, compressed TFRecord).
-* Opened by an index (`data_index.py`), a reader asks the storage for nothing, and files, units and
+* Opened by an index (`data_index.py`), a reader does not access the storage, and files, units and
   records are the same; a file that has changed since then raises a `DataError` when it is read.
 * A damaged byte raises `CorruptDataError`; it never shortens a range.
 * A source can be read from several threads and survives pickling (workers open their own).
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file and how many records it holds."""
+    """A file and its number of records."""
 
     uri: str
     num_records: int
@@ -40,7 +40,7 @@ class RecordFile:
 
 @runtime_checkable
 class RecordSource(Protocol):
-    """Records by number, wherever they lie."""
+    """Records that are read by number, from any storage."""
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -49,7 +49,7 @@ class RecordSource(Protocol):
 
     @property
     def num_records(self) -> int:
-        """How many records there are in all files."""
+        """Number of records in all files."""
         ...
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -70,19 +70,20 @@ class RecordSource(Protocol):
         Args:
             start: First record.
             stop: One past the last.
-            schema: What the user's `data_schema()` says; None decodes what the record says of
-                itself, every field as a 1-D array.
+            schema: The result of the user's `data_schema()`; None decodes each record by its own
+                description, every field as a 1-D array.
 
         Raises:
             CorruptDataError: The file is damaged in this range.
-            SchemaError: A record does not fit the schema; names file, record and field.
+            SchemaError: A record does not fit the schema; the message names file, record and
+                field.
             IndexError: The range is not within 0 .. num_records.
         """
         ...
 
 
 def locate(files: Sequence[RecordFile], record: int) -> tuple[str, int]:
-    """Return the file a record lies in and its number within that file.
+    """Return the file that contains a record, and its number within that file.
 
     Raises:
         IndexError: There is no such record.

@@ -1,18 +1,19 @@
-"""RecordIO: records in checksummed chunks, read by number and written atomically.
+"""RecordIO files: records in checksummed chunks, read by number and written atomically.
 
-A file is chunks one after the other and nothing else; a file of no bytes holds no record. What
-a chunk is knows `recordio_chunk.py`. Files of both Go writers and of `pyrecordio` are read, and
-they read ours.
+A file is a sequence of chunks and nothing else; an empty file has no record. `recordio_chunk.py`
+reads and writes a chunk. Files of both Go writers and of `pyrecordio` can be read, and they can
+read ours.
 
-What damage is found, and when:
+Which damage is detected, and when:
 
-* Opening reads the headers only. It finds a wrong magic number, an unknown compressor, a chunk
-  without records, a chunk with more records than its bytes can be, and a file that ends too early.
-* Reading a chunk finds every damage of its payload, its checksum, its size and its count.
-* No checksum covers a header. So a damaged *count* is found when its chunk is read, not before:
-  until then the numbers of the records behind it are shifted. Whoever reads all records (an
-  epoch does) cannot miss it. A compressor changed into another valid one is found because the
-  payload then does not decode, or its records do not add up; no checksum says so.
+* Opening reads only the headers. It detects a wrong magic number, an unknown compressor, a chunk
+  without records, a chunk with more records than fit into its bytes, and a file that ends too
+  early.
+* Reading a chunk detects all damage of its payload, its checksum, its size and its count.
+* No checksum covers a header. So a damaged *count* is detected only when its chunk is read: until
+  then the numbers of the records after it are shifted. Reading all records (as an epoch does)
+  always detects it. A compressor changed into another valid one is detected because the payload
+  then does not decode, or its records do not add up, not by a checksum.
 
 How records are decoded into fields is not known here.
 
@@ -74,28 +75,28 @@ __all__ = [
 DEFAULT_MAX_CHUNK_BYTES = 4 << 20
 """Bytes of records in one chunk.
 
-A chunk is the least that can be read: a small one wastes little when a range needs a part of
-it, a large one needs few requests to open a remote file (one a chunk). 4 MiB is what an object
-store sends in about the time it takes to answer, and stays in a processor's cache.
+A chunk is the smallest unit of reading: a small chunk wastes little when a range needs a part of
+it, large chunks need few requests to open a remote file (one per chunk). 4 MiB is what an object
+store sends in about the time it takes to respond, and stays in a processor's cache.
 """
 
-# Memory for chunks to come, which would cost more to get from the system than reading them.
+# Memory for further chunks; allocating it from the system would cost more than reading them.
 _MOST_SPARE = 4
-# What does not travel to another process.
+# State that is not sent to another process.
 _STAYS = ("_here", "_spare")
-# Empty records add nothing to the bytes of a chunk, and yet a chunk must end at some time.
+# Empty records add nothing to the bytes of a chunk, but a chunk must end at some point.
 _MAX_CHUNK_RECORDS = 1 << 20
 
 
 class RecordIOSource:
     """Records of RecordIO files; follows the laws of `RecordSource`.
 
-    Each thread keeps the chunk it read last, decompressed: small ranges one after the other
-    cost one decompression a chunk.
+    Each thread keeps the chunk it read last, decompressed: consecutive small ranges cost one
+    decompression per chunk.
 
     Args:
         uris: Files in reading order.
-        index: What is known of them: the headers of files that it has are not read.
+        index: An existing index of the files: headers of files in it are not read.
 
     Raises:
         CorruptDataError: A header is damaged, or a file ends too early.
@@ -104,7 +105,7 @@ class RecordIOSource:
 
     def __init__(self, uris: Sequence[str], index: DataIndex | None = None) -> None:
         self._entries = entries_by_index(uris, index, _open)
-        # What was not opened here may have changed since it was.
+        # Files that were not opened here may have changed since they were indexed.
         self._by_index = frozenset(() if index is None else index.uris)
         self._chunks = ChunkTable(self._entries)
         self._numbering = Numbering(
@@ -120,7 +121,7 @@ class RecordIOSource:
 
     @property
     def num_records(self) -> int:
-        """How many records there are in all files."""
+        """Number of records in all files."""
         return self._numbering.num_records
 
     def chunks(self, file_index: int) -> Sequence[Chunk]:
@@ -128,7 +129,7 @@ class RecordIOSource:
         return [self._chunks.chunk(index) for index in self._chunks.of_file(file_index)]
 
     def index(self) -> DataIndex:
-        """Return where the chunks are; see `data_index.py`."""
+        """Return an index with the positions of the chunks; see `data_index.py`."""
         return DataIndex("recordio", tuple(self._entries))
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -147,7 +148,7 @@ class RecordIOSource:
         """Yield records `start` to `stop` (exclusive) as views, chunk by chunk.
 
         For decoders that cut fields out of many records at once: nothing is copied, and a view
-        stays good as long as it is held.
+        stays valid as long as it is held.
 
         Raises:
             CorruptDataError: A chunk of this range is damaged.
@@ -162,7 +163,7 @@ class RecordIOSource:
 
         Raises:
             CorruptDataError: A chunk of this range is damaged.
-            SchemaError: A record does not fit the schema; names file, record and field.
+            SchemaError: A record does not fit the schema; the message names file, record and field.
             IndexError: The range is not within 0 .. num_records.
         """
         records = self.read_bytes(start, stop)
@@ -172,7 +173,7 @@ class RecordIOSource:
         """Return the chunks; see `units.UnitSource`.
 
         Raises:
-            CorruptDataError: One of the few that are read to see how well they are compressed is
+            CorruptDataError: One of the chunks sampled to estimate the compression ratio is
                 damaged.
         """
         del schema
@@ -188,15 +189,15 @@ class RecordIOSource:
         return Units(chunks.num_records, memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> BytesUnit:
-        """Return a chunk, counted over all files; see `units.UnitSource`.
+        """Return a chunk, numbered over all files; see `units.UnitSource`.
 
         Raises:
-            CorruptDataError: It is damaged.
+            CorruptDataError: The chunk is damaged.
         """
         del schema
         reader = self._here.unit_reader
         unit = self._read(reader, index).unit()
-        # The unit stays while others are read. When it is gone, another one takes its memory.
+        # The unit is kept while others are read. When it is freed, another one reuses its memory.
         reader.exchange(unit.memory, _taken(self._spare))
         if isinstance(unit.memory, mmap.mmap):
             weakref.finalize(unit, _give_back, self._spare, unit.memory).atexit = False
@@ -207,7 +208,7 @@ class RecordIOSource:
         return BytesUnit.joined(units, memory_bytes)
 
     def _decoded_chunks(self, start: int, stop: int) -> Iterator[tuple[DecodedChunk, int, int]]:
-        """Yield the chunks of a range, each with the part of its own records that is in it."""
+        """Yield the chunks of a range, each with the part of its records that is in the range."""
         self._numbering.check(start, stop)
         firsts = self._chunks.firsts
         index = int(np.searchsorted(firsts, start, "right")) - 1
@@ -222,16 +223,16 @@ class RecordIOSource:
         here = self._here
         if here.chunk is not None and here.index == index:
             return here.chunk
-        # Its memory is written to now, whether or not that ends well.
+        # Its memory is overwritten now, whether or not reading succeeds.
         here.chunk = None
         here.index, here.chunk = index, self._read(here.reader, index)
         return here.chunk
 
     def _read(self, reader: ChunkReader, index: int) -> DecodedChunk:
-        """Read a chunk, counted over all files, and check all of it.
+        """Read a chunk, numbered over all files, and verify all of it.
 
         Raises:
-            CorruptDataError: It is damaged.
+            CorruptDataError: The chunk is damaged.
             DataError: The file has changed since it was counted, or cannot be read.
         """
         entry = self._entries[self._chunks.file_of(index)]
@@ -251,7 +252,7 @@ class RecordIOSource:
 
 
 class _OfThisThread(threading.local):
-    """What a thread reads with, and the chunk it read last."""
+    """The readers of a thread, and the chunk it read last."""
 
     def __init__(self) -> None:
         self.reader = ChunkReader()
@@ -272,7 +273,7 @@ def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
 
 
 def _open(uri: str) -> FileEntry:
-    """Return a file and its chunks, after reading its headers and nothing else."""
+    """Return the index entry of a file and its chunks, after reading only its headers."""
     file = open_stored(uri)
     chunks: list[Chunk] = []
     offset = 0
@@ -283,7 +284,7 @@ def _open(uri: str) -> FileEntry:
 
 
 class Writer(WholeOrNothing):
-    """Writes a RecordIO file, which appears when it is closed, complete.
+    """Writes a RecordIO file, which appears as a whole when it is closed.
 
     A chunk ends before the record that would make it larger than `max_chunk_bytes` (lengths
     not counted), as in the Go writers; a record larger than that has a chunk of its own.
@@ -291,7 +292,7 @@ class Writer(WholeOrNothing):
     Used in a `with` statement: an exception in its body leaves no file.
 
     Args:
-        uri: A path or an fsspec URI; a file that is there already is replaced at the end.
+        uri: A path or an fsspec URI; an existing file is replaced at the end.
         compressor: `none`, `snappy` or `gzip`.
         max_chunk_bytes: Bytes of records in one chunk; see `DEFAULT_MAX_CHUNK_BYTES`.
 
@@ -317,7 +318,7 @@ class Writer(WholeOrNothing):
     ) -> None:
         if compressor not in COMPRESSORS:
             raise UsageError(
-                f"RecordIO knows no compressor {compressor!r}; choose one of "
+                f"RecordIO does not support the compressor {compressor!r}; choose one of "
                 f"{', '.join(COMPRESSORS)}."
             )
         if not 1 <= max_chunk_bytes <= UINT32_MAX:
@@ -343,12 +344,12 @@ class Writer(WholeOrNothing):
         if self._closed:
             raise ValueError(f"{self.uri} is closed; a record cannot be added to it.")
         if not isinstance(record, bytes):
-            # A copy, because the caller may fill its buffer anew before the chunk is written.
+            # A copy, because the caller may reuse its buffer before the chunk is written.
             record = bytes(memoryview(record))
         if len(record) > UINT32_MAX - LENGTH_BYTES:
             raise DataError(
-                f"{self.uri}: a record of {len(record)} bytes does not fit into RecordIO, which "
-                f"takes {UINT32_MAX - LENGTH_BYTES} at most. Split it into several records."
+                f"{self.uri}: a record of {len(record)} bytes is too large for RecordIO; expected "
+                f"at most {UINT32_MAX - LENGTH_BYTES}. Split it into several records."
             )
         full = self._records_bytes + len(record) > self.max_chunk_bytes
         if full or len(self._records) == _MAX_CHUNK_RECORDS:
@@ -357,10 +358,10 @@ class Writer(WholeOrNothing):
         self._records_bytes += len(record)
 
     def close(self) -> None:
-        """Publish the file; does nothing the second time.
+        """Publish the file; closing twice is harmless.
 
         Raises:
-            OutputError: It cannot be completed; what was there before is still there.
+            OutputError: It cannot be completed; the previous file is kept.
         """
         if self._closed:
             return
@@ -369,19 +370,19 @@ class Writer(WholeOrNothing):
         self._file.publish()
 
     def discard(self) -> None:
-        """Leave no file; does nothing to one that is closed."""
+        """Leave no file; does nothing if the file is closed."""
         self._closed = True
         self._file.discard()
 
     def _flush(self) -> None:
-        """Write what was collected as a chunk."""
+        """Write the collected records as a chunk."""
         if not self._records:
             return
         try:
             for part in encode_chunk(self._records, self.compressor):
                 self._file.write(part)
         except BaseException:
-            # A chunk is missing now: whatever is written later, this must not be published.
+            # A chunk is missing now: the file must not be published, whatever is written later.
             self.discard()
             raise
         self._records, self._records_bytes = [], 0

@@ -1,12 +1,12 @@
-"""One chunk of a RecordIO file: its bytes, what is checked in them, and the records in it.
+"""One chunk of a RecordIO file: encoding, verification and decoding.
 
     chunk   := header payload                   the header is five little-endian uint32:
     header  := magic, checksum, compressor, size of the payload, number of records
     payload := compressed (uint32 length, bytes of the record)*
 
 The checksum is the CRC-32 (IEEE) of the payload as stored. Compressors: 0 none, 1 snappy in
-its framing format (https://github.com/google/snappy/blob/main/framing_format.txt), one stream a
-chunk, 2 gzip. Which chunks a file has, and which one is wanted, is `recordio.py`'s.
+its framing format (https://github.com/google/snappy/blob/main/framing_format.txt), one stream per
+chunk, 2 gzip. `recordio.py` knows the chunks of a file, and chooses the one to read.
 
 Callers: `recordio.py`.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Compressor = Literal["none", "snappy", "gzip"]
 COMPRESSORS: tuple[Compressor, ...] = get_args(Compressor)
-"""By the number that stands in a chunk's header."""
+"""In the order of their numbers in a chunk's header."""
 
 HEADER_BYTES = 20
 LENGTH_BYTES = 4
@@ -45,29 +45,29 @@ UINT32_MAX = 0xFFFFFFFF
 _MAGIC = 0x01020304
 _HEADER = struct.Struct("<5I")
 _LENGTH = struct.Struct("<I")
-# Where the fields stand in the header, for error messages.
+# Positions of fields in the header, for error messages.
 _COMPRESSOR_AT, _COUNT_AT = 8, 16
-# Snappy frames: kind and length, checksum, data; the kinds that hold data, and the most of it.
+# Snappy frames: kind and length, checksum, data; the kinds that contain data, and its largest size.
 _FRAME_HEAD_BYTES, _FRAME_CHECKSUM_BYTES = 4, 4
 _FRAME_COMPRESSED, _FRAME_PLAIN, _FRAME_MOST_BYTES = 0x00, 0x01, 1 << 16
 _VARINT_BYTES, _VARINT_CONTINUES = 3, 0x80
-# No compressor makes more of its bytes: deflate 1,032 times, Snappy some 20.
+# No compressor expands its bytes more than this: deflate 1,032 times, Snappy about 20.
 _MOST_TIMES = 1040
-# For zlib: a header of gzip's is expected.
+# For zlib: expect a gzip header.
 _GZIP = 16
-# What a chunk may be after decompression: this, or as many times what is stored.
+# Limits of a chunk's size after decompression: this size, or this multiple of the stored size.
 _FREE_BYTES, _MOST_EXPANSION = 1 << 30, 20
 
 
 class Chunk(NamedTuple):
-    """What a chunk's header says.
+    """Content of a chunk's header.
 
     Attributes:
-        offset_bytes: Where the header starts in the file.
+        offset_bytes: Start of the header in the file.
         checksum: CRC-32 of the payload.
         compressor: Name of the compressor.
         size_bytes: Size of the payload as stored.
-        num_records: How many records it holds.
+        num_records: Number of records in the chunk.
     """
 
     offset_bytes: int
@@ -78,12 +78,12 @@ class Chunk(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Where the payload starts in the file."""
+        """Start of the payload in the file."""
         return self.offset_bytes + HEADER_BYTES
 
     @property
     def end_bytes(self) -> int:
-        """Where the next chunk starts, or the file ends."""
+        """Start of the next chunk, or the end of the file."""
         return self.payload_bytes + self.size_bytes
 
 
@@ -91,8 +91,8 @@ class RecordViews(NamedTuple):
     """Records of one chunk, not copied: record i is `payload[starts[i]:][:lengths[i]]`.
 
     Attributes:
-        payload: The memory the chunk lies in; read-only, and the holder's as long as it is held.
-        starts: int64 [records], where each record starts in `payload`.
+        payload: The memory of the chunk; read-only, and valid as long as it is held.
+        starts: int64 [records], start of each record in `payload`.
         lengths: int64 [records].
     """
 
@@ -105,8 +105,8 @@ def encode_chunk(records: Sequence[bytes], compressor: Compressor) -> tuple[byte
     """Return the header and the payload of a chunk.
 
     Args:
-        records: At least one; none longer than fits beside its length into 4 GiB.
-        compressor: How the payload is stored.
+        records: At least one; each must fit into 4 GiB together with its length.
+        compressor: Compressor of the payload.
 
     Raises:
         DataError: The payload is longer than 4 GiB.
@@ -116,27 +116,27 @@ def encode_chunk(records: Sequence[bytes], compressor: Compressor) -> tuple[byte
     if compressor == "snappy":
         payload = bytes(cramjam.snappy.compress(payload))
     elif compressor == "gzip":
-        # Without a time, so that the same records give the same file.
+        # Without a timestamp, so that the same records give the same file.
         payload = gzip.compress(payload, mtime=0)
     if len(payload) > UINT32_MAX:
         raise DataError(
-            f"A chunk of {len(payload)} bytes does not fit into RecordIO, which takes "
-            f"{UINT32_MAX} at most. Write smaller records or chunks."
+            f"A chunk of {len(payload)} bytes is too large for RecordIO; expected at most "
+            f"{UINT32_MAX}. Write smaller records or chunks."
         )
     number = COMPRESSORS.index(compressor)
     return _HEADER.pack(_MAGIC, crc32(payload), number, len(payload), len(records)), payload
 
 
 def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
-    """Return what a header says, having checked what can be checked in it.
+    """Return the content of a header, after checking everything that can be checked in it.
 
     Args:
         file: For error messages, and for its size.
-        offset: Where the header starts.
-        data: The bytes from there on, `HEADER_BYTES` of them or what there is.
+        offset: Start of the header.
+        data: The bytes from there on, `HEADER_BYTES` of them or fewer at the end of the file.
 
     Raises:
-        CorruptDataError: It is no header, or the file ends before the chunk does.
+        CorruptDataError: It is not a header, or the file ends before the chunk does.
     """
     if len(data) < HEADER_BYTES:
         raise CorruptDataError(
@@ -148,7 +148,7 @@ def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
     magic, checksum, compressor, size_bytes, num_records = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise CorruptDataError(
-            # Never the bytes: it may be any file that this user can read.
+            # Never the bytes: this may be any file that the user can read.
             file.uri,
             offset,
             f"a chunk, which starts with 0x{_MAGIC:08x}",
@@ -166,7 +166,7 @@ def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
             file.uri, offset + _COUNT_AT, "a chunk of at least one record", "0 records"
         )
     chunk = Chunk(offset, checksum, COMPRESSORS[compressor], size_bytes, num_records)
-    # Indices of all records are made before a chunk is read, so no count may be beyond its bytes.
+    # Indices of all records are made before a chunk is read, so the count is limited by its size.
     most_bytes = size_bytes * (1 if chunk.compressor == "none" else _MOST_TIMES)
     if num_records * LENGTH_BYTES > most_bytes:
         raise CorruptDataError(
@@ -186,20 +186,20 @@ def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
 
 
 class ChunkReader:
-    """Reads chunks one after the other, each into the memory of the one before.
+    """Reads chunks one after the other, each into the memory of the previous one.
 
-    Chunks of 32 MiB, which the Go writers make, would otherwise cost more time for fresh memory
-    than for reading and decompressing. For one thread; a chunk is good until the next is read.
+    Chunks of 32 MiB, which the Go writers make, would otherwise take more time for fresh memory
+    than for reading and decompressing. For one thread; a chunk is valid until the next is read.
     """
 
     def __init__(self) -> None:
         self._stored = self._plain = _NO_MEMORY
 
     def read(self, file: StoredFile, chunk: Chunk) -> DecodedChunk:
-        """Read a chunk, check all of it, and return its records.
+        """Read a chunk, verify all of it, and return its records.
 
         Raises:
-            CorruptDataError: It is damaged.
+            CorruptDataError: The chunk is damaged.
             DataError: The storage refuses.
         """
         size_bytes = HEADER_BYTES + chunk.size_bytes
@@ -227,7 +227,7 @@ class ChunkReader:
                 f"0x{checksum:08x}",
             )
         if chunk.compressor == "none":
-            # The records stay where they were read, behind the header.
+            # The records stay where they were read, after the header.
             return DecodedChunk(file, chunk, self._stored, HEADER_BYTES, size_bytes)
         try:
             plain, end = self._decompress(file, chunk, payload)
@@ -241,11 +241,11 @@ class ChunkReader:
         return DecodedChunk(file, chunk, plain, 0, end)
 
     def give_away(self) -> None:
-        """Let go of the memory of the chunk read last: its holder may keep it."""
+        """Give up the memory of the chunk read last, because its holder may keep it."""
         self._stored = self._plain = _NO_MEMORY
 
     def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
-        """Let go of the memory of the chunk read last, and take other memory for the next one."""
+        """Give up the memory of the chunk read last, and take other memory for the next one."""
         if memory is self._stored:
             self._stored = spare or _NO_MEMORY
         elif memory is self._plain:
@@ -254,7 +254,7 @@ class ChunkReader:
     def _decompress(
         self, file: StoredFile, chunk: Chunk, payload: memoryview
     ) -> tuple[_Memory, int]:
-        """Return where a payload lies after decompression, and its size."""
+        """Return the memory of a payload after decompression, and the payload's size."""
         most = max(_FREE_BYTES, _MOST_EXPANSION * chunk.size_bytes)
         if chunk.compressor == "gzip":
             plain = _gunzip(payload, most)
@@ -263,7 +263,7 @@ class ChunkReader:
         size_bytes = _snappy_bytes(payload)
         _check_plain(file, chunk, size_bytes, most)
         self._plain = _at_least(self._plain, size_bytes)
-        # Checks the CRC-32C of each frame, too, and refuses what follows the last one.
+        # Also checks the CRC-32C of each frame, and rejects bytes after the last one.
         return self._plain, cramjam.snappy.decompress_into(payload, self._plain)
 
 
@@ -278,7 +278,7 @@ def _check_plain(file: StoredFile, chunk: Chunk, size_bytes: int, most: int) -> 
 
 
 def _gunzip(payload: memoryview, most: int) -> bytes:
-    """Return what a gzip stream decompresses to; one byte beyond `most`, if it is more."""
+    """Return the decompressed bytes of a gzip stream; one byte more than `most`, if longer."""
     pieces: list[bytes] = []
     room = most + 1
     left: bytes | memoryview = payload
@@ -287,30 +287,30 @@ def _gunzip(payload: memoryview, most: int) -> bytes:
         pieces.append(state.decompress(left, room))
         room -= len(pieces[-1])
         if not state.eof and room:
-            raise EOFError("the compressed data end before their end was marked")
-        # Streams may be joined, and padded with zeros.
+            raise EOFError("the compressed data end without an end marker")
+        # Streams may be concatenated, and padded with zeros.
         left = state.unused_data.lstrip(b"\0")
     return b"".join(pieces)
 
 
 _Memory: TypeAlias = mmap.mmap | bytes
-"""What can be cut into bytes without an object in between (a `bytearray` cannot)."""
+"""Memory whose slices are bytes, without an object in between (a `bytearray`'s are not)."""
 
 
-# Not made for each chunk: that would be three calls of the system.
+# Not created for each chunk: that would cost three system calls.
 _NO_MEMORY = fresh_memory(0)
 
 
 def _at_least(memory: mmap.mmap, size_bytes: int) -> mmap.mmap:
-    """Return memory of some size, the given one if it is large enough."""
+    """Return memory of at least some size, the given one if it is large enough."""
     if len(memory) >= size_bytes:
         return memory
-    # Chunks differ a little in size, and each new memory costs its first touch.
+    # Chunks differ a little in size, and touching new memory for the first time is slow.
     return fresh_memory(size_bytes + size_bytes // 4)
 
 
 def _snappy_bytes(stream: memoryview) -> int:
-    """Return how large snappy frames are after decompression, as they claim to be."""
+    """Return the decompressed size of snappy frames, according to their headers."""
     size_bytes = 0
     position = 0
     while position + _FRAME_HEAD_BYTES <= len(stream):
@@ -319,7 +319,7 @@ def _snappy_bytes(stream: memoryview) -> int:
         if kind == _FRAME_PLAIN:
             size_bytes += max(length - _FRAME_CHECKSUM_BYTES, 0)
         elif kind == _FRAME_COMPRESSED:
-            # No frame may claim more than it can hold: memory is made for it.
+            # No frame may claim more than it can contain: memory is allocated for it.
             data = position + _FRAME_HEAD_BYTES + _FRAME_CHECKSUM_BYTES
             size_bytes += min(_varint(stream[data : data + _VARINT_BYTES]), _FRAME_MOST_BYTES)
         position += _FRAME_HEAD_BYTES + length
@@ -340,14 +340,14 @@ class DecodedChunk:
 
     Args:
         file: For error messages.
-        chunk: What the header says.
-        memory: Where the payload lies after decompression.
-        base: Where it starts in there.
-        end: Where it ends in there.
+        chunk: Content of the header.
+        memory: Contains the payload after decompression.
+        base: Start of the payload in `memory`.
+        end: End of the payload in `memory`.
 
     Raises:
         CorruptDataError: The lengths of the records do not add up to the payload, or their
-            number is not the header's.
+            number differs from the header's.
     """
 
     def __init__(
@@ -356,9 +356,9 @@ class DecodedChunk:
         self._memory = memory
         self._base = base
         self._num_records = chunk.num_records
-        # The length of every record, None if they differ.
+        # The length of every record; None if they differ.
         self._length = _common_length(memory, base, end, chunk.num_records)
-        # Where each record starts, and where one behind the last would, if they differ.
+        # If they differ: the start of each record, and of one that would follow the last.
         self._starts: list[int] = []
         if self._length is None:
             self._starts = _walk(file, chunk, memory, base, end)
@@ -374,17 +374,17 @@ class DecodedChunk:
         return [record for (record,) in struct.iter_unpack(f"{LENGTH_BYTES}x{self._length}s", rows)]
 
     def unit(self) -> BytesUnit:
-        """Return all records as they lie in memory, which is the caller's from now on."""
+        """Return all records without copying them; the caller owns their memory from now on."""
         starts, lengths = self._places(0, self._num_records)
         return BytesUnit(self._memory, starts, starts + lengths)
 
     def views(self, first: int, stop: int) -> RecordViews:
-        """Return where records `first` to `stop` (exclusive) of this chunk lie."""
+        """Return records `first` to `stop` (exclusive) of this chunk as views."""
         starts, lengths = self._places(first, stop)
         return RecordViews(memoryview(self._memory).toreadonly(), starts, lengths)
 
     def _places(self, first: int, stop: int) -> tuple[Indices, Indices]:
-        """Return where records start, and their lengths."""
+        """Return the starts of records, and their lengths."""
         if self._length is None:
             edges = np.array(self._starts[first : stop + 1], dtype=np.int64)
             starts, lengths = edges[:-1], np.diff(edges) - LENGTH_BYTES
@@ -399,7 +399,7 @@ def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> in
     """Return the length of every record if it is the same for all of them, else None.
 
     Images of one size are the common case; comparing all lengths at once is a hundred times
-    quicker than walking from one to the next.
+    faster than walking from one to the next.
     """
     stride, rest = divmod(end - base, num_records)
     length = stride - LENGTH_BYTES
@@ -410,7 +410,7 @@ def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> in
 
 
 def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) -> list[int]:
-    """Return where each record starts, and where one behind the last would."""
+    """Return the start of each record, and of one that would follow the last."""
     unpack = _LENGTH.unpack_from
     starts = []
     position = base
@@ -420,7 +420,7 @@ def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) 
         starts.append(start)
         position = start + unpack(memory, position)[0]
     if position != end:
-        # The record that is too long, or what is too short to be the length of one.
+        # The record that is too long, or the bytes that are too few for the length of one.
         begun = starts[-1] - LENGTH_BYTES if position > end else position
         found = f"a record that ends at byte {position - base}"
         if position < end:
@@ -438,12 +438,15 @@ def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) 
 
 
 def _misfit(file: StoredFile, chunk: Chunk, begun: int, size: int, found: str) -> CorruptDataError:
-    """Return what says that the records do not fill a payload, from byte `begun` of it on."""
+    """Return the error for records that do not exactly fill a chunk's payload.
+
+    The mismatch begins at byte `begun` of the (decompressed) payload.
+    """
     if chunk.compressor == "none":
         expected = f"records that fill the {size} bytes of their chunk"
         return CorruptDataError(file.uri, chunk.payload_bytes + begun, expected, found)
-    # What is compressed has no offset of its own.
+    # Decompressed bytes have no offset in the file.
     expected = f"records that fill the {size} bytes of their chunk after decompression"
     return CorruptDataError(
-        file.uri, chunk.payload_bytes, expected, f"{found}, from byte {begun} of them on"
+        file.uri, chunk.payload_bytes, expected, f"{found}, from decompressed byte {begun} on"
     )

@@ -1,10 +1,10 @@
-"""The chunks of many RecordIO files as one table: 13 bytes a chunk, as an index has them.
+"""Index of RecordIO chunks: the chunks of many files as one table, with 13 bytes per chunk.
 
 A hundred thousand files are opened by an index in a fraction of a second, since no object is made
 for a file or a chunk before it is read.
 
-With a chunk's checksum in the index, reading it finds every change of the file: no time of the
-file needs to be the same, so that copies of it do as well.
+With a chunk's checksum in the index, reading the chunk detects every change of the file: the
+modification time need not be the same, so copies of the file work as well.
 
 Callers: `recordio.py`.
 """
@@ -32,7 +32,7 @@ _CHUNK = np.dtype(
 
 
 def pack(file: StoredFile, chunks: Sequence[Chunk]) -> FileEntry:
-    """Return what an index says of a file with some chunks."""
+    """Return the index entry of a file with the given chunks."""
     rows = [
         (size_bytes, num_records, checksum, COMPRESSORS.index(compressor))
         for _, checksum, compressor, size_bytes, num_records in chunks
@@ -48,14 +48,14 @@ class ChunkTable:
         entries: The files.
 
     Attributes:
-        num_records: int64 [chunks], how many records each holds.
+        num_records: int64 [chunks], number of records in each chunk.
         size_bytes: int64 [chunks], size of each payload as stored.
-        compressed: int64, the numbers of those that are compressed.
-        firsts: int64 [chunks + 1], the number of each one's first record, counted over all files,
+        compressed: int64, the numbers of the compressed chunks.
+        firsts: int64 [chunks + 1], the number of each chunk's first record, counted over all files,
             and one past the last record.
 
     Raises:
-        CorruptDataError: The chunks of a file are not what else is said of it.
+        CorruptDataError: The chunks of a file contradict the rest of its entry.
     """
 
     def __init__(self, entries: Sequence[FileEntry]) -> None:
@@ -66,7 +66,7 @@ class ChunkTable:
         self.num_records = self._rows["num_records"].astype(np.int64)
         self.size_bytes = self._rows["size_bytes"].astype(np.int64)
         self.firsts = np.concatenate(([0], np.cumsum(self.num_records)))
-        # Where each would start and the last would end, if all files were one.
+        # Start of each chunk and end of the last one, if all files were one.
         self._starts = np.concatenate(([0], np.cumsum(self.size_bytes + HEADER_BYTES)))
         # The number of the first chunk of each file, and one past the last one.
         counts = [len(entry.layout) // _CHUNK.itemsize for entry in entries]
@@ -75,11 +75,11 @@ class ChunkTable:
 
     @property
     def compressed(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The numbers of the chunks that are compressed."""
+        """The numbers of the compressed chunks."""
         return np.flatnonzero(self._rows["compressor"])
 
     def file_of(self, index: int) -> int:
-        """Return which file a chunk is in."""
+        """Return the index of the file that contains a chunk."""
         return bisect_right(self._file_firsts, index) - 1
 
     def of_file(self, file_index: int) -> range:
@@ -87,7 +87,7 @@ class ChunkTable:
         return range(self._file_firsts[file_index], self._file_firsts[file_index + 1])
 
     def chunk(self, index: int) -> Chunk:
-        """Return a chunk."""
+        """Return a chunk by its number."""
         size_bytes, num_records, checksum, compressor = self._rows[index].item()
         offset = self._starts[index] - self._starts[self._file_firsts[self.file_of(index)]]
         return Chunk(int(offset), checksum, COMPRESSORS[compressor], size_bytes, num_records)

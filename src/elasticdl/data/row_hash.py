@@ -1,4 +1,4 @@
-"""Hashes of rows, to split a table in a way that depends on its content alone.
+"""Hashes of rows, to split a table in a way that depends only on its content.
 
 Equal rows have equal hashes, on every machine and in every batch; so a split by hash puts
 duplicates on one side and does not change with the order of the rows.
@@ -35,18 +35,18 @@ def row_hashes(batch: pa.RecordBatch) -> Hashes:
     with np.errstate(over="ignore"):
         for column in batch.columns:
             total = _mixed(total * _PRIME + _hashes(column))
-    # Mixing keeps zero as it is: a row of zeros alone, which is a common one, would lie at the
-    # very edge of every split.
+    # Mixing maps zero to itself: a row of only zeros, which is common, would be at the very edge
+    # of every split.
     return np.where(total == 0, _ZEROS, total)
 
 
 def shares(hashes: Hashes) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return where each hash lies between 0 and 1, evenly spread."""
+    """Return the position of each hash between 0 and 1, evenly spread."""
     return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Spread what differs in a few bits over all of them.
+    """Spread differences in a few bits over all of them.
 
     The finalizer of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
     """

@@ -1,9 +1,10 @@
-"""Real data to start with, without a download: what scikit-learn brings along, as record files.
+"""Sample data sets: real data that comes with scikit-learn, written as record files.
 
     OUTPUT/train/part-00000-of-00004.recordio ...    four fifths of the records, shuffled
     OUTPUT/test/part-00000-of-00002.recordio ...     the others
+    OUTPUT/.sample.json                              which sample it is, and its seed
 
-What a record means is said here; how it is stored is the schema's and the writers'.
+This module defines the meaning of the records; the schema and the writers define their storage.
 
 Callers: `cli/data.py`.
 """
@@ -11,6 +12,7 @@ Callers: `cli/data.py`.
 from __future__ import annotations
 
 import io
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,7 @@ FORMATS: tuple[SampleFormat, ...] = get_args(SampleFormat)
 
 _NUM_FILES = {"train": 4, "test": 2}
 _TEST_SHARE = 0.2
+_MARKER = ".sample.json"
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,10 @@ class Sample:
     """A data set that can be written.
 
     Attributes:
-        title: What it is, in a line.
+        title: Its description, in one line.
         split: Makes its records: takes a random generator, returns the columns of the training
             and of the test records.
-        trains: The options of `elasticdl train` that name a prebuilt model for it.
+        trains: The options of `elasticdl train` that select a prebuilt model for it.
     """
 
     title: str
@@ -56,12 +59,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class WrittenSample:
-    """What was written.
+    """The result of writing a sample.
 
     Attributes:
-        sample: Which data set.
-        schema: What a record holds.
-        num_records: Folder (`train`, `test`) -> how many records lie in it.
+        sample: The data set.
+        schema: Schema of its records.
+        num_records: Folder (`train`, `test`) -> number of records in it.
         files: All files, in order.
     """
 
@@ -77,15 +80,15 @@ def write_sample(
     """Write a data set into `train/` and `test/` of a folder.
 
     Args:
-        name: Which; one of `SAMPLES`.
-        output: The folder; made if it is not there. The same call again writes the same files.
-        sample_format: What kind of files.
-        seed: Decides which records are kept for the test, and their order.
+        name: The data set; one of `SAMPLES`.
+        output: The folder; created if it does not exist. The same call again writes the same files.
+        sample_format: Format of the files.
+        seed: Determines which records are kept for the test, and their order.
 
     Raises:
-        UsageError: There is no such data set, or the format cannot hold it.
+        UsageError: The data set does not exist, or the format cannot store it.
         MissingExtraError: scikit-learn is not installed.
-        OutputTakenError: Other files lie where these should.
+        OutputTakenError: Other files are in the folders, or another sample.
         OutputError: The folder cannot be written.
     """
     if name not in SAMPLES:
@@ -98,8 +101,8 @@ def write_sample(
     fields = tuple(Field(key, array.shape[1:], array.dtype) for key, array in train.items())
     if sample_format == "csv" and any(field.size > 1 for field in fields):
         raise UsageError(
-            f"The records of {name} hold pictures, which a line of CSV cannot. Choose one of "
-            "recordio, tfrecord, parquet."
+            f"The records of {name} contain images, which CSV cannot hold. Choose one of recordio, "
+            "tfrecord, parquet."
         )
     schema = Schema(fields)
     pieces = [
@@ -108,6 +111,7 @@ def write_sample(
         for i, rows in enumerate(np.array_split(np.arange(len(columns["label"])), num_files))
     ]
     _make_folders([path for path, _, _ in pieces])
+    _mark(Path(output), {"name": name, "seed": seed}, [path for path, _, _ in pieces])
     for path, columns, rows in pieces:
         part = {key: array[rows] for key, array in columns.items()}
         _WRITERS[sample_format](str(path), schema, part)
@@ -133,6 +137,33 @@ def _make_folders(files: Sequence[Path]) -> None:
             )
 
 
+def _mark(output: Path, wanted: Mapping[str, Any], files: Sequence[Path]) -> None:
+    """Write which sample is in a folder.
+
+    Raises:
+        OutputTakenError: Another sample, or the same one with another seed, is there.
+    """
+    marker = output / _MARKER
+    there = [path for path in files if path.exists()]
+    try:
+        found = json.loads(marker.read_text()) if marker.exists() else None
+    except (OSError, ValueError):
+        found = None
+    if there and found != wanted:
+        what = "files that are not known to be a sample"
+        if isinstance(found, dict):
+            what = " ".join(f"{key} {value}" for key, value in found.items())
+        raise OutputTakenError(
+            f"{output} contains {what}; {there[0].name} is not overwritten with "
+            f"{' '.join(f'{key} {value}' for key, value in wanted.items())}. Use another --output, "
+            "or delete it."
+        )
+    try:
+        marker.write_text(json.dumps(wanted))
+    except OSError as error:
+        raise OutputError(f"{marker} cannot be written: {error.strerror}.") from error
+
+
 # --- the data sets -----------------------------------------------------------------------------
 
 
@@ -151,8 +182,8 @@ def _shuffled_split(
 
     Args:
         columns: All records.
-        random: Decides the order, and what is kept for the test unless that is said.
-        is_test: Whether a record is kept for the test.
+        random: Determines the order, and the test records unless `is_test` is given.
+        is_test: For each record, whether it belongs to the test set.
     """
     order = random.permutation(len(columns["label"]))
     if is_test is None:
@@ -176,7 +207,7 @@ def _digits(random: np.random.Generator) -> tuple[Columns, Columns]:
 def _stretched(images: Array, side: int) -> Array:
     """Return square pictures `[n, s, s]` as `[n, side, side]`, interpolated linearly."""
     old = images.shape[1]
-    # Where the middles of the new pixels lie among those of the old ones.
+    # Positions of the centers of the new pixels among those of the old ones.
     places = np.clip((np.arange(side) + 0.5) * old / side - 0.5, 0, old - 1)
     weights = np.maximum(0, 1 - np.abs(places[:, np.newaxis] - np.arange(old)))
     return np.asarray(weights @ images @ weights.T)
@@ -202,8 +233,8 @@ def _table(loader: str) -> Callable[[np.random.Generator], tuple[Columns, Column
     return split
 
 
-# What is to be seen in each square of 64 pixels of the two photographs; a point is left out,
-# for being half this and half that.
+# Content of each square of 64 pixels of the two photographs; a square with a point is left out,
+# because it shows half of one thing and half of another.
 _SQUARE, _PATCH, _STEP = 64, 32, 8
 _KINDS = (
     "blue sky",
@@ -248,7 +279,7 @@ def _patches(random: np.random.Generator) -> tuple[Columns, Columns]:
         for top, left, kind in _squares(kinds)
     ]
     kinds = np.array([kind for kind, _ in squares])
-    # Whole squares are kept for the test, so that no pixel is in training and test both.
+    # Whole squares are kept for the test, so that no pixel is in both training and test.
     test_squares = np.zeros(len(squares), bool)
     for kind in range(len(_KINDS)):
         of_kind = random.permutation(np.flatnonzero(kinds == kind))
@@ -277,39 +308,38 @@ def _squares(kinds: str) -> Iterator[tuple[int, int, int]]:
 
 SAMPLES: dict[str, Sample] = {
     "digits": Sample(
-        "1,797 handwritten digits, 28 x 28 grey values 0 .. 255, and which digit it is",
+        "1,797 handwritten digits: 28 x 28 grey values from 0 to 255, labelled with the digit",
         _digits,
         "--model_def=mnist --num_epochs=3",
     ),
     "patches": Sample(
-        "2,000 colour pictures of 32 x 32, cut from two photographs, and which of ten things "
-        "they show",
+        "2,000 colour images of 32 x 32 pixels, cut from two photographs, in ten classes",
         _patches,
         "--model_def=cifar10 --num_epochs=10",
     ),
     "iris": Sample(
-        "150 flowers, four measures of each, and which of three kinds it is",
+        "150 iris flowers, four measurements each, in three species",
         _table("load_iris"),
         '--model_def=classifier.DNN --params="num_classes=3, learning_rate=0.01" --num_epochs=20',
     ),
     "wine": Sample(
-        "178 wines, 13 measures of each, and which of three growers made it",
+        "178 wines, 13 measurements each, from three growers",
         _table("load_wine"),
         '--model_def=classifier.DNN --params="num_classes=3, learning_rate=0.01" --num_epochs=20',
     ),
     "breast_cancer": Sample(
-        "569 tumours, 30 measures of each, and whether it is malignant (0) or benign (1)",
+        "569 tumours, 30 measurements each, malignant (0) or benign (1)",
         _table("load_breast_cancer"),
         '--model_def=classifier.DNN --params="num_classes=2, learning_rate=0.01" --num_epochs=20',
     ),
     "diabetes": Sample(
-        "442 patients, ten measures of each, and how far the disease went in a year",
+        "442 patients, ten measurements each, and the disease progression after one year",
         _table("load_diabetes"),
         "--model_def=regressor.DNN "
         '--params="label_mean=150, label_scale=80, learning_rate=0.01" --num_epochs=20',
     ),
 }
-"""What can be written, by name."""
+"""The data sets, by name."""
 
 
 # --- writing -----------------------------------------------------------------------------------
@@ -327,7 +357,7 @@ def _write_recordio(path: str, schema: Schema, columns: Columns) -> None:
 
 
 def _write_tfrecord(path: str, schema: Schema, columns: Columns) -> None:
-    with tfrecord.Writer(path) as writer:
+    with tfrecord.TFRecordWriter(path) as writer:
         for record in _records(schema, columns):
             writer.write(record)
 

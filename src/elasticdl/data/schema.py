@@ -1,12 +1,12 @@
-"""What a record holds, as the user's `data_schema()` says it; encodes and decodes by it.
+"""Data schema: the fields of a record, from the user's `data_schema()`; encodes and decodes by it.
 
-A schema is a list of fields. What does not fit is refused, naming the field and where the
-record came from. This file knows nothing of files (`where` tells it what to call a record) and
+A schema is a list of fields. Records that do not fit are rejected with an error that names the
+field and the source of the record. This module knows nothing of files (`where` names a record) and
 imports no framework: a `tf.DType` is read through its attributes.
 
-Which values a field takes is `field.py`'s, how they are stored `stored_field.py`'s.
+`field.py` converts values to fields, `stored_field.py` stores them.
 
-Callers: the readers of this folder, `prepare.py`, `samples.py`, the dialects.
+Callers: the readers in this folder, `prepare.py`, `samples.py`, the dialects.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ class Schema:
     """The fields of every record, in order.
 
     Attributes:
-        fields: At least one; names differ.
+        fields: At least one; their names are unique.
     """
 
     fields: tuple[Field, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields in order."""
+        """The names of the fields, in order."""
         return tuple(field.name for field in self.fields)
 
     @staticmethod
     def from_user(value: Any, where: str = "data_schema()") -> Schema:
-        """Return the schema a user's `data_schema()` means.
+        """Return the schema for a user's `data_schema()`.
 
         Args:
-            value: What it returned: a list of dicts with `name`, `shape` and `dtype`; a dtype is
+            value: Its result: a list of dicts with `name`, `shape` and `dtype`; a dtype is
                 a `tf.DType`, a numpy dtype or its name, "string" for bytes and text. With
                 `"nullable": True` records may lack the field; with `"time": True` text in a table
-                is a date or a time. A `Schema` is taken as it is.
-            where: Where it comes from, for an error message.
+                is a date or a time. A `Schema` is returned as it is.
+            where: Its source, for an error message.
 
         Raises:
-            DefinitionError: It is something else; the message says what.
+            DefinitionError: The value is invalid; the message contains it.
 
         Example:
             >>> schema = Schema.from_user([{"name": "x", "shape": [2], "dtype": "float32"}])
@@ -87,7 +87,7 @@ class Schema:
             if names.count(name) > 1:
                 raise DefinitionError(
                     f"{where} has {names.count(name)} fields named {name!r}; each field of a "
-                    "record needs a name of its own."
+                    "record needs a unique name."
                 )
         return Schema(fields)
 
@@ -97,10 +97,10 @@ class Schema:
 
     @staticmethod
     def from_json(text: str) -> Schema:
-        """Return the schema `to_json` wrote.
+        """Return the schema that `to_json` wrote.
 
         Raises:
-            DefinitionError: The text is no schema.
+            DefinitionError: The text is not a schema.
         """
         try:
             value = json.loads(text)
@@ -113,9 +113,9 @@ class Schema:
 
         Args:
             record: Field name -> value, or a tuple of values in the order of the fields. A
-                value is an array of the field's shape, or what numpy makes one of; for a field
-                of one value, any shape with one value.
-            where: What to call the record in an error message.
+                value is an array of the field's shape, or a value that numpy converts to one; for
+                a field of one value, any shape with one value.
+            where: The name of the record in an error message.
 
         Returns:
             The same bytes for equal records.
@@ -123,7 +123,7 @@ class Schema:
         Raises:
             SchemaError: A field is missing, unknown or of another shape; or a value would
                 change: text for a number, 3.5 for an integer, 300 for a uint8, 1e300 for a
-                float32. Rounding to the precision of a floating dtype is no change.
+                float32. Rounding to the precision of a floating dtype is not a change.
         """
         values = self._by_name(record, where)
         return example.encode(
@@ -146,34 +146,34 @@ class Schema:
         """Decode serialized `tf.Example`s.
 
         Args:
-            records: As `encode` or TensorFlow wrote them. Fields the schema does not have are
+            records: As `encode` or TensorFlow wrote them. Fields that are not in the schema are
                 left out.
-            where: What to call record i of the batch in an error message.
-            optional: Names of fields a record need not have (the label, in prediction); one
-                that is not there is left out of the record's dict.
+            where: Returns the name of record i of the batch for an error message.
+            optional: Names of fields that a record may lack (the label, in prediction); an absent
+                field is left out of the record's dict.
 
         Returns:
-            One dict a record, in the order of the fields: writable arrays of the field's shape
+            One dict per record, in the order of the fields: writable arrays of the field's shape
             and dtype.
 
         Raises:
-            SchemaError: A record is no example, or lacks a field, or a field has another number
+            SchemaError: A record is not an example, or lacks a field, or a field has another number
                 or kind of values.
         """
         return self.decode_groups(example.groups(records, where), len(records), where, optional)
 
     def decode_groups(
         self,
-        groups: Iterable[example.Group],
+        groups: Iterable[example.ExampleGroup],
         num_records: int,
         where: Callable[[int], str],
         optional: frozenset[str] = frozenset(),
     ) -> list[dict[str, Array]]:
-        """Decode records that were taken apart already.
+        """Decode records that are already split into groups.
 
         Args:
-            groups: They have each record once.
-            num_records: How many there are in all.
+            groups: Groups that contain each record once.
+            num_records: Number of records in all groups.
             where: As for `decode_batch`.
             optional: As for `decode_batch`.
 
@@ -219,7 +219,7 @@ class Schema:
         return dict(zip(self.names, record, strict=True))
 
     def _fields_of(
-        self, group: example.Group, where: Callable[[int], str], optional: frozenset[str]
+        self, group: example.ExampleGroup, where: Callable[[int], str], optional: frozenset[str]
     ) -> list[Field]:
         fields = []
         for field in self.fields:

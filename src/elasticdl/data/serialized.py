@@ -1,7 +1,7 @@
-"""Serialized records as blocks: those of one length as the rows of one array.
+"""Serialized records as blocks: records of one length are the rows of one array.
 
-Many records are decoded at once where they lie in one 2-D array. How they get there depends on
-where they are: `Listed` copies them from a list, `bytes_unit.py` straight from the units of a
+Many records are decoded at once if they are in one 2-D array. How they are copied there depends on
+their storage: `Listed` copies them from a list, `bytes_unit.py` directly from the units of a
 source, without a `bytes` object for each.
 
 Callers: `example_groups.py`, `bytes_unit.py`.
@@ -25,23 +25,22 @@ class Serialized(Protocol):
     """Serialized records."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of records."""
         ...
 
     def __getitem__(self, row: int, /) -> bytes:
-        """Return one of them."""
+        """Return one record."""
         ...
 
     def blocks(self, smallest: int) -> Iterator[tuple[list[int], Array | None]]:
-        """Yield the records of each length.
+        """Yield the records grouped by length.
 
         Args:
-            smallest: How many are worth a block.
+            smallest: Fewest records that are worth a block.
 
         Yields:
             Their numbers, in any order, and the records in this order, uint8 `[records, length]`;
-            None instead of fewer than `smallest` records. The next block may lie in the same
-            memory.
+            None instead of fewer than `smallest` records. The next block may use the same memory.
         """
         ...
 
@@ -80,14 +79,14 @@ _MOST_ROOM_KEPT_BYTES = 1 << 25
 
 @contextlib.contextmanager
 def borrowed(num_records: int, length: int) -> Iterator[Array]:
-    """Lend memory for records of one length, the same each time.
+    """Lend memory for records of one length, the same memory each time.
 
-    The allocator hands memory of this size back to the system again and again, and getting it
-    back would take longer than decoding. It belongs to the thread, and to one borrower at a time.
+    The allocator would return memory of this size to the system after each use, and allocating it
+    again would take longer than decoding. It belongs to the thread, and to one borrower at a time.
 
     Args:
-        num_records: How many.
-        length: Bytes in each of them.
+        num_records: Number of records.
+        length: Bytes in each record.
 
     Yields:
         uint8 `[records, length]`, not initialized.

@@ -1,13 +1,13 @@
-"""A table's rows as record files: written once, read by any engine, as often as it likes.
+"""Snapshot of a table: its rows as record files, written once and read by any engine.
 
     Arrow batches --write_snapshot--> FOLDER/training.parquet
                                       FOLDER/validation.parquet   rows held out
                                       FOLDER/snapshot.json        columns; written last
 
-A query gives its rows once and in an order of its own, while a training reads records by number,
-again in each epoch, on several machines and after a crash. So the rows are stored first, in
-memory that does not grow with their number, and the database is asked only once. A snapshot is
-complete when `snapshot.json` is there.
+A query returns its rows once and in its own order, while a training reads records by number,
+again in each epoch, on several machines and after a crash. So the rows are stored first, with
+memory that does not grow with their number, and the database is queried only once. A snapshot is
+complete when `snapshot.json` exists.
 
 Used by `sql/`.
 """
@@ -43,11 +43,11 @@ _GROUP_BYTES = 32 << 20
 
 
 class NoRowError(DataError):
-    """There is no row to train on.
+    """There are no rows to train on.
 
     Args:
-        message: What is wrong.
-        num_held_out: How many rows were held out.
+        message: The error message.
+        num_held_out: Number of rows that were held out.
     """
 
     def __init__(self, message: str, num_held_out: int = 0) -> None:
@@ -56,15 +56,15 @@ class NoRowError(DataError):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class FileSnapshot:
     """The stored rows of a table.
 
     Attributes:
-        folder: Where they lie.
-        num_training: How many rows there are to train on.
-        num_validation: How many rows are held out.
-        columns: What each column holds, over all rows.
-        held: What one column holds over the rows that are held out, if that was asked for.
+        folder: URI of their folder.
+        num_training: Number of rows to train on.
+        num_validation: Number of rows that are held out.
+        columns: Summary of each column, over all rows.
+        held: Summary of one column over the held-out rows, if it was requested.
     """
 
     folder: str
@@ -80,14 +80,14 @@ class Snapshot:
 
     @property
     def validation(self) -> str | None:
-        """URI of the rows that are held out; None if there are none."""
+        """URI of the held-out rows; None if there are none."""
         return f"{self.folder}/{VALIDATION}" if self.num_validation else None
 
     def column(self, name: str) -> ColumnSummary:
         """Return the column of a name.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such column.
         """
         for column in self.columns:
             if column.name == name:
@@ -105,21 +105,21 @@ def write_snapshot(
     on_rows: Callable[[int], None] = lambda _: None,
     purpose: str = "train on",
     held_column: str | None = None,
-) -> Snapshot:
+) -> FileSnapshot:
     """Store a table's rows.
 
     Args:
-        schema: Of the batches.
+        schema: Schema of the batches.
         batches: The rows.
         folder: URI of a folder; an incomplete snapshot in it is replaced.
         held_out: Share of the rows to hold out, chosen by a hash of each row.
         validation: Rows to hold out instead, with the same columns.
         on_rows: Called with the number of rows so far, after each batch.
-        purpose: What is to be done with the rows, for errors.
-        held_column: A column that the held-out rows are summarised by; None summarises none.
+        purpose: Purpose of the rows, for errors.
+        held_column: A column of the held-out rows to summarise; None summarises none.
 
     Raises:
-        NoRowError: There is no row.
+        NoRowError: There are no rows.
         DataError: Two columns share a name, or the validation rows have other
             columns.
         OutputError: The folder cannot be written.
@@ -139,8 +139,8 @@ def write_snapshot(
     of_held = None if held_at < 0 else Summarizer(names[held_at], schema.field(held_at).type)
     counts = {TRAINING: 0, VALIDATION: 0}
     with (
-        _Writer(f"{folder}/{TRAINING}", schema) as training,
-        _Writer(f"{folder}/{VALIDATION}", schema) as held,
+        TableWriter(f"{folder}/{TRAINING}", schema) as training,
+        TableWriter(f"{folder}/{VALIDATION}", schema) as held,
     ):
         for batch in batches:
             for summarizer, column in zip(summarizers, batch.columns, strict=True):
@@ -156,7 +156,7 @@ def write_snapshot(
             counts[VALIDATION] += held.write(plain, None)
             if of_held is not None:
                 of_held.add(plain.column(held_at))
-    found = Snapshot(
+    found = FileSnapshot(
         folder,
         counts[TRAINING],
         counts[VALIDATION],
@@ -164,14 +164,14 @@ def write_snapshot(
         None if of_held is None else of_held.summary(),
     )
     if not found.num_training:
-        raise NoRowError(f"The SELECT returned no row to {purpose}.", found.num_validation)
+        raise NoRowError(f"The SELECT returned no rows to {purpose}.", found.num_validation)
     summary = AtomicFile(f"{folder}/{_SUMMARY}")
     summary.write(_to_json(found))
     summary.publish()
     return found
 
 
-def read_snapshot(folder: str) -> Snapshot | None:
+def read_snapshot(folder: str) -> FileSnapshot | None:
     """Return the snapshot in a folder; None if there is no complete one."""
     where = f"{folder}/{_SUMMARY}"
     if not exists(where):
@@ -180,7 +180,7 @@ def read_snapshot(folder: str) -> Snapshot | None:
     found = json.loads(stored.read(0, stored.size_bytes))
     columns = [ColumnSummary.from_json(column) for column in found["columns"]]
     held = found.get("held")
-    return Snapshot(
+    return FileSnapshot(
         folder,
         found["num_training"],
         found["num_validation"],
@@ -189,7 +189,7 @@ def read_snapshot(folder: str) -> Snapshot | None:
     )
 
 
-def _to_json(snapshot: Snapshot) -> bytes:
+def _to_json(snapshot: FileSnapshot) -> bytes:
     return json.dumps(
         {
             "num_training": snapshot.num_training,
@@ -205,20 +205,28 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     missing = [name for name in schema.names if name not in batch.schema.names]
     if missing:
         raise DataError(
-            f"The rows to validate on lack the column {missing[0]!r}; they have "
+            f"The validation rows have no column {missing[0]!r}; they have "
             f"{listed(batch.schema.names)}. Select the same columns for both."
         )
     try:
         columns = [batch.column(field.name).cast(field.type) for field in schema]
     except pa.ArrowException as error:
         raise DataError(
-            f"The rows to validate on have other types than those to train on: {error}."
+            f"The validation rows and the training rows have different types: {error}."
         ) from error
     return pa.record_batch(columns, schema=schema)
 
 
-class _Writer:
-    """Writes rows as a Parquet file, in groups of bounded size."""
+class TableWriter:
+    """Writes rows as a Parquet file, in groups of bounded size; a context manager.
+
+    Args:
+        uri: The file; it appears when the `with` block ends without an error.
+        schema: Schema of the batches.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
 
     def __init__(self, uri: str, schema: pa.Schema) -> None:
         self._file = AtomicFile(uri)
@@ -233,7 +241,7 @@ class _Writer:
         self._num_rows = self._num_bytes = 0
 
     def write(self, batch: pa.RecordBatch, mask: np.ndarray[Any, Any] | None) -> int:
-        """Append the rows of a batch where the mask is true; return how many these are."""
+        """Append the rows of a batch where the mask is true; return their number."""
         if mask is not None and not mask.all():
             batch = batch.filter(pa.array(mask))
         if not batch.num_rows:
@@ -260,14 +268,14 @@ class _Writer:
             self._writer.close()
             self._file.publish()
             return
-        # Left open, it would write its end into what is discarded by then.
+        # If left open, it would later write its end into the discarded file.
         with contextlib.suppress(OSError, OutputError):
             self._writer.close()
         self._file.discard()
 
 
 class _Stream:
-    """The part of a file that pyarrow writes to."""
+    """The file interface that pyarrow needs for writing."""
 
     closed = False
 
@@ -282,11 +290,11 @@ class _Stream:
         return len(data)
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
         return self._position
 
     def flush(self) -> None:
         """Do nothing: the file is complete when it is published."""
 
     def close(self) -> None:
-        """Do nothing, as `flush`."""
+        """Do nothing, like `flush`."""

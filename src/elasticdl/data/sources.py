@@ -1,4 +1,4 @@
-"""From what the user calls the data to a reader of its records.
+"""Data sources: open a reader for the user's name of the data.
 
     "train/*.recordio, s3://bucket/more" --find_files--> files --one_format--> one reader
                                                            |                      ^
@@ -13,15 +13,16 @@ Callers: `api.py`, `cli/data.py`, the engines.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from elasticdl import plugins
 from elasticdl.data.data_index import DataIndex, index_of
 from elasticdl.data.find_files import exists, find_files, some
-from elasticdl.data.formats import Format, format_of, unknown_format
+from elasticdl.data.formats import Format, format_of, readable_formats, unknown_format
 from elasticdl.data.index_file import find_index
 from elasticdl.data.stored_file import open_each
 from elasticdl.data.wording import counted
-from elasticdl.errors import DataError, NoDataError
+from elasticdl.errors import DataError, NoDataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,15 +42,38 @@ __all__ = [
 ]
 
 INCOMPLETE_MARK = ".incomplete"
-"""A file of this name lies in a folder that `elasticdl data prepare` has not finished."""
+"""A file of this name is in every folder that `elasticdl data prepare` has not finished."""
 
 # Files per batch: progress is reported after each batch, and remote files of a batch are opened
 # concurrently.
 _FILES_AT_ONCE = 256
 
 
+class FormatPlugin(Protocol):
+    """A record format of another package, often a module; see `elasticdl.plugins`.
+
+    Attributes:
+        EXTENSIONS: Ends of the names of its files, in lower case: `(".jsonl", ".ndjson")`.
+    """
+
+    EXTENSIONS: Sequence[str]
+
+    def open_files(self, uris: Sequence[str], index: DataIndex | None) -> RecordSource:
+        """Return a reader of files of this format.
+
+        Args:
+            uris: Files in reading order, local or remote (`data.stored_file.open_stored`).
+            index: Index of the files, if there is one; readers that return no index get None.
+
+        Raises:
+            CorruptDataError: A file violates the format.
+            DataError: A file cannot be read.
+        """
+        ...
+
+
 def open_source(data: str) -> RecordSource:
-    """Return a reader of everything some names stand for.
+    """Return a reader of all files that some names stand for.
 
     Files covered by an index file are not opened.
 
@@ -57,9 +81,9 @@ def open_source(data: str) -> RecordSource:
         data: Names of files, folders or patterns, separated by commas.
 
     Raises:
-        NoDataError: A name matches no file, or no file holds a record.
+        NoDataError: A name matches no file, or the files contain no records.
         DataError: A file's format is unknown, formats are mixed, or a file cannot be read.
-        CorruptDataError: A file is not what its format promises.
+        CorruptDataError: A file violates its format.
         MissingExtraError: The package for a protocol is not installed.
         UsageError: A protocol is unknown.
     """
@@ -67,13 +91,13 @@ def open_source(data: str) -> RecordSource:
     _refuse_incomplete(uris)
     index = find_index(uris)
     if index is not None and len(index.files) == len(uris):
-        # In the order of the names: an index has its files by folder.
+        # In the order of the names: an index lists its files by folder.
         source = open_files(uris, index.format, index)
     else:
         source = open_files(uris, one_format(uris), index)
     if not source.num_records:
         raise NoDataError(
-            f"{data}: {counted(len(uris), 'file')} ({some(uris)}), and no record in "
+            f"{data}: {counted(len(uris), 'file')} ({some(uris)}), but no records in "
             f"{'it' if len(uris) == 1 else 'them'}."
         )
     return source
@@ -106,7 +130,8 @@ def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
         on_progress(len(entries), len(uris))
         begin = len(entries)
         index = index_of(open_files(uris[begin : begin + _FILES_AT_ONCE], file_format))
-        assert index is not None  # noqa: S101 - a reader of ours
+        if index is None:
+            raise UsageError(f"{data}: the plugin that reads {file_format} files has no index.")
         entries += index.files
     on_progress(len(entries), len(uris))
     return DataIndex(file_format, tuple(entries))
@@ -123,12 +148,13 @@ def open_files(
         index: Index of some or all of the files; ignored if it is of another format.
 
     Raises:
-        CorruptDataError: A file is not what its format promises.
+        CorruptDataError: A file violates its format.
         DataError: A file cannot be read.
+        UsageError: No installed package reads the format.
     """
     if index is not None and index.format != file_format:
         index = None
-    # Each imports what it needs alone: pyarrow takes longer than reading a RecordIO file.
+    # Each reader imports only what it needs: importing pyarrow takes longer than reading a file.
     if file_format == "recordio":
         from elasticdl.data.recordio import RecordIOSource  # noqa: PLC0415
 
@@ -141,9 +167,21 @@ def open_files(
         from elasticdl.data.csv import CSVSource  # noqa: PLC0415
 
         return CSVSource(uris, index)
-    from elasticdl.data.parquet import ParquetSource  # noqa: PLC0415
+    if file_format == "parquet":
+        from elasticdl.data.parquet import ParquetSource  # noqa: PLC0415
 
-    return ParquetSource(uris, index)
+        return ParquetSource(uris, index)
+    return _plugin(file_format).open_files(uris, index)
+
+
+def _plugin(name: Format) -> FormatPlugin:
+    if name not in plugins.names("formats"):
+        raise UsageError(
+            f"No installed package reads the format {name!r}; {', '.join(readable_formats())} can "
+            "be read. Install the package that wrote these files."
+        )
+    plugin: FormatPlugin = plugins.load("formats", name)
+    return plugin
 
 
 def one_format(uris: Sequence[str]) -> Format:
@@ -161,19 +199,19 @@ def one_format(uris: Sequence[str]) -> Format:
     if len(by_format) > 1:
         examples = ", ".join(f"{uri} is {name}" for name, uri in by_format.items())
         raise DataError(
-            f"The files are of {len(by_format)} formats: {examples}. Name files of one format, "
-            "such as 'FOLDER/*.recordio'."
+            f"The files have {len(by_format)} different formats: {examples}. Name files of one "
+            "format, such as 'FOLDER/*.recordio'."
         )
     return next(iter(by_format))
 
 
 def _refuse_incomplete(uris: Sequence[str]) -> None:
-    """Refuse files of a folder that is still being prepared."""
+    """Raise if files are in a folder that is still being prepared."""
     for folder in sorted({uri.rpartition("/")[0] for uri in uris}):
         mark = f"{folder}/{INCOMPLETE_MARK}" if folder else INCOMPLETE_MARK
         if exists(mark):
             raise DataError(
-                f"The data in {folder or '.'} is not complete: `elasticdl data prepare` is at work "
-                "there, or was stopped before its end. Run the same command again; what it "
-                f"finished is kept. To use what there is, delete {mark}."
+                f"The data in {folder or '.'} is not complete: `elasticdl data prepare` is running "
+                "there, or was stopped before it finished. Run the same command again to resume "
+                f"it. To use the data as they are, delete {mark}."
             )

@@ -1,4 +1,4 @@
-"""How a field is stored in a tf.Example, and how it is read back for many records at once.
+"""Storage of a field in a tf.Example: encoding, and decoding of many records at once.
 
     float16, float32                      float_list
     bool, integers                        int64_list
@@ -6,7 +6,7 @@
     float64, uint64                       because a list would be larger or would round
     string                                bytes_list
 
-Reading accepts, for numbers, either the list they belong into or raw bytes of the right size.
+Numbers are read from either their own list or raw bytes of the right size.
 
 Callers: `schema.py`.
 """
@@ -35,22 +35,22 @@ _KIND_WORDS = {"bytes": "bytes", "float": "floating numbers", "int64": "integers
 
 
 def stored_values(field: Field, values: Array, where: str) -> Array | list[bytes]:
-    """Return what an example holds for a field.
+    """Return the values that are stored in an example for a field.
 
     Args:
         field: The field.
-        values: Of the field's dtype.
-        where: What to call the field in an error message.
+        values: Values of the field's dtype.
+        where: The name of the field in an error message.
 
     Raises:
-        SchemaError: Some of several strings are missing, which no example can say.
+        SchemaError: Some of several strings are missing, which an example cannot represent.
     """
     if field.dtype == STRING:
         num_missing = sum(value is None for value in values.ravel())
         if num_missing and (num_missing < values.size or field.varies):
             raise SchemaError(
-                f"{where}: {num_missing} of {counted(values.size, 'string')} are None; an example "
-                "holds all of them or none. Use an empty string for what is missing."
+                f"{where}: {num_missing} of {counted(values.size, 'string')} are None; in an "
+                "example, all or none may be None. Use an empty string for a missing value."
             )
         return [] if num_missing else values
     name = field.dtype.name
@@ -60,17 +60,17 @@ def stored_values(field: Field, values: Array, where: str) -> Array | list[bytes
 
 
 def decoded_rows(
-    field: Field, group: example.Group, where: Callable[[int], str]
+    field: Field, group: example.ExampleGroup, where: Callable[[int], str]
 ) -> Sequence[Array]:
     """Return a field of each record of a group.
 
     Args:
-        field: One of those the group has, or a nullable one.
+        field: A field of the group, or a nullable one.
         group: Records with equal fields.
-        where: What to call record i of the batch in an error message.
+        where: Returns the name of record i of the batch in an error message.
 
     Returns:
-        One array a record, of the field's shape and dtype, writable.
+        One array per record, of the field's shape and dtype, writable.
 
     Raises:
         SchemaError: A record has another number or kind of values.
@@ -88,7 +88,7 @@ def decoded_rows(
 
 
 def _decoded(
-    field: Field, group: example.Group, of_field: Callable[[int], str]
+    field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> Array | list[Array]:
     kind = group.kinds.get(field.name)
     if kind is None:
@@ -96,12 +96,12 @@ def _decoded(
     if kind == "bytes" and field.dtype != STRING:
         return _from_raw_bytes(field, group, of_field)
     if kind != _LIST_OF.get(field.dtype.kind, "int64") and not (
-        # A nullable whole number has to be a floating one in the schema.
+        # A nullable integer field must have a floating dtype in the schema.
         (field.nullable and kind == "int64" and field.dtype.kind == "f")
         or (field.wide and kind == "int64")
     ):
         if field.nullable and not np.any(group.column(field.name).counts):
-            # An empty list of another kind has no value either.
+            # An empty list of another kind is also a missing value.
             return field.missing(len(group.rows))
         raise SchemaError(
             f"{of_field(0)} is stored as {_KIND_WORDS[kind]}; data_schema() says "
@@ -111,7 +111,7 @@ def _decoded(
 
 
 def _from_list(
-    field: Field, group: example.Group, of_field: Callable[[int], str]
+    field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> Array | list[Array]:
     values, counts = group.column(field.name)
     if field.varies:
@@ -139,7 +139,7 @@ def _lists(
     of_field: Callable[[int], str],
     num_rows: int,
 ) -> Array | list[Array]:
-    """Return lists of any length, one a record."""
+    """Split flat values into one list per record, cast to the field's dtype."""
     if values.dtype != field.dtype:
         row_of = np.repeat(np.arange(num_rows), counts)
         values = field.cast(values, lambda i: of_field(int(row_of[i])))
@@ -165,7 +165,7 @@ def _wrong_count(field: Field, counts: int | Array, of_field: Callable[[int], st
 
 
 def _from_raw_bytes(
-    field: Field, group: example.Group, of_field: Callable[[int], str]
+    field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> Array | list[Array]:
     if field.varies:
         return _raw_lists(field, group, of_field)
@@ -177,8 +177,8 @@ def _from_raw_bytes(
         row, found = _first_unlike(group, field.name, num_bytes)
         raise SchemaError(
             f"{of_field(row)} is stored as {found}; data_schema() says "
-            f"{field.dtype_name}{list(field.shape)}, which would be one of {num_bytes} bytes. "
-            "Correct data_schema(), or write the data again."
+            f"{field.dtype_name}{list(field.shape)}, which needs {num_bytes} bytes. Correct "
+            "data_schema(), or write the data again."
         )
     if field.dtype == np.bool_ and raw.max() > 1:
         row = int(np.argmax(np.any(raw > 1, axis=1)))
@@ -186,7 +186,9 @@ def _from_raw_bytes(
     return raw.view(field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
 
 
-def _raw_or_missing(field: Field, group: example.Group, of_field: Callable[[int], str]) -> Array:
+def _raw_or_missing(
+    field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
+) -> Array:
     """Return raw values where each record has one byte string or none."""
     stored, counts = group.column(field.name)
     every = field.missing(len(group.rows))
@@ -207,13 +209,15 @@ def _raw_or_missing(field: Field, group: example.Group, of_field: Callable[[int]
     return every
 
 
-def _raw_lists(field: Field, group: example.Group, of_field: Callable[[int], str]) -> list[Array]:
+def _raw_lists(
+    field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
+) -> list[Array]:
     """Return lists of any length that are stored as one byte string each."""
     stored, counts = group.column(field.name)
     width = field.dtype.itemsize
     if not np.all(np.asarray(counts) == 1) or any(len(value) % width for value in stored):
         raise SchemaError(
-            f"{of_field(0)} is stored as bytes that are no {field.dtype_name} values. Correct the "
+            f"{of_field(0)} is stored as bytes that are not {field.dtype_name} values. Correct the "
             "dtype in data_schema(), or write the data again."
         )
     return [
@@ -222,14 +226,18 @@ def _raw_lists(field: Field, group: example.Group, of_field: Callable[[int], str
     ]
 
 
-def _first_unlike(group: example.Group, name: str, num_bytes: int) -> tuple[int, str]:
-    """Return the first record that has not one value of so many bytes, and what it has."""
+def _first_unlike(group: example.ExampleGroup, name: str, num_bytes: int) -> tuple[int, str]:
+    """Return the first record that does not have exactly one value of `num_bytes` bytes.
+
+    Returns:
+        Its position in the group, and what it has instead.
+    """
     values, counts = group.column(name)
     row = 0
     for row, count in enumerate(np.broadcast_to(counts, len(group.rows)).tolist()):
         if count != 1:
             return row, counted(count, "byte string")
-        # All records before had one value, so that the row is the place in `values`, too.
+        # All earlier records had one value, so that `row` is also the position in `values`.
         if len(values[row]) != num_bytes:
             break
     return row, f"a byte string of {counted(len(values[row]), 'byte')}"

@@ -1,11 +1,11 @@
-"""Bytes of a file by position, wherever it is stored: the only thing readers know of storage.
+"""Stored files: bytes of a file by position, on any storage. Readers access storage only here.
 
 Plain paths and `file://` are read with the operating system's own calls, everything else
 (`s3://`, `gs://`, `memory://`, ...) through fsspec. Nothing stays open between two reads: a
-file can be read from several threads, sent to another process, and ten thousand of them cost
-no file descriptor. What the bytes mean is not known here.
+file can be read from several threads and sent to another process, and ten thousand files use
+no file descriptor. The bytes are not interpreted here.
 
-Callers: the readers of this folder; `atomic_file.py`, for what a URI is.
+Callers: the readers in this folder; `atomic_file.py`, to interpret URIs.
 """
 
 from __future__ import annotations
@@ -27,19 +27,25 @@ if TYPE_CHECKING:
 Opened = TypeVar("Opened")
 
 _LOCAL_PREFIXES = ("file://", "local://")
-# Which package fsspec wants for a protocol, and our extra that installs it.
-_EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
+# The package that fsspec needs for a protocol, and our extra that installs it.
+_EXTRAS = {
+    "s3": ("s3fs", "s3"),
+    "s3a": ("s3fs", "s3"),
+    "gs": ("gcsfs", "gcs"),
+    "http": ("aiohttp", "http"),
+    "https": ("aiohttp", "http"),
+}
 _HTTP = ("http", "https")
 SILENCE_S = 30.0
-"""How long a server may say nothing, where its file system can be told so."""
-# An answer of an object store takes tens of milliseconds, most of them waiting.
+"""How long a server may be silent, in seconds, where its file system can be configured."""
+# A response of an object store takes tens of milliseconds, most of them waiting.
 _PARALLEL_OPENS = 16
-# What stores call what changes with a file, the surest first.
+# The stores' names for a value that changes with a file, the most reliable first.
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "created")
 
 
 def local_path(uri: str) -> str | None:
-    """Return the path of a plain path or `file://` URI, None for any other URI.
+    """Return the path of a plain path or `file://` URI; None for any other URI.
 
     Example:
         >>> local_path("file:///data/a.recordio"), local_path("s3://bucket/a.recordio")
@@ -53,16 +59,16 @@ def local_path(uri: str) -> str | None:
 
 
 def why(error: Exception) -> str:
-    """Return what an error of a storage says, without its number."""
+    """Return the message of a storage error, without its number."""
     return str(getattr(error, "strerror", None) or error).removesuffix(".")
 
 
 def check_output(uri: str, option: str = "--output") -> str:
-    """Return the address of an output, if what is written there outlives this process.
+    """Return the address of an output, after checking that it outlives this process.
 
     Args:
         uri: A path or URI.
-        option: How it was given, for errors.
+        option: The option it was given with, for errors.
 
     Raises:
         UsageError: It is empty, or in the memory of this process (`memory://` of fsspec).
@@ -78,8 +84,8 @@ def check_output(uri: str, option: str = "--output") -> str:
     # `simplecache::memory://x` ends in memory, too.
     if any(part.strip().startswith("memory://") or part == "memory" for part in uri.split("::")):
         raise UsageError(
-            f"{option}={uri} is in the memory of this process, and is lost when it ends. Name a "
-            "folder, or an object store such as s3:// or gs://."
+            f"{option}={uri} is in the memory of this process and is lost when the process ends. "
+            "Name a folder, or an object store such as s3:// or gs://."
         )
     return uri
 
@@ -91,7 +97,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
         MissingExtraError: The package for this protocol is not installed.
         UsageError: fsspec knows no such protocol.
     """
-    # A tenth of a second that local files need not wait for.
+    # Importing it takes a tenth of a second that local files need not wait for.
     import fsspec.core  # noqa: PLC0415
 
     protocol = uri.partition("://")[0]
@@ -103,17 +109,17 @@ def filesystem(uri: str) -> tuple[Any, str]:
         raise UsageError(f"{uri} cannot be opened: {error}.") from error
     except ValueError as error:
         raise UsageError(
-            f"{uri} cannot be opened: {error}. A file is named by a path or by a URI of a "
-            "protocol that fsspec knows, such as s3:// or gs://."
+            f"{uri} cannot be opened: {error}. Expected a path, or a URI of a protocol that fsspec "
+            "supports, such as s3:// or gs://."
         ) from error
     return system, path
 
 
 def _patience(protocol: str) -> dict[str, Any]:
-    """Return how a file system is told not to wait for a server that is silent.
+    """Return options that make a file system stop waiting for a silent server.
 
-    Object stores have limits of their own; for HTTP there is only one for a whole transfer, of five
-    minutes, which is too short for a large file and too long for a server that says nothing.
+    Object stores have their own limits; HTTP has only a limit of five minutes for a whole transfer,
+    which is too short for a large file and too long for a silent server.
     """
     import fsspec.config  # noqa: PLC0415
 
@@ -127,23 +133,25 @@ def _patience(protocol: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def reachable(uri: str) -> Iterator[None]:
-    """Turn what a store raises while it is asked what there is into a `DataError`.
+    """Turn a store's errors while it is listed or inspected into a `DataError`.
 
     Args:
-        uri: What it is asked about.
+        uri: The URI that is looked up.
 
     Raises:
-        DataError: It is not there, does not answer, or wants credentials.
+        DataError: It does not exist, does not respond, or requires credentials.
     """
     try:
         yield
     except ElasticDLError:
         raise
-    except Exception as error:  # each store has errors of its own
+    except Exception as error:  # each store has its own errors
         silent = isinstance(error, TimeoutError)
-        said = f"no answer for {SILENCE_S:g} s" if silent else why(error) or type(error).__name__
+        reason = (
+            f"no response for {SILENCE_S:g} s" if silent else why(error) or type(error).__name__
+        )
         raise DataError(
-            f"{uri} cannot be looked at: {said}. Check the address, the network and your "
+            f"{uri} cannot be accessed: {reason}. Check the address, the network and your "
             "credentials."
         ) from error
 
@@ -153,11 +161,12 @@ class StoredFile:
     """A file of known size.
 
     Attributes:
-        uri: As it was given.
+        uri: URI of the file.
         size_bytes: Size when it was opened.
-        counted: What an error message adds to an offset in this file: nothing, it is one.
-        version: Changes when the file does: when it was written, or the tag that an object store
-            gives it. Empty where the storage tells nothing of the kind.
+        counted: Text that an error message adds to an offset in this file: none, because the
+            offset is one in the file itself.
+        version: Changes when the file does: the time of its last change, or the tag that an object
+            store assigns. Empty where the storage has neither.
     """
 
     uri: str
@@ -171,7 +180,7 @@ class StoredFile:
         Raises:
             DataError: The storage refuses: the file is gone, or may not be read.
         """
-        # Or room would be made for bytes that cannot come.
+        # Otherwise memory would be allocated for bytes that cannot come.
         stop = min(stop, self.size_bytes)
         path = local_path(self.uri)
         if path is not None:
@@ -182,7 +191,7 @@ class StoredFile:
         system, path = filesystem(self.uri)
         try:
             data: bytes = system.cat_file(path, start=start, end=max(start, stop))
-        except Exception as error:  # each store has errors of its own
+        except Exception as error:  # each store has its own errors
             raise _unreadable(self.uri, error) from error
         return data
 
@@ -190,12 +199,12 @@ class StoredFile:
         """Read into memory instead of returning bytes; its first bytes are overwritten.
 
         Args:
-            memory: At least `size_bytes` of it.
+            memory: At least `size_bytes` long.
             start: Where to start in the file.
-            size_bytes: How much to read.
+            size_bytes: Number of bytes to read.
 
         Returns:
-            How much was read, less than `size_bytes` where the file ends before.
+            The number of bytes read, less than `size_bytes` where the file ends before.
 
         Raises:
             DataError: The storage refuses: the file is gone, or may not be read.
@@ -212,37 +221,37 @@ class StoredFile:
             raise _unreadable(self.uri, error) from error
 
     def look(self) -> None:
-        """Look whether it is still the file that an index was made of: there is none here.
+        """Check that this is still the file that an index describes: here there is no index.
 
         Raises:
-            DataError: It is another one (see `CountedFile`).
+            DataError: It is another file (see `CountedFile`).
         """
 
     def require_unchanged(self) -> None:
-        """Ask the storage whether it is still the file that an index was made of: as `look`.
+        """Check in the storage that this is still the file that an index describes, like `look`.
 
         Raises:
-            DataError: It is another one (see `CountedFile`).
+            DataError: It is another file (see `CountedFile`).
         """
 
 
 def open_stored(uri: str, *, fresh: bool = False) -> StoredFile:
-    """Return the file at a URI, after asking for its size and version and nothing else.
+    """Return the file at a URI, after requesting only its size and version.
 
     Args:
-        uri: Where it is.
-        fresh: Ask the storage, and not what it has said of the whole folder before.
+        uri: Its URI.
+        fresh: Request them from the storage, instead of using a cached listing of the folder.
 
     Raises:
-        NoDataError: There is no such file.
-        DataError: The storage refuses, or does not tell the size.
+        NoDataError: The file does not exist.
+        DataError: The storage refuses, or does not report the size.
         MissingExtraError: The package for this protocol is not installed.
         UsageError: fsspec knows no such protocol.
     """
     path = local_path(uri)
     if path is not None:
         try:
-            # A folder has a size, too, and would fail much later, when it is read.
+            # A folder also has a size, and would fail much later, when it is read.
             user_files.check_regular(path)
             size_bytes, version = local_state(os.stat(path))  # noqa: PTH116 - twice as quick
             return StoredFile(uri, size_bytes, version=version)
@@ -253,13 +262,13 @@ def open_stored(uri: str, *, fresh: bool = False) -> StoredFile:
         if fresh:
             system.invalidate_cache(path)
         info = system.info(path)
-    except Exception as error:  # each store has errors of its own
+    except Exception as error:  # each store has its own errors
         raise _unreadable(uri, error) from error
     remote_bytes, version = remote_state(info)
     if remote_bytes is None:
         raise DataError(
-            f"{uri} cannot be read: its server does not tell the size of a file, which reading "
-            "by record number needs. Copy the file to a disk or an object store."
+            f"{uri} cannot be read: its server does not report file sizes, which are needed to "
+            "read records by number. Copy the file to a disk or an object store."
         )
     return StoredFile(uri, remote_bytes, version=version)
 
@@ -270,13 +279,13 @@ def local_state(status: os.stat_result) -> tuple[int, str]:
 
 
 def remote_state(info: Mapping[str, Any]) -> tuple[int | None, str]:
-    """Return the size and the version of a remote file, by what fsspec says of it.
+    """Return the size and the version of a remote file from fsspec's information about it.
 
     Example:
         >>> remote_state({"name": "bucket/a", "size": 7, "ETag": '"5d41"'})
         (7, '"5d41"')
     """
-    # The first there is: a listing and a look at one object may round its time differently.
+    # The first one there is: a listing and a request for one object may round times differently.
     versions = (_text(info[key]) for key in _VERSION_KEYS if info.get(key))
     return info.get("size"), next(versions, "")
 
@@ -293,7 +302,7 @@ def open_each(uris: Sequence[str], open_one: Callable[[str], Opened]) -> list[Op
         open_one: Opens one of them; called from several threads.
 
     Raises:
-        Exception: What `open_one` raised first, in the order of the URIs.
+        Exception: The first error of `open_one`, in the order of the URIs.
     """
     if all(local_path(uri) is not None for uri in uris):
         return [open_one(uri) for uri in uris]
@@ -306,7 +315,7 @@ def _read_local(path: str, start: int, stop: int) -> bytes:
     pieces = []
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # One call returns 2 GiB at most.
+        # One call returns at most 2 GiB.
         while start < stop and (piece := os.pread(descriptor, stop - start, start)):
             pieces.append(piece)
             start += len(piece)
@@ -316,7 +325,7 @@ def _read_local(path: str, start: int, stop: int) -> bytes:
 
 
 def _read_local_into(path: str, memory: memoryview, start: int) -> int:
-    """Fill memory from a local file and return how much of it, less where the file ends."""
+    """Fill memory from a local file; return the number of bytes, less where the file ends."""
     num_read = 0
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -330,7 +339,7 @@ def _read_local_into(path: str, memory: memoryview, start: int) -> int:
 
 
 def _unreadable(uri: str, error: Exception) -> DataError:
-    """Return the error a user reads when the storage refuses."""
+    """Return the error to raise when the storage refuses."""
     if isinstance(error, FileNotFoundError):
         return NoDataError(f"{uri} cannot be read: there is no such file.")
     return DataError(f"{uri} cannot be read: {why(error)}.")

@@ -1,13 +1,13 @@
-"""Rows of an Arrow table as records: what CSV and Parquet have in common.
+"""Rows of an Arrow table as records: the common part of CSV and Parquet.
 
 A column of numbers or text is a field of one value; a column of lists, or the columns `name_0`
-to `name_{n-1}`, are a field of several. Without a schema every column is a field as it is:
-floating numbers and decimals become float32, integers and booleans int64, text bytes; dates and
-times become float64, seconds since 1970-01-01 UTC (those of a day: since midnight).
+to `name_{n-1}`, are a field of several values. Without a schema every column is a field of its
+own: floating numbers and decimals become float32, integers and booleans int64, text bytes; dates
+and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight).
 
-An empty cell is an error, unless the schema says that the field is nullable.
+An empty cell is an error, unless the field is nullable in the schema.
 
-Which file a row lies in is not known here.
+The file of a row is not known here.
 
 Callers: `csv.py`, `parquet.py`.
 """
@@ -43,12 +43,12 @@ def decode_table(
 
     Args:
         table: Rows.
-        schema: What the user's `data_schema()` says; None takes the columns as they are.
-        where: What to call row i in an error message.
+        schema: The result of the user's `data_schema()`; None uses the columns as they are.
+        where: Returns the name of row i in an error message.
 
     Raises:
-        SchemaError: A cell is empty, a column is missing or of a type that is no field, or a
-            value does not fit.
+        SchemaError: A cell is empty, a column is missing or of a type that cannot be a field, or
+            a value does not fit.
     """
     group = _TableGroup(table, schema, where)
     if schema is None:
@@ -60,7 +60,7 @@ def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
     """Return the rows of a table as serialized `tf.Example`s, columns as they are.
 
     Raises:
-        SchemaError: A cell is empty, or a column is of a type that is no field.
+        SchemaError: A cell is empty, or a column is of a type that cannot be a field.
     """
     return [_encoded(record) for record in decode_table(table, None, where)]
 
@@ -76,11 +76,11 @@ def _encoded(record: Record) -> bytes:
 
 
 def columns_of(field: Field, names: Sequence[str]) -> list[str]:
-    """Return the columns a field is made of, none if they are not there.
+    """Return the columns that make up a field; empty if they do not exist.
 
     Args:
         field: A field.
-        names: The columns there are.
+        names: The existing columns.
 
     Example:
         >>> columns_of(Field("x", (2,), np.dtype("int64")), ["x_0", "x_1", "y"])
@@ -93,10 +93,10 @@ def columns_of(field: Field, names: Sequence[str]) -> list[str]:
 
 
 class TableUnit:
-    """Rows in memory, picked and decoded when they are wanted; see `units.Unit`.
+    """Rows in memory, picked and decoded on demand; see `units.Unit`.
 
     Args:
-        table: The rows, only the columns that are needed.
+        table: The rows, with only the columns that are needed.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -105,13 +105,13 @@ class TableUnit:
             if pa.types.is_dictionary(column.type):
                 plain = column.cast(column.type.value_type)
                 table = table.set_column(i, table.column_names[i], plain)
-        # Of another file, a column of the same name may be of another type.
+        # In another file, a column of the same name may have another type.
         self.table = table.combine_chunks().replace_schema_metadata()
         self.columns = str(self.table.schema)
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory the values take."""
+        """Memory of the values, in bytes."""
         return int(self.table.nbytes)
 
     @staticmethod
@@ -156,11 +156,11 @@ class TableUnit:
 
 
 def _taken(tables: Sequence[pa.Table], rows: Array) -> pa.Table:
-    """Return rows, counted over all of some tables."""
+    """Return rows, numbered over all of the given tables."""
     fixed = all(pa.types.is_primitive(column_type) for column_type in tables[0].schema.types)
     if len(tables) == 1 or fixed:
         return pa.concat_tables(tables).take(pa.array(rows))
-    # Of texts and lists, all would be copied to take some.
+    # For texts and lists, taking some rows of joined tables would copy all of them.
     order = np.argsort(rows, kind="stable")
     borders = np.cumsum([0, *(table.num_rows for table in tables)])
     cuts = np.searchsorted(rows[order], borders)
@@ -179,7 +179,7 @@ def _name_at(name: Callable[[int], str], places: Array, row: int) -> str:
 
 
 class _TableGroup:
-    """The rows of a table in the form in which examples are decoded; see `example.Group`."""
+    """The rows of a table in the form in which examples are decoded; see `example.ExampleGroup`."""
 
     may_lack_fields = False
 
@@ -194,17 +194,17 @@ class _TableGroup:
             self._parts = {name: [name] for name in table.column_names}
         self.kinds = {name: self._kind(name) for name, parts in self._parts.items() if parts}
         if schema is not None:
-            # Columns that are no field only stand in messages about those that are missing.
+            # Columns that are not fields only appear in messages about missing ones.
             self.kinds |= {name: "bytes" for name in table.column_names if name not in self.kinds}
 
-    def column(self, name: str) -> example.Column:
+    def column(self, name: str) -> example.ExampleColumn:
         columns = [self._values(part, name) for part in self._parts[name]]
         values, counts = columns[0]
         if len(columns) > 1:
             for part, column in zip(self._parts[name], columns, strict=True):
                 if np.any(np.asarray(column.counts) > 1):
                     raise SchemaError(
-                        f"{self._where(0)}: column {part!r} holds lists, and {name!r} is made of "
+                        f"{self._where(0)}: column {part!r} holds lists, but {name!r} is made of "
                         f"{len(columns)} columns of single values. Rename it."
                     )
             singles = [_one_a_row(column, len(self.rows)) for column in columns]
@@ -213,7 +213,7 @@ class _TableGroup:
         dtype = self._dtype(name)
         if values.dtype != dtype:
             values = self._cast(name, values, counts, dtype)
-        return example.Column(values, counts)
+        return example.ExampleColumn(values, counts)
 
     def raw(self, name: str, num_bytes: int) -> Array | None:
         values, counts = self.column(name)
@@ -222,7 +222,7 @@ class _TableGroup:
         return np.frombuffer(bytearray().join(values), np.uint8).reshape(-1, num_bytes)
 
     def _kind(self, name: str) -> example.Kind:
-        """Return what a field is, integers and floating numbers as the schema wants them."""
+        """Return the kind of a field, integers and floating numbers as in the schema."""
         schema = self._table.schema
         field = self._fields.get(name)
         types = {_value_type(schema.field(part).type) for part in self._parts[name]}
@@ -231,7 +231,7 @@ class _TableGroup:
             raise SchemaError(
                 f"{self._where(0)}: column {self._parts[name][0]!r} has the type "
                 f"{', '.join(map(str, types))}, which is neither a number, text, a date nor a "
-                "time. Turn it into one of these where the table is made, or leave it out of "
+                "time. Convert it to one of these when the table is written, or leave it out of "
                 "data_schema()."
             )
         if (
@@ -245,7 +245,7 @@ class _TableGroup:
         if field is not None and field.dtype.name in ("float16", "float32"):
             self._check_precise(field, types)
         if wants_number and any(map(pa.types.is_null, types)):
-            # No cell of the column has a value.
+            # Columns without any value do not decide the kind.
             kinds = {_arrow_kind(each) for each in types if not pa.types.is_null(each)}
         if "bytes" in kinds and not (field is not None and field.time):
             return "bytes"
@@ -258,19 +258,20 @@ class _TableGroup:
         if dates:
             raise SchemaError(
                 f"{self._where(0)}: column {self._parts[field.name][0]!r} has the type {dates[0]}, "
-                f"which is seconds since 1970; data_schema() says {field.dtype.name}, which cannot "
-                "tell apart times within two minutes. Say float64 or int64 there."
+                f"which is read as seconds since 1970; data_schema() says {field.dtype.name}, "
+                "which cannot distinguish times less than two minutes apart. Use float64 or int64 "
+                "there."
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        """Return which dtype the values of a field are given out as."""
+        """Return the dtype in which the values of a field are returned."""
         kind = self.kinds[name]
         if kind == "bytes":
             return STRING
         if name in self._fields and self._fields[name].dtype != STRING:
             return self._fields[name].dtype
         if any(is_time(_value_type(self._table.schema.field(p).type)) for p in self._parts[name]):
-            # Seconds since 1970 have more digits than a float32.
+            # Seconds since 1970 have more digits than float32 can represent.
             return np.dtype(np.float64)
         return np.dtype(np.float32 if kind == "float" else np.int64)
 
@@ -284,7 +285,7 @@ class _TableGroup:
 
         return Field(name, (), dtype).cast(values, where)
 
-    def _values(self, name: str, field_name: str) -> example.Column:
+    def _values(self, name: str, field_name: str) -> example.ExampleColumn:
         """Return the values of one column; counts are those of its lists, 0 for a missing value."""
         field = self._fields.get(field_name)
         nullable = field is not None and field.nullable
@@ -305,7 +306,7 @@ class _TableGroup:
             column = _plain(pc.list_flatten(column))
             within = True
         one_count = bool((counts == counts[:1]).all()) and len(counts) > 0
-        return example.Column(
+        return example.ExampleColumn(
             self._numbers(name, field, column, counts), int(counts[0]) if one_count else counts
         )
 
@@ -340,8 +341,8 @@ class _TableGroup:
         )
 
 
-def _one_a_row(column: example.Column, num_rows: int) -> Array:
-    """Return single values, of which some may be missing."""
+def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:
+    """Return single values, some of which may be missing."""
     values, counts = column
     if isinstance(counts, int) and counts == 1:
         return values
@@ -357,7 +358,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _starts(counts: Array) -> Array:
-    """Return where the values of each row start."""
+    """Return the start of the values of each row."""
     return np.concatenate(([0], np.cumsum(counts)[:-1]))
 
 
@@ -386,7 +387,7 @@ def _arrow_kind(arrow_type: pa.DataType) -> example.Kind | None:
         return "float"
     if types.is_integer(arrow_type) or types.is_boolean(arrow_type):
         return "int64"
-    # A column without any value has the type null; the empty cell is what must be reported.
+    # A column without any value has the type null; the empty cell is the error to report.
     if types.is_null(arrow_type) or any(is_kind(arrow_type) for is_kind in _BYTES):
         return "bytes"
     return None
@@ -404,7 +405,7 @@ _BYTES = (
 
 
 def _digits(column: pa.Array) -> Array:
-    """Return numbers as bytes; None for those missing."""
+    """Return numbers as bytes; None for missing ones."""
     if pa.types.is_decimal(column.type):
         texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
         found = np.empty(len(texts), STRING)
@@ -421,7 +422,7 @@ def _digits(column: pa.Array) -> Array:
 
 
 def _to_numpy(column: pa.Array) -> Array:
-    """Return the values of a column without lists, writable; NaN or None for those missing."""
+    """Return the values of a column without lists, writable; NaN or None for missing ones."""
     if _arrow_kind(column.type) == "bytes":
         values = np.empty(len(column), STRING)
         if pa.types.is_string_view(column.type):
@@ -431,6 +432,6 @@ def _to_numpy(column: pa.Array) -> Array:
     if is_time(column.type):
         return seconds(column)
     if pa.types.is_decimal(column.type) or column.null_count:
-        # Of integers and booleans, what is missing has no value but in a floating dtype.
+        # Integers and booleans can represent missing values only in a floating dtype.
         column = column.cast(pa.float64())
     return np.array(column.to_numpy(zero_copy_only=False))

@@ -65,23 +65,23 @@ def seconds(column: pa.Array) -> Array:
 
 
 def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
-    """Return dates and times that are text as seconds.
+    """Return dates and times given as text as seconds.
 
     Args:
-        column: ISO 8601 dates and times as text; a number is taken as seconds.
-        where: What to call the i-th of them in an error message.
+        column: ISO 8601 dates and times as text; a number counts as seconds.
+        where: Returns the name of the i-th of them in an error message.
 
     Returns:
         As `seconds`.
 
     Raises:
-        SchemaError: A text is neither.
+        SchemaError: A text is neither a date or time nor a number.
     """
     text = column.cast(pa.large_binary())
     try:
         return seconds(text.cast(pa.large_string()).cast(pa.timestamp("us")))
     except pa.ArrowInvalid:
-        # Of several forms, or with a zone: one by one.
+        # Of mixed forms, or with a zone: parsed one by one.
         found = [_parsed(value, where, at) for at, value in enumerate(text.to_pylist())]
         return np.array(found, np.float64)
 
@@ -97,8 +97,8 @@ def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
             moment = dt.datetime.fromisoformat(text)
     except ValueError:
         raise SchemaError(
-            f"{where(at)}: holds {shown(value)}, which is no date or time; data_schema() says that "
-            "it is one. Write it as 2024-12-31 or 2024-12-31T23:59:00."
+            f"{where(at)}: holds {shown(value)}, which is not a date or time; data_schema() says "
+            "that it is one. Write it as 2024-12-31 or 2024-12-31T23:59:00."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)

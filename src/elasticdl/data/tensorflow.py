@@ -1,4 +1,4 @@
-"""`tf.data` pipelines of the user's, and TensorFlow's share of the randomness of input functions.
+"""Users' `tf.data` pipelines, and seeding of TensorFlow's random operations in input functions.
 
 The only file of this folder that imports TensorFlow, and only when a pipeline is used.
 """
@@ -22,10 +22,10 @@ from elasticdl.errors import DefinitionError
 
 
 class _Tempfile:
-    """The module `tempfile`, as far as autograph uses it, with a folder that the next run finds.
+    """The part of module `tempfile` that autograph uses, with a folder that the next run finds.
 
-    Autograph writes the code that it makes of a function into the temporary directory, and removes
-    it at exit. What a killed process leaves does not say whose it was.
+    Autograph writes the code that it generates for a function into the temporary directory, and
+    removes it at exit. Files that a killed process leaves there cannot be attributed to it.
     """
 
     @staticmethod
@@ -33,7 +33,7 @@ class _Tempfile:
         return tempfile.NamedTemporaryFile(**{"dir": scratch.folder(), **options})
 
 
-# Not public, and there is no option; without it the files are where they were.
+# Not public, and there is no option; if it is missing, the files stay in their usual place.
 if hasattr(loader, "tempfile"):
     loader.tempfile = _Tempfile
 
@@ -41,9 +41,9 @@ if hasattr(loader, "tempfile"):
 def reseed(seed: int) -> None:
     """Make the next unseeded random op of TensorFlow a function of `seed`.
 
-    The same as `tf.random.set_seed`, but without throwing away all compiled kernels, which
-    costs some 70 ms each time and would stall the step that is running meanwhile. It is held
-    by a test that what is drawn is the same as after `set_seed`.
+    Like `tf.random.set_seed`, but without discarding all compiled kernels, which costs about 70 ms
+    each time and would stall the step that is running meanwhile. A test checks that the numbers
+    drawn are the same as after `set_seed`.
     """
     # Not public; there is no public way to seed without clearing the kernel cache.
     eager = context.context()
@@ -52,30 +52,30 @@ def reseed(seed: int) -> None:
 
 
 def forget_kernels() -> None:
-    """Let eager random ops start anew that were seeded as ones before; takes some 70 ms.
+    """Restart eager random ops that get the same seed as earlier ones; takes about 70 ms.
 
-    A compiled kernel goes on where it was, and `reseed` leaves kernels alone: an op that gets the
-    seed of an earlier one would draw what comes next. Ops within a `tf.data` pipeline need no
-    such care, they are made with it.
+    A compiled kernel continues where it was, and `reseed` keeps kernels: an op with the seed of an
+    earlier op would continue its sequence. Ops in a `tf.data` pipeline do not need this, because
+    they are created with the pipeline.
     """
     context.context().clear_kernel_cache()
 
 
 def random_state() -> Any:
-    """Return what the next unseeded random op of TensorFlow depends on, for `set_random_state`."""
+    """Return the state of TensorFlow's next unseeded random op, for `set_random_state`."""
     eager = context.context()
     return eager._seed, eager._rng.getstate()  # noqa: SLF001 - as `reseed`
 
 
 def set_random_state(state: Any) -> None:
-    """Let random ops go on as if nothing had been drawn since `random_state`."""
+    """Restore the state of random ops, as if nothing had been drawn since `random_state`."""
     eager = context.context()
     eager._seed, generator = state  # noqa: SLF001 - as `reseed`
     eager._rng.setstate(generator)  # noqa: SLF001 - as `reseed`
 
 
 def numpy_elements(dataset: Any) -> Iterator[Any]:
-    """Yield the elements of a user's dataset as nested numpy arrays, in one order each time."""
+    """Yield the elements of a user's dataset as nested numpy arrays, in a deterministic order."""
     options = tf.data.Options()
     options.deterministic = True
     for element in dataset.with_options(options):
@@ -91,15 +91,15 @@ def example_batches(
     """Yield the minibatches of a user's pipeline over serialized records.
 
     Args:
-        records: What the pipeline reads.
+        records: The records that the pipeline reads.
         create_dataset: Takes a dataset of scalar strings, returns one of single examples:
             features, (features, labels) or (features, labels, sample weights).
         minibatch_size: Examples in a batch; the last may be shorter.
         where: The user's function, for errors.
 
     Raises:
-        DefinitionError: The function returned no dataset, one that would be another of all records
-            than of these and others, or examples that cannot be batched.
+        DefinitionError: The function did not return a dataset, or returned one that gives other
+            examples for a part of the data than for all of it, or examples that cannot be batched.
     """
     given = tf.data.Dataset.from_tensor_slices(np.array(records, dtype=object))
     dataset = create_dataset(given)
@@ -114,7 +114,7 @@ def example_batches(
     options.deterministic = True
     dataset = dataset.with_options(options)
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-        # An endless repeat(): epochs are counted by the job, so a shard is read once.
+        # An endless repeat(): the job counts epochs, so a shard is read once.
         dataset = dataset.take(len(records))
     for element in dataset.batch(minibatch_size):
         parts = element if isinstance(element, tuple) else (element,)

@@ -1,19 +1,19 @@
 """TFRecord files, read by number and written atomically, without TensorFlow.
 
-    file   := record*                           a file of no bytes holds no record
+    file   := record*                           an empty file has no record
     record := length, checksum of it, data, checksum of the data
 
-The length is a little-endian uint64. A checksum is a CRC-32C, masked (turned and shifted, so
-that the checksum of bytes that hold checksums stays a good one), little-endian uint32.
+The length is a little-endian uint64. A checksum is a CRC-32C, masked (rotated, plus a constant, so
+that the checksum of bytes that contain checksums stays a good one), as a little-endian uint32.
 
-Every byte is covered by a checksum: a damaged length is found when the file is opened, damaged
+Every byte is covered by a checksum: a damaged length is detected when the file is opened, damaged
 data when it is read, and a file that ends too early when it is opened.
 
 The format has no index. Opening walks from length to length, which for records shorter than a
-few kilobytes reads as many bytes as the file has; RecordIO opens quicker, and so do files of which
-there is an index (`tfrecord_index.py`). A file that is compressed as a whole (gzip or zlib, seen
-from its content) has no random access either: opening decompresses it once, and reading at a
-position costs a block of `inflated_file.py`.
+few kilobytes reads as many bytes as the file has; RecordIO opens faster, and so do files with an
+index (`tfrecord_index.py`). A file that is compressed as a whole (gzip or zlib, detected from its
+content) has no random access either: opening decompresses it once, and reading at a position
+costs a block of `inflated_file.py`.
 
 How records are decoded into fields is not known here.
 
@@ -30,7 +30,6 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
-import google_crc32c
 import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
@@ -38,6 +37,7 @@ from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.inflated_file import InflatedFile
+from elasticdl.data.masked_crc import masked_crc32c
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import local_path, open_stored
@@ -61,35 +61,24 @@ _HEADER = struct.Struct("<QI")
 _LENGTH_BYTES = 8
 _CHECKSUM = struct.Struct("<I")
 _FRAME_BYTES = _HEADER.size + _CHECKSUM.size
-# How much of a file is looked at in one go while walking it, and read in one go afterwards.
+# Bytes of a file that are read at a time while walking it, and afterwards.
 _WALK_BYTES = 256 << 10
 _REMOTE_WALK_BYTES = 4 << 20
 _READ_BYTES = 4 << 20
-# Of a compressed file: to reach a position, what lies before it since the last kept state is
-# decompressed as well, which may be some MiB.
+# For a compressed file: to reach a position, the bytes before it since the last kept state are
+# decompressed as well, which may be several MiB.
 _INFLATED_UNIT_BYTES = 8 << 20
-# Of gzip, and of zlib with the usual window, by how hard it was told to compress.
+# Starts of gzip streams, and of zlib streams with the usual window at each compression level.
 _COMPRESSED_STARTS = (b"\x1f\x8b\x08", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
-# For zlib, "write gzip" (a plain number of window bits is "write zlib").
+# For zlib, "write gzip" (a plain number of window bits means "write zlib").
 _GZIP = zlib.MAX_WBITS | 16
-
-
-def masked_crc32c(data: bytes) -> int:
-    """Return the checksum TFRecord stores for some bytes.
-
-    Example:
-        >>> hex(masked_crc32c(b"123456789"))
-        '0xc78ab0e5'
-    """
-    crc: int = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 # --- reading -----------------------------------------------------------------------------------
 
 
 class _Bytes(Protocol):
-    """A file as it is stored, or as it is after decompression."""
+    """A file as it is stored, or after decompression."""
 
     @property
     def uri(self) -> str: ...
@@ -104,11 +93,11 @@ class _Bytes(Protocol):
 
 
 class TFRecordSource:
-    """Records of TFRecord files; follows the laws of `RecordSource`.
+    """Records of TFRecord files; follows the laws in `record_source.py`.
 
     Args:
         uris: Files in reading order; gzip, zlib and uncompressed ones may be mixed.
-        index: What is known of them: files that it has are not walked.
+        index: An existing index; the files that it covers are not scanned.
 
     Raises:
         CorruptDataError: A length is damaged, or a file ends too early.
@@ -119,7 +108,7 @@ class TFRecordSource:
         opened = open_by_index(uris, index, _unpacked, _open)
         self._stored = [stored for stored, _, _ in opened]
         self._bytes = [data for _, data, _ in opened]
-        # Where each record starts, and where one behind the last would.
+        # Start of each record, and of one that would follow the last.
         self._starts = [starts for _, _, starts in opened]
         self._numbering = Numbering(
             [RecordFile(stored.uri, len(starts) - 1) for stored, _, starts in opened]
@@ -140,11 +129,11 @@ class TFRecordSource:
 
     @property
     def num_records(self) -> int:
-        """How many records there are in all files."""
+        """Number of records in all files."""
         return self._numbering.num_records
 
     def index(self) -> DataIndex:
-        """Return where the records are; see `data_index.py`."""
+        """Return an index with the positions of the records; see `data_index.py`."""
         files = zip(self._stored, self._bytes, self._starts, strict=True)
         return DataIndex("tfrecord", tuple(_entry(*file) for file in files))
 
@@ -160,7 +149,7 @@ class TFRecordSource:
             starts = self._starts[part.file_index]
             at = part.start
             while at < part.stop:
-                # As many as fit, and one in any case.
+                # As many as fit, and at least one.
                 fitting = bisect_right(starts, starts[at] + _READ_BYTES) - 1
                 end = min(max(fitting, at + 1), part.stop)
                 records += _read(self._bytes[part.file_index], starts[at : end + 1])
@@ -172,14 +161,14 @@ class TFRecordSource:
 
         Raises:
             CorruptDataError: A record of this range is damaged.
-            SchemaError: A record does not fit the schema; names file, record and field.
+            SchemaError: A record does not fit the schema; the message names file, record and field.
             IndexError: The range is not within 0 .. num_records.
         """
         records = self.read_bytes(start, stop)
         return decode_records(records, schema, lambda i: self._numbering.name(start + i))
 
     def units(self, schema: Schema | None) -> Units:
-        """Return stretches of records that are worth reading at once; see `units.UnitSource`."""
+        """Return ranges of records that are worth reading at once; see `units.UnitSource`."""
         del schema
         sizes = [np.diff(np.array(firsts, np.int64)) for firsts in self._units]
         memory_bytes = sum(starts[-1] for starts in self._starts)
@@ -189,10 +178,10 @@ class TFRecordSource:
         )
 
     def read_unit(self, index: int, schema: Schema | None) -> BytesUnit:
-        """Return a unit, counted over all files; see `units.UnitSource`.
+        """Return a unit, numbered over all files; see `units.UnitSource`.
 
         Raises:
-            CorruptDataError: A record of it is damaged.
+            CorruptDataError: A record in it is damaged.
         """
         del schema
         file_index = bisect_right(self._first_units, index) - 1
@@ -200,7 +189,7 @@ class TFRecordSource:
         first, stop = self._units[file_index][at : at + 2]
         starts = self._starts[file_index][first : stop + 1]
         data = _data(self._bytes[file_index], starts)
-        # One at a time: a list of them would take as much memory once more.
+        # One at a time: a list of them would take the same amount of memory again.
         deque(_checked(self._bytes[file_index], starts, data), maxlen=0)
         borders = np.frombuffer(starts, np.int64) - starts[0]
         return BytesUnit(data, borders[:-1] + _HEADER.size, borders[1:] - _CHECKSUM.size)
@@ -214,14 +203,14 @@ def _unit_firsts(starts: array[int], at_once: int) -> list[int]:
     """Return the first record of each unit of a file, and one past its last."""
     firsts = [0]
     while firsts[-1] < len(starts) - 1:
-        # As many as fit, and one in any case.
+        # As many as fit, and at least one.
         fitting = bisect_right(starts, starts[firsts[-1]] + at_once) - 1
         firsts.append(max(fitting, firsts[-1] + 1))
     return firsts
 
 
 _Opened: TypeAlias = "tuple[StoredFile, _Bytes, array[int]]"
-"""A file, the same decompressed if need be, and where its records start."""
+"""A file, the same file decompressed if needed, and the starts of its records."""
 
 
 def _open(uri: str) -> _Opened:
@@ -244,7 +233,7 @@ def _unpacked(entry: FileEntry) -> _Opened:
 
 
 def _is_compressed(stored: StoredFile) -> bool:
-    """Return whether a file is a gzip or zlib stream, and not records that look like one."""
+    """Return whether a file is a gzip or zlib stream, rather than records that look like one."""
     data = stored.read(0, _HEADER.size)
     if len(data) == _HEADER.size and _length(data, 0) is not None:
         return False
@@ -252,7 +241,7 @@ def _is_compressed(stored: StoredFile) -> bool:
 
 
 def _length(data: bytes, at: int) -> int | None:
-    """Return the length a record's header says, None if its checksum says otherwise."""
+    """Return the length in a record's header; None if its checksum does not match."""
     length: int
     length, checksum = _HEADER.unpack_from(data, at)
     return length if masked_crc32c(data[at : at + _LENGTH_BYTES]) == checksum else None
@@ -262,7 +251,7 @@ _MOST_LENGTH = 1 << 62
 
 
 def _walk(file: _Bytes) -> array[int]:
-    """Return where each record starts, and where one behind the last would."""
+    """Return the start of each record, and of one that would follow the last."""
     at_once = _WALK_BYTES if local_path(file.uri) is not None else _REMOTE_WALK_BYTES
     starts = array("q", [0])
     block, block_start = b"", 0
@@ -270,7 +259,7 @@ def _walk(file: _Bytes) -> array[int]:
     while True:
         at = position - block_start
         if at + _HEADER.size > len(block):
-            # Between the headers of long records lies what need not be read.
+            # The bytes between the headers of long records need not be read.
             wanted = at_once if record_bytes < at_once // 4 else _HEADER.size
             block, block_start, at = file.read(position, position + wanted), position, 0
             if len(block) < _HEADER.size:
@@ -281,10 +270,10 @@ def _walk(file: _Bytes) -> array[int]:
                 file.uri,
                 position,
                 f"the length of a record and its checksum{file.counted}",
-                # Never the bytes: it may be any file that this user can read.
+                # Never the bytes: this may be any file that the user can read.
                 f"{_HEADER.size} bytes that do not agree",
             )
-        # A position is a number of 64 bits with a sign, and no file is as long as this.
+        # A position is a signed 64-bit number, and no file is as long as this.
         record_bytes = _FRAME_BYTES + min(length, _MOST_LENGTH)
         position += record_bytes
         starts.append(position)
@@ -294,7 +283,7 @@ def _walk(file: _Bytes) -> array[int]:
 
 
 def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
-    """Raise what says that a file ends within a record, or within a header."""
+    """Raise the error for a file that ends within a record, or within a header."""
     size_bytes = file.size_bytes
     if starts[-1] < size_bytes:
         begun, expected = starts[-1], f"a record header of {_HEADER.size} bytes"
@@ -309,7 +298,7 @@ def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
 
 
 def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
-    """Return the records between some starts, having checked the data of each."""
+    """Return the records between some starts, after verifying the data of each."""
     return [*_checked(file, starts, _data(file, starts))]
 
 
@@ -328,7 +317,7 @@ def _data(file: _Bytes, starts: array[int]) -> bytes:
 
 
 def _checked(file: _Bytes, starts: array[int], data: bytes) -> Iterator[bytes]:
-    """Yield the records between some starts, each when it has been checked."""
+    """Yield the records that start at given positions, verifying the checksum of each."""
     base = starts[0]
     begin = _HEADER.size
     for next_start in starts[1:]:
@@ -350,23 +339,23 @@ def _checked(file: _Bytes, starts: array[int], data: bytes) -> Iterator[bytes]:
 # --- writing -----------------------------------------------------------------------------------
 
 
-class Writer(WholeOrNothing):
-    """Writes a TFRecord file, which appears when it is closed, complete.
+class TFRecordWriter(WholeOrNothing):
+    """Writes a TFRecord file, which appears as a whole when it is closed.
 
     Used in a `with` statement: an exception in its body leaves no file.
 
     Args:
-        uri: A path or an fsspec URI; a file that is there already is replaced at the end.
+        uri: A path or an fsspec URI; an existing file is replaced at the end.
         compressor: `none`, `gzip` or `zlib`; a compressed file has no random access.
 
     Raises:
-        UsageError: The compressor is none of these.
+        UsageError: The compressor is unknown.
         OutputError: The place cannot be written to.
 
     Example:
         >>> import tempfile
         >>> path = tempfile.mkdtemp() + "/greetings.tfrecord"
-        >>> with Writer(path) as writer:
+        >>> with TFRecordWriter(path) as writer:
         ...     writer.write(b"Hello")
         ...     writer.write(b"World,")
         >>> TFRecordSource([path]).read_bytes(0, 2)
@@ -376,7 +365,7 @@ class Writer(WholeOrNothing):
     def __init__(self, uri: str, compressor: Compressor = "none") -> None:
         if compressor not in COMPRESSORS:
             raise UsageError(
-                f"TFRecord knows no compressor {compressor!r}; choose one of "
+                f"TFRecord does not support the compressor {compressor!r}; choose one of "
                 f"{', '.join(COMPRESSORS)}."
             )
         self.uri = uri
@@ -411,10 +400,10 @@ class Writer(WholeOrNothing):
         )
 
     def close(self) -> None:
-        """Publish the file; does nothing the second time.
+        """Publish the file; closing twice is harmless.
 
         Raises:
-            OutputError: It cannot be completed; what was there before is still there.
+            OutputError: It cannot be completed; the previous file is kept.
         """
         if self._closed:
             return
@@ -424,7 +413,7 @@ class Writer(WholeOrNothing):
         self._file.publish()
 
     def discard(self) -> None:
-        """Leave no file; does nothing to one that is closed."""
+        """Leave no file; does nothing if the file is closed."""
         self._closed = True
         self._file.discard()
 

@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file start, packed for an index.
+"""Starts of the records of a TFRecord file, packed for an index.
 
     layout := compressed (0 or 1), bytes of a length (1, 2, 4 or 8), the length of each record
 
@@ -16,10 +16,10 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 FRAME_BYTES = 16
-"""What a record takes beside its data: its length, and two checksums."""
+"""Size of a record without its data: its length, and two checksums."""
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-# For fewer lengths, calling numpy takes longer than what it does.
+# For fewer lengths, calling numpy takes longer than its work.
 _FEW = 64
 
 
@@ -27,8 +27,8 @@ def pack_starts(starts: array[int], *, compressed: bool) -> bytes:
     """Return the layout of a file.
 
     Args:
-        starts: Where each record starts, and where one behind the last would.
-        compressed: The file is, and positions are counted after decompression.
+        starts: Start of each record, and of one that would follow the last.
+        compressed: The file is compressed, and positions are counted after decompression.
     """
     if len(starts) <= _FEW:
         few = [stop - start - FRAME_BYTES for start, stop in pairwise(starts)]
@@ -40,12 +40,12 @@ def pack_starts(starts: array[int], *, compressed: bool) -> bytes:
 
 
 def unpack_starts(layout: bytes) -> tuple[array[int], bool]:
-    """Return what `pack_starts` was given.
+    """Return the arguments of `pack_starts`.
 
     Raises:
-        struct.error: It is cut off.
-        ValueError: It makes no sense.
-        KeyError: It makes no sense.
+        struct.error: The layout is truncated.
+        ValueError: The layout is invalid.
+        KeyError: The layout is invalid.
     """
     compressed, width = struct.unpack_from("<BB", layout)
     code = _CODES[width]

@@ -1,9 +1,9 @@
-"""PyTorch's share of the randomness of input functions.
+"""Random draws of PyTorch in input functions.
 
-A process has one generator behind `torch.rand` and its like, and the model draws from it in another
-thread. So where batches are made, operations that draw are given a generator of their own; that
-holds in the thread that makes them alone. (An operation on an accelerator, and one that takes no
-generator, draws as ever.)
+A process has one generator behind `torch.rand` and similar operations, and the model draws from it
+in another thread. So in the thread that makes batches, and only there, operations that draw use a
+separate generator. (An operation on an accelerator, and one that accepts no generator, draws as
+usual.)
 
 Callers: `engines/randomness.py`, where PyTorch is loaded anyway.
 """
@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within `with`, this thread's operations draw from one generator.
+    """Within `with`, operations of this thread draw from one generator.
 
     Args:
-        generator: Which one.
+        generator: The generator.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -35,7 +35,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call an operation, with the generator if it draws from that of the process."""
+        """Call an operation, with the generator if it would draw from that of the process."""
         del types
         named = dict(kwargs or {})
         if torch.Tag.nondeterministic_seeded in func.tags and _is_on_cpu(args, named):
@@ -51,7 +51,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 named.get("generator")
             )
             return func, named if is_given else {**named, "generator": self._generator}
-        # torch.rand and its like have another overload for it.
+        # torch.rand and similar operations have another overload for it.
         overload = func._overloadname  # noqa: SLF001 - no public name
         other = "generator" if overload == "default" else f"{overload}_generator"
         if other not in func.overloadpacket.overloads():
@@ -60,8 +60,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_the_process(generator: Any) -> bool:
-    """Return whether a generator is that of the process; `random_split` names it."""
-    # An operation is given another object each time, of the same generator.
+    """Return whether a generator is that of the process; `random_split` passes it explicitly."""
+    # An operation receives a new object for the same generator each time.
     mine: Any = torch.default_generator
     return generator is None or generator._cdata == mine._cdata  # noqa: SLF001 - no public name
 
@@ -74,7 +74,7 @@ def _is_on_cpu(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 def generator_from(seed: int) -> torch.Generator:
-    """Return a generator that was seeded."""
+    """Return a new generator with the given seed."""
     generator = torch.Generator()
     generator.manual_seed(seed % 2**63)
     return generator

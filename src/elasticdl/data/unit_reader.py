@@ -1,10 +1,10 @@
-"""Records in any order: read unit by unit, kept as long as there is room, decoded when needed.
+"""Unit reader: records in any order, read unit by unit, cached, and decoded on demand.
 
     numbers of records --gather--> units, each read once --Gathered.records--> decoded, a few at
                                    ^                                          a time
                                    `-- the units used last are kept, `CACHE_BYTES` of them
 
-Which records are wanted is not known here, nor what a unit is (`units.py`).
+Which records are needed is not known here, and `units.py` defines units.
 
 Law, held by `tests/contracts/test_record_source.py` for every reader: gathered records are those
 that `read_records` and `read_bytes` return, whatever their order.
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
     from elasticdl.data.units import Ints, Unit, Units
 
-# An answer of an object store takes tens of milliseconds, most of them waiting.
+# A response of an object store takes tens of milliseconds, most of them waiting.
 _PARALLEL_READS = 16
 _READ_AHEAD = 4 * _PARALLEL_READS
 
 
 class Gathered:
-    """Records of a source in an order, in memory and not decoded yet.
+    """Records of a source in a given order, in memory and not decoded yet.
 
     Args:
-        units: Where they are.
+        units: The units that contain them.
         which: Index into `units` of each record.
         rows: Number of each record within its unit.
-        name: What to call the i-th record in a message.
-        schema: How they are decoded.
+        name: Returns the name of the i-th record in a message.
+        schema: Schema to decode them with.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Gathered:
         self._schema = schema
 
     def records(self, start: int, stop: int) -> list[Record]:
-        """Return the `start`-th to the `stop`-th (exclusive) of them, decoded.
+        """Return records `start` to `stop` (exclusive) in the given order, decoded.
 
         Raises:
-            SchemaError: A record does not fit the schema; names file, record and field.
+            SchemaError: A record does not fit the schema; the message names file, record and field.
         """
         return (
             self._units[0].records(self._picked(start, stop), self._schema) if self._units else []
         )
 
     def serialized(self) -> list[bytes]:
-        """Return all of them as stored; rows of tables as serialized `tf.Example`s."""
+        """Return all records as stored; rows of tables as serialized `tf.Example`s."""
         if not self._units:
             return []
         return self._units[0].serialized(self._picked(0, len(self._rows)))
@@ -91,12 +91,12 @@ class Gathered:
 class UnitReader:
     """Reads records of a source in any order; may be used by several threads.
 
-    Where all units fit into `CACHE_BYTES`, each is read once. Else those used last are kept.
+    If all units fit into `CACHE_BYTES`, each is read once. Otherwise those used last are kept.
 
     Args:
         source: The records.
-        schema: How they are decoded.
-        serialized: They are wanted as stored, and `schema` is None.
+        schema: Schema to decode them with.
+        serialized: Records are read as stored, and `schema` is None.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class UnitReader:
 
     @functools.cached_property
     def units(self) -> Units:
-        """How the records lie in units.
+        """The division of the records into units.
 
         Raises:
-            DataError: The sample that this is judged by cannot be read.
+            DataError: The sample that the estimate is based on cannot be read.
         """
         found: Units = self._units_of.units(self._schema)
         return found
@@ -138,19 +138,19 @@ class UnitReader:
 
     @functools.cached_property
     def _most_bytes(self) -> int:
-        # What was found to fit is an estimate. Where it is a little too low, some more memory is
-        # better than reading all of it again and again.
+        # Whether the units fit is an estimate. If it is a little too low, using more memory is
+        # better than reading all units again and again.
         return 2 * data_units.CACHE_BYTES if self._fits else data_units.CACHE_BYTES
 
     def gather(self, numbers: Ints) -> Gathered:
-        """Read records, each unit they lie in once.
+        """Read records, and each unit that contains some of them only once.
 
         Args:
             numbers: int64, in any order.
 
         Raises:
             CorruptDataError: A unit is damaged.
-            SchemaError: A cell of a table is not what the schema says.
+            SchemaError: A cell of a table does not fit the schema.
         """
 
         def name(i: int) -> str:
@@ -168,7 +168,7 @@ class UnitReader:
         return Gathered(units, which, numbers - self._firsts[unit_of], name, self._schema)
 
     def _join(self) -> None:
-        """Read all units and make one of them, once: records are picked far quicker then."""
+        """Read all units and join them, once: picking records is much faster then."""
         with self._joining:
             if self._tried_to_join:
                 return
@@ -182,14 +182,14 @@ class UnitReader:
             yield from map(self._read_one, indices)
             return
         with ThreadPoolExecutor(_PARALLEL_READS) as threads:
-            # Not all at once: units that wait to be joined take memory, too.
+            # Not all at once: units that wait to be joined also take memory.
             for first in indices[::_READ_AHEAD]:
                 yield from threads.map(self._read_one, indices[first : first + _READ_AHEAD])
 
     def _read(self, indices: Sequence[int]) -> list[Unit]:
         with self._lock:
             found = {index: self._kept[index] for index in indices if index in self._kept}
-            # They are wanted: others make room for what is read now.
+            # Mark them as used, so that others make room for the units read now.
             for index in found:
                 self._kept.move_to_end(index)
         missing = [index for index in indices if index not in found]
@@ -207,13 +207,13 @@ class UnitReader:
 
     def _read_and_keep(self, index: int) -> Unit:
         unit = self._read_one(index)
-        # At once: what it displaces is memory for the next one.
+        # At once: the units it displaces free memory for the next one.
         with self._lock:
             self._keep(index, unit)
         return unit
 
     def _keep(self, index: int, unit: Unit) -> None:
-        """Note that a unit was used last, and let go of those used before there was too much."""
+        """Mark a unit as used last, and drop the least recently used ones if there are too many."""
         if index not in self._kept:
             self._kept_bytes += unit.memory_bytes
         self._kept[index] = unit

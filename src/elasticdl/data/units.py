@@ -1,16 +1,16 @@
-"""Units: how readers offer records that are wanted in any order.
+"""Units: the interface through which readers offer records in any order.
 
-A *unit* is the least of a source that is worth reading at once: a chunk of RecordIO, a row group of
-Parquet, a stretch of rows of CSV. Shuffled records lie all over a source; reading them one by one
-would read, check and decompress a unit for each of them.
+A *unit* is the smallest part of a source that is worth reading at once: a chunk of RecordIO, a row
+group of Parquet, a range of rows of CSV. Shuffled records are spread over the whole source; reading
+them one by one would read, verify and decompress a unit for each of them.
 
-Readers offer their units by the methods of `UnitSource`; any other `RecordSource` is read in ranges
-(`range_units.py`). How units are read and kept knows `unit_reader.py`.
+Readers offer their units through the methods of `UnitSource`; any other `RecordSource` is read in
+ranges (`range_units.py`). `unit_reader.py` reads and caches units.
 
-Law, held by `tests/contracts/test_record_source.py` for every reader: `units` reads no more than a
-sample, and its sizes add up to `num_records`.
+Law, held by `tests/contracts/test_record_source.py` for every reader: `units` reads only a sample,
+and its sizes add up to `num_records`.
 
-Callers: the readers of this folder, `unit_reader.py`, `engines/cut.py`.
+Callers: the readers in this folder, `unit_reader.py`, `engines/shard_sizes.py`.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 CACHE_BYTES = 256 * 2**20
-"""Records that a process keeps in memory of each source it reads in a shuffled order."""
+"""Memory in which a process caches records, for each source it reads in a shuffled order."""
 
 LOCAL_UNIT_BYTES = 256 << 10
-"""Least that is worth reading at once where the format has no units: 0.1 ms of a disk."""
+"""Least size worth reading at once where the format has no units: 0.1 ms of a disk."""
 
 REMOTE_UNIT_BYTES = 4 << 20
-"""The same where each request waits for an answer."""
+"""The same where each request waits for a response."""
 
 _SAMPLES = 5
 
 
 class Units(NamedTuple):
-    """How the records of a source lie in units.
+    """Division of the records of a source into units.
 
     Attributes:
         sizes: int64 [units], records of each unit in stored order.
-        memory_bytes: What all units together take in memory, an estimate.
+        memory_bytes: Estimated memory of all units together.
         remote: Reading a unit is mostly waiting.
     """
 
@@ -68,7 +68,7 @@ class Unit(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory it takes."""
+        """Memory of the unit, in bytes."""
         ...
 
     @staticmethod
@@ -83,13 +83,13 @@ class Unit(Protocol):
 
 
 class Picked(NamedTuple):
-    """Some records of some units, in an order.
+    """Some records of some units, in a given order.
 
     Attributes:
-        units: Where they are.
+        units: The units that contain them.
         which: int64 [records], index into `units`.
         rows: int64 [records], number within its unit.
-        name: What to call the i-th of them in a message.
+        name: Returns the name of the i-th record in a message.
     """
 
     units: Sequence[Any]
@@ -98,7 +98,7 @@ class Picked(NamedTuple):
     name: Callable[[int], str]
 
     def by_unit(self) -> list[tuple[int, Ints]]:
-        """Return each unit's index with the places of its records among the picked ones."""
+        """Return the index of each unit, with the places of its records among the picked ones."""
         if not len(self.which):
             return []
         order = np.argsort(self.which, kind="stable")
@@ -111,20 +111,21 @@ class Picked(NamedTuple):
 class UnitSource(Protocol):
     """A `RecordSource` that is read unit by unit.
 
-    It may have a method `joined(units, memory_bytes)`, too: units as one, None if that cannot be.
-    It is called where all records fit into memory, with all units and what they take.
+    It may also have a method `joined(units, memory_bytes)`, which returns the units as one, or None
+    if they cannot be joined. It is called if all records fit into memory, with all units and the
+    estimate of their memory.
     """
 
     def units(self, schema: Schema | None) -> Units:
-        """Return how the records lie in units, and what these take when read by a schema."""
+        """Return the division into units, and their memory when read with a schema."""
         ...
 
     def read_unit(self, index: int, schema: Schema | None) -> Unit:
         """Return a unit; called from several threads.
 
         Raises:
-            CorruptDataError: It is damaged.
-            SchemaError: A cell of a table is not what the schema says.
+            CorruptDataError: The unit is damaged.
+            SchemaError: A cell of a table does not fit the schema.
         """
         ...
 
@@ -141,7 +142,7 @@ def sample(count: int) -> list[int]:
 
 
 def unit_bytes(uris: Sequence[str]) -> int:
-    """Return how much of some files is worth reading at once."""
+    """Return the number of bytes of some files that are worth reading at once."""
     return REMOTE_UNIT_BYTES if is_remote(uris) else LOCAL_UNIT_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What is written in a `with` block: there as a whole if the block ended well, else not at all.
+"""Base class of writers whose result is published at the end of a `with` block, or not at all.
 
 Callers: everything that writes rows or records, here and in `evaluation/` and `prediction/`.
 """
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class WholeOrNothing(ABC):
-    """Is closed at the end of its `with` block, or discarded if that raised."""
+    """Closed at the end of its `with` block, or discarded if the block raised."""
 
     @abstractmethod
     def close(self) -> None:
-        """Publish it; does nothing the second time."""
+        """Publish the result; closing twice is harmless."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Leave nothing; does nothing to what is closed."""
+        """Leave nothing; does nothing if it is closed."""
 
     def __enter__(self) -> Self:
         return self

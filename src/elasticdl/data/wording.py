@@ -1,4 +1,4 @@
-"""How values and names are put into messages, the same everywhere."""
+"""Formatting of values and names in messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_CHARACTERS = 60
 
 
 def shown(value: Any) -> str:
-    """Return how Python writes a value, cut where it is long.
+    """Return the `repr` of a value, shortened if it is long.
 
     Example:
         >>> shown("a" * 100)[-9:]
@@ -33,7 +33,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number and what it counts.
+    """Return a number with its noun.
 
     Example:
         >>> counted(1, "field"), counted(2000, "field")
@@ -43,7 +43,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def record_range(first: int, last: int) -> str:
-    """Return the records from one to another, of which there may be one.
+    """Return a description of the records from one to another, or of a single one.
 
     Example:
         >>> record_range(0, 0), record_range(0, 3999)

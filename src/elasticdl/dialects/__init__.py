@@ -1,7 +1,8 @@
-"""The ways users describe a model; each becomes a `ModelDefinition`.
+"""Dialects: the ways in which users describe a model, each read into a `ModelDefinition`.
 
-A dialect is one file: a name, what it needs, `matches(reference)` and `define(reference)`. The
-dialects do not know each other; here is the only place that knows all of them.
+A dialect is one file with a name, its requirements, `matches(reference)` and `define(reference)`.
+Dialects do not know each other; this is the only module that knows all of them. A dialect of a
+plugin is tried if none of these matches, or used if it is named.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import inspect
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
+from elasticdl import plugins
 from elasticdl.dialects import (
     abstractions,
     elasticdl_module,
@@ -30,9 +32,9 @@ class Dialect(Protocol):
     """One way to describe a model.
 
     Attributes:
-        NAME: What `--dialect` calls it.
-        TITLE: What a person calls a model of it, with its article.
-        NEEDS: What it needs to be there.
+        NAME: Its name on the command line, as in `--dialect=NAME`.
+        TITLE: Name of a model in this dialect, with its article, for messages.
+        NEEDS: What a model must have to be read as this dialect, for messages.
     """
 
     NAME: str
@@ -40,16 +42,16 @@ class Dialect(Protocol):
     NEEDS: str
 
     def matches(self, reference: Reference) -> bool:
-        """Return whether this is how the model is described."""
+        """Return whether the model is described in this dialect."""
         ...
 
     def define(self, reference: Reference) -> ModelDefinition:
-        """Return what to train.
+        """Return the definition of the referenced model.
 
         Raises:
-            DefinitionError: Something is missing or cannot be called as the dialect says.
-            UsageError: A param is unknown, missing or ill-typed.
-            UserCodeError: A function of the user's raised.
+            DefinitionError: Something is missing or cannot be called as the dialect requires.
+            UsageError: A param is unknown, missing or has the wrong type.
+            UserCodeError: A user function raised.
         """
         ...
 
@@ -65,21 +67,25 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition:
-    """Return the definition of what was named.
+    """Return the definition of the referenced model, in the dialect that fits it.
 
     Args:
         reference: What `model_def` names, loaded.
-        dialect: How to read it; None lets the file decide.
+        dialect: Name of the dialect to use; None chooses the only one that matches.
 
     Raises:
-        DefinitionError: No dialect fits, or more than one does, or the one that fits finds
-            something missing.
+        DefinitionError: No dialect matches, or several do, or the matching one finds something
+            missing.
         UsageError: There is no such dialect, or a param does not fit.
-        UserCodeError: A function of the user's raised.
+        UserCodeError: A user function raised.
     """
     if dialect is not None:
         return _named(dialect).define(reference)
     fitting = [each for each in DIALECTS if each.matches(reference)]
+    others: list[Dialect] = []
+    if not fitting:
+        others = [plugins.load("dialects", name) for name in plugins.names("dialects")]
+        fitting = [each for each in others if each.matches(reference)]
     if len(fitting) == 1:
         return fitting[0].define(reference)
     if fitting:
@@ -87,23 +93,29 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
         flags = " or ".join(f"--dialect={each.NAME}" for each in fitting)
         raise DefinitionError(
             f"{reference.symbol}: {reference.model_def} can be read as {titles}.\n"
-            f"  Say which is meant: {flags}"
+            f"  Choose one: {flags}"
         )
-    needs = "\n".join(f"    {each.NAME}: {each.NEEDS}" for each in DIALECTS)
+    needs = "\n".join(f"    {each.NAME}: {each.NEEDS}" for each in (*DIALECTS, *others))
     raise DefinitionError(
-        f"{reference.symbol}: {_described(reference)}; that is no model of a known dialect.\n"
-        f"  They need:\n{needs}\n"
-        "  Add what is missing; --dialect=NAME says what one dialect finds missing."
+        f"{reference.symbol}: {_described(reference)}; this does not match any dialect.\n"
+        "  The dialects need:\n"
+        f"{needs}\n"
+        "  Add what is missing; use --dialect=NAME to see what one dialect is missing."
     )
 
 
 def _named(name: str) -> Dialect:
     by_name = {each.NAME: each for each in DIALECTS}
-    if name not in by_name:
-        near = difflib.get_close_matches(name, by_name, n=1)
-        suggestion = f" Did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"--dialect={name}: expected one of {', '.join(by_name)}.{suggestion}")
-    return by_name[name]
+    if name in by_name:
+        return by_name[name]
+    others = plugins.names("dialects")
+    if name in others:
+        plugin: Dialect = plugins.load("dialects", name)
+        return plugin
+    expected = [*by_name, *others]
+    near = difflib.get_close_matches(name, expected, n=1)
+    suggestion = f" Did you mean {near[0]!r}?" if near else ""
+    raise UsageError(f"--dialect={name}: expected one of {', '.join(expected)}.{suggestion}")
 
 
 def _described(reference: Reference) -> str:

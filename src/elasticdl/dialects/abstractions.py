@@ -1,18 +1,19 @@
-"""The components of a training session: a loader, a preprocessor, a model builder and an evaluator.
+"""Session dialect: a data loader, a preprocessor, a model builder and an evaluator.
 
     data_loader --> augmentor --> preprocessor --> batches, endless, n_iter of them an epoch
                                   model_builder --> a compiled model
 
-The model builder is what is named; the others come as overrides, and the params are the whole
-config of the session. Classes need not be derived from ours: those that have the methods will do.
+`model_def` names the model builder; the other components come as overrides, and the params are the
+complete config of the session. Classes need not derive from ours: it is enough that they have the
+methods.
 
-Everything that reads data is built anew for each epoch, the components as well (they may shuffle
-lists of their own), so that an epoch is a function of its number: it begins at the first example,
-and ends with the last one even where the user's batches go on into the next round. Class weights
-are multiplied into the sample weights that are trained with.
+Everything that reads data is rebuilt for each epoch, including the components (they may shuffle
+lists of their own), so that an epoch depends on its number alone. It begins at the first example
+and ends with the last one, even if the user's batches continue into the next round. Sample weights
+are multiplied by class weights for training.
 
-What the classes must have is in `component_classes.py`, what their batches are in
-`component_batches.py`.
+`component_classes.py` lists the methods that the classes must have; `component_batches.py` checks
+their batches.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from elasticdl.dialects.component_classes import (
     replaces_the_whole,
 )
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import Reading, call, places_of
+from elasticdl.dialects.reading import DialectReader, call, places_of
 from elasticdl.dialects.reference import place_of
-from elasticdl.dialects.split_examples import Way
+from elasticdl.dialects.split_examples import SplitMethod
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
@@ -49,18 +50,18 @@ NAME = "abstractions"
 TITLE = "the components of a training session"
 NEEDS = "a class with get_compiled_model, and a config file (elasticdl session run)"
 _BY_PARTS = (
-    "add_preprocess() does not take ids in the place of sample weights, so test data was made by "
+    "add_preprocess() does not accept ids in place of sample weights, so test data was made by "
     "add_image_preprocess(), add_label_preprocess() and batchify()."
 )
 _IDS_BY_ORDER = (
-    "The preprocessor does not take ids in the place of sample weights, so it was given weights of "
+    "The preprocessor does not accept ids in place of sample weights, so it received weights of "
     "1, and the ids were added in the order of the loader."
 )
 _KEPT_BY_US = {"ModelCheckpoint": "checkpoints", "TensorBoard": "TensorBoard's logs"}
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether a class that builds compiled models is named."""
+    """Return whether the reference names a class that builds compiled models."""
     value = reference.symbol.value
     return inspect.isclass(value) and callable(getattr(value, "get_compiled_model", None))
 
@@ -77,16 +78,16 @@ def define(reference: Reference) -> ModelDefinition:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Single examples of a split as the user's code yields them, preprocessed.
+    """Single examples of a split, as the user's code yields them and after preprocessing.
 
     Attributes:
         name: What the user calls the generator, for errors.
-        num_examples: How many it was said to have.
+        num_examples: Declared number of examples.
         raw: Yields (x, y, third) before preprocessing; the third is the id in the test split and
             the sample weight elsewhere.
-        preprocessed: Yields the same examples as the model takes them, out of the batches that the
-            user's preprocessor makes.
-        notes: What the user should know of how they are made; filled while they are read.
+        preprocessed: Yields the same examples in the form that the model takes, from the batches
+            that the user's preprocessor makes.
+        notes: Notes to the user on how the examples are made; filled while they are read.
     """
 
     name: str
@@ -97,11 +98,11 @@ class Split:
 
 
 class Components:
-    """A session's components, made with its config.
+    """A session's components, created with its config.
 
     Args:
         reference: The model builder, with the other classes as overrides and the config as params.
-        config: Handed to the components instead of the reference's own.
+        config: Config to pass to the components instead of the reference's own.
 
     Raises:
         DefinitionError: A class or a method is missing, or the config lacks a key.
@@ -109,7 +110,7 @@ class Components:
     """
 
     def __init__(self, reference: Reference, config: ConfigStruct | None = None) -> None:
-        self.reading = Reading(NAME, TITLE, reference)
+        self.reading = DialectReader(NAME, TITLE, reference)
         self.config = config_of(reference) if config is None else config
         self._symbols = {"model_builder_class": reference.symbol, **reference.overrides}
         for key in ("data_loader_class", "preprocessor_class"):
@@ -128,7 +129,7 @@ class Components:
         for key in ("do_train_augmentation", "do_validation_augmentation"):
             if self.config.get(key) and self.augmentor is None:
                 raise DefinitionError(
-                    f"{self.config.where(key)}: {key} is set, and there is no augmentor_class. "
+                    f"{self.config.where(key)}: {key} is set, but there is no augmentor_class. "
                     "Name the class, such as augmentor_class: augmentation.MyAugmentor, or set "
                     f"{key}: false"
                 )
@@ -136,7 +137,7 @@ class Components:
     # --- the model ------------------------------------------------------------------------
 
     def definition(self) -> ModelDefinition:
-        """Return what to train."""
+        """Return the session as a definition."""
         return ModelDefinition(
             origin=self.reading.origin,
             framework="keras",
@@ -148,7 +149,7 @@ class Components:
             create_callbacks=self.create_callbacks,
             params=dict(self.reading.reference.params),
             places=places_of(model=self._symbols["model_builder_class"]),
-            # A session ends with it.
+            # A session ends with this export.
             required_exports=("saved_model",),
         )
 
@@ -158,11 +159,11 @@ class Components:
         return self.newest_model
 
     def create_callbacks(self) -> Sequence[Any]:
-        """Return the user's callbacks but for those whose work is done here anyway."""
+        """Return the user's callbacks, without those whose work ElasticDL does itself."""
         return own_callbacks(self.model_builder)
 
     def class_weight(self) -> Mapping[int, float] | None:
-        """Return the weight of each class; None for equal ones."""
+        """Return the weight of each class; None for equal weights."""
         return class_weight_of(self.model_builder)
 
     # --- the data -------------------------------------------------------------------------
@@ -172,7 +173,7 @@ class Components:
         symbol = self._symbols["data_loader_class"]
         parameters = signature_of(symbol).parameters.values()
         takes = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        # A loader may ask the config where the data is.
+        # A loader may read the data folder from the config.
         config = self.config.with_values(data_dir=data)
         if len(takes) > 1 or any(p.kind is p.VAR_POSITIONAL for p in takes):
             return call(symbol, config, Path(data))
@@ -184,7 +185,7 @@ class Components:
         training = mode is Mode.TRAINING
         method = "create_training_generator" if training else "create_validation_generator"
         name = self._name("data_loader_class", method)
-        # As in Keras, a validation loss counts each class alike.
+        # As in Keras, a validation loss counts every class equally.
         weights = self.class_weight() if training else None
 
         def build() -> tuple[Any, int, int]:
@@ -199,7 +200,7 @@ class Components:
         def begin(epoch: int, first: int) -> Iterator[Batch]:
             again, _, _ = build()
             if kind == "indexed" and epoch and hasattr(again, "on_epoch_end"):
-                # There such objects shuffle.
+                # Such objects shuffle in `on_epoch_end`.
                 _call(again, "on_epoch_end")
             parts = pipelines.elements(again, name, first)
             made = (batch_of(part, name, weights) for part in parts)
@@ -219,7 +220,7 @@ class Components:
     def split(self, data: str, name: str) -> Split:
         """Return the examples of the `validation` or `test` split, one by one.
 
-        None is lost or repeated at the end of the user's batches (`split_examples.py`).
+        No example is lost or repeated at the end of the user's batches (`split_examples.py`).
         """
         method = f"create_{name}_generator"
         called = self._name("data_loader_class", method)
@@ -240,7 +241,7 @@ class Components:
 
         return Split(called, num_examples, raw, preprocessed, notes)
 
-    def _ways(self, *, has_ids: bool) -> list[Way]:
+    def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
         """Return the ways to make batches of a split, the usual one first."""
         preprocessor = self._made("preprocessor_class")
         methods = ["add_image_preprocess", "add_label_preprocess"]
@@ -261,10 +262,10 @@ class Components:
             made = _call(preprocessor, "add_preprocess", generator, number)
             return self._pair(made, self._name("preprocessor_class", "add_preprocess"))[0]
 
-        parts = Way(by_parts, batchified)
+        parts = SplitMethod(by_parts, batchified)
         usual = parts
         if replaces_the_whole(type(preprocessor)):
-            usual = Way(lambda generator: generator, whole, drops=False)
+            usual = SplitMethod(lambda generator: generator, whole, drops=False)
         ways = [usual]
         if has_ids and usual is not parts and has_parts(type(preprocessor)):
             ways.append(replace(parts, note=_BY_PARTS))
@@ -273,7 +274,7 @@ class Components:
         return ways
 
     def eval_functions(self) -> Any:
-        """Return the user's functions of one example, as the evaluator has them; None if none."""
+        """Return the evaluator's per-example metric functions; None without an evaluator."""
         if self.evaluator is None:
             return None
         return _call(self.evaluator, "get_eval_funcs")
@@ -348,7 +349,7 @@ class Components:
         except (TypeError, ValueError):
             raise DefinitionError(
                 f"{name} returned {described(made)}; expected a pair: the generator, and the "
-                "number of what it yields in an epoch."
+                "number of items that it yields per epoch."
             ) from None
         return generator, number
 
@@ -358,7 +359,7 @@ class Components:
 
 
 def own_callbacks(model_builder: Any) -> Sequence[Any]:
-    """Return a model builder's callbacks but for those whose work is done here anyway."""
+    """Return a model builder's callbacks, without those whose work ElasticDL does itself."""
     if not hasattr(model_builder, "get_callbacks"):
         return []
     callbacks = _call(model_builder, "get_callbacks") or []
@@ -366,10 +367,10 @@ def own_callbacks(model_builder: Any) -> Sequence[Any]:
 
 
 def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
-    """Return a model builder's weight of each class; None for equal ones.
+    """Return a model builder's class weights; None for equal weights.
 
     Raises:
-        DefinitionError: It is no mapping from numbers of classes to weights.
+        DefinitionError: They are not a mapping from class numbers to weights.
     """
     if not hasattr(model_builder, "get_class_weight"):
         return None
@@ -401,7 +402,7 @@ def _call(component: Any, method: str, *args: Any) -> Any:
 
 
 def is_kept_by_us(callback: Any) -> bool:
-    """Return whether a callback does what is done here anyway."""
+    """Return whether a callback does work that ElasticDL does itself."""
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"
         for kind in inspect.getmro(type(callback))

@@ -1,8 +1,8 @@
-"""Which argument of a loss or a metric is which: decided by their names, never by guessing.
+"""Argument order of losses and metrics: decided by the arguments' names, never by guessing.
 
-ElasticDL's contract was `loss(output, labels)` first and `loss(labels, predictions)` later, and
-Keras says `(y_true, y_pred)`. The wrong order trains on something else without a word, so names
-that do not tell the order are refused.
+ElasticDL's contract was `loss(output, labels)` first and `loss(labels, predictions)` later; Keras
+uses `(y_true, y_pred)`. A wrong order would silently train on something else, so names that do not
+show the order are rejected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.dialects.params import signature_of
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import Reading
+    from elasticdl.dialects.reading import DialectReader
     from elasticdl.dialects.reference import Symbol
 
 OUTPUTS = frozenset(
@@ -38,21 +38,21 @@ OutputsAndLabels = Callable[[Any, Any], Any]
 
 
 def takes_outputs_and_labels(symbol: Symbol) -> bool:
-    """Return whether a function has an argument that is named like outputs or labels."""
+    """Return whether a function has an argument with a name for outputs or labels."""
     return any(map(role_of, signature_of(symbol).parameters))
 
 
-def by_name(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
-    """Return the function as `(outputs, labels)`, its params filled in.
+def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
+    """Return the function as `(outputs, labels)`, with its params bound.
 
     Args:
         symbol: A function of outputs and labels, in either order.
         reading: For params and errors.
 
     Raises:
-        DefinitionError: It takes fewer or more arguments, or their names do not tell which is
+        DefinitionError: It takes fewer or more arguments, or their names do not show which is
             which.
-        UsageError: It needs a param that is not given.
+        UsageError: It needs a param that has no value.
     """
     signature = signature_of(symbol)
     outputs, labels = _find(symbol, signature, reading)
@@ -77,7 +77,7 @@ def by_name(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
 
 
 def _find(
-    symbol: Symbol, signature: inspect.Signature, reading: Reading
+    symbol: Symbol, signature: inspect.Signature, reading: DialectReader
 ) -> tuple[inspect.Parameter, inspect.Parameter]:
     parameters = list(signature.parameters.values())
     outputs = [p for p in parameters if role_of(p.name) == "outputs"]
@@ -96,23 +96,23 @@ def _find(
     role = "outputs" if len(outputs) > 1 else "labels" if len(labels) > 1 else ""
     if role:
         several = " and ".join(p.name for p in (outputs if role == "outputs" else labels))
-        problem = f"{name}{signature} has two arguments that are {role} by name, {several}."
+        problem = f"{name}{signature} has two arguments with names of {role}, {several}."
     else:
         unknown = ", ".join(p.name for p in parameters if not role_of(p.name))
         problem = (
-            f"{name}{signature} does not say which argument is the model's outputs and which the "
-            f"labels: {unknown} can be either."
+            f"{name}{signature} has ambiguous arguments: {unknown} could be the model's outputs or "
+            "the labels."
         )
     raise reading.error(
         symbol,
         problem,
-        f"Rename them: {name}(outputs, labels) or {name}(labels, predictions); "
-        "also y_true, y_pred, logits, targets. Any order, as the names tell it.",
+        f"Rename them: {name}(outputs, labels) or {name}(labels, predictions); also y_true, "
+        "y_pred, logits, targets. The order does not matter.",
     )
 
 
 def role_of(name: str) -> str:
-    """Return `outputs` or `labels` if an argument's name says so, else nothing."""
+    """Return `outputs` or `labels` if an argument's name means that, else an empty string."""
     plain = name.strip("_").lower()
     return "outputs" if plain in OUTPUTS else "labels" if plain in LABELS else ""
 

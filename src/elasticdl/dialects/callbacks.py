@@ -1,4 +1,4 @@
-"""A user's callbacks, as the definition has them: a function that returns new ones each time."""
+"""User callbacks, as the definition needs them: a function that returns new ones each time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from elasticdl.dialects.reference import Symbol
 
 
-def as_callbacks(symbol: Symbol | None, reading: Reading) -> Callable[[], Sequence[Any]]:
-    """Return what makes the callbacks of a file.
+def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], Sequence[Any]]:
+    """Return a factory for the callbacks of a file.
 
     Args:
-        symbol: The user's function, or a list of callbacks; None if there are none.
+        symbol: The user function, or a list of callbacks; None if there are none.
         reading: For params and errors.
 
     Raises:
-        UsageError: The function needs a param that is not given.
+        UsageError: The function needs a param that has no value.
     """
     if symbol is None:
         return list
@@ -34,7 +34,7 @@ def as_callbacks(symbol: Symbol | None, reading: Reading) -> Callable[[], Sequen
         if callable(made):
             made = call(symbol, **given)
         elif reading.framework == "torch":
-            # What they remember must not be shared.
+            # Callbacks have state, which must not be shared between runs.
             made = copy.deepcopy(made)
         if made is None:
             return []

@@ -1,11 +1,11 @@
-"""A user's class weights, as the definition has them: a dict, or a function that returns one."""
+"""User class weights, as the definition needs them: from a dict or from a function."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from elasticdl.data.class_weights import checked
-from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 
 def as_class_weight(
-    symbol: Symbol | None, reading: Reading
+    symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[], Mapping[int, float] | None] | None:
-    """Return what returns the class weights; asked once, when the first batch is made.
+    """Return a function that returns the class weights, and calls user code only once.
+
+    The user's function is called at the first batch.
 
     Raises:
-        DefinitionError: A dict is not one of classes and weights.
-        UsageError: The function needs a param that is not given.
+        DefinitionError: A dict does not map classes to weights.
+        UsageError: The function needs a param that has no value.
     """
     if symbol is None:
         return None

@@ -1,4 +1,4 @@
-"""What a session's generators yield, as batches: checked, weighted by class, cut to an epoch.
+"""Batches from a session's generators: checked, weighted by class, cut to one epoch.
 
 Callers: `abstractions.py`, and the trainer of notebooks.
 """
@@ -18,15 +18,15 @@ _NUM_PARTS = 3
 
 
 def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
-    """Return what a user's generator yields as a batch.
+    """Return an element of a user's generator as a batch.
 
     Args:
-        made: `(x, y, sample weight)`, or without the last.
+        made: `(x, y, sample weight)`, or `(x, y)`.
         name: What the user calls the generator, for errors.
-        by_class: Class -> weight; None for equal ones.
+        by_class: Class -> weight; None for equal weights.
 
     Raises:
-        DefinitionError: It is no batch.
+        DefinitionError: It is not a batch.
     """
     if not isinstance(made, (tuple, list)) or len(made) not in (2, _NUM_PARTS):
         raise DefinitionError(
@@ -39,8 +39,8 @@ def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batc
         shapes = [list(array.shape) for array in leaves((x, y))]
         raise DefinitionError(
             f"{name}: after preprocessing a batch has arrays of the shapes {shapes}; expected one "
-            "entry an example along the first axis of each. Batches are made by the preprocessor's "
-            "batchify()."
+            "entry per example along the first axis of each. Batches are made by the "
+            "preprocessor's batchify()."
         )
     size = sizes.pop()
     weights = np.ones(size, np.float32)
@@ -50,7 +50,7 @@ def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batc
             if array.shape[:1] != (size,):
                 raise DefinitionError(
                     f"{name}: after preprocessing a batch has sample weights of the shape "
-                    f"{list(array.shape)} for {size} examples; expected one entry an example."
+                    f"{list(array.shape)} for {size} examples; expected one entry per example."
                 )
     if by_class is not None:
         weights = weighted(y, weights, by_class)
@@ -61,18 +61,18 @@ def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
     """Return sample weights multiplied by the weight of each example's class.
 
     Args:
-        labels: Numbers of classes, `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
-        weights: One an example, `(n,)` or with further axes.
-        by_class: Class -> weight; 1 for those that are not there.
+        labels: Class numbers, `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
+        weights: One per example, `(n,)` or with further axes.
+        by_class: Class -> weight; 1 for classes that are not listed.
 
     Raises:
-        DefinitionError: Labels are no classes, as those of several outputs or of pixels.
+        DefinitionError: Labels are not classes, as for several outputs or for pixels.
     """
     if not hasattr(labels, "ndim") or labels.ndim not in (1, 2) or not hasattr(weights, "ndim"):
         raise DefinitionError(
-            "get_class_weight() returned class weights, and the labels of a batch are "
+            "get_class_weight() returned class weights, but the labels of a batch are "
             f"{described(labels) if not hasattr(labels, 'ndim') else describe(labels)}; expected "
-            "one class an example, (n,), (n, 1) or one-hot. Let get_class_weight() return None, "
+            "one class per example, (n,), (n, 1) or one-hot. Let get_class_weight() return None, "
             "and the generator yield the weights."
         )
     classes = np.asarray(labels)
@@ -85,7 +85,7 @@ def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
 
 
 def one_epoch(batches: Iterator[Batch], num_batches: int, num_examples: int) -> Iterator[Batch]:
-    """Yield the batches of one epoch, and end with its last example where the user's go on."""
+    """Yield the batches of one epoch; end at its last example, even if the user's continue."""
     seen = 0
     for number, batch in enumerate(batches):
         if number == num_batches:

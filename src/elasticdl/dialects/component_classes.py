@@ -1,6 +1,8 @@
-"""What the config of a session names, and what those classes must have; none of them is made here.
+"""Component classes named in a session's config, and the methods they must have.
 
-Callers: `abstractions.py`, and whoever looks at a config or a class before a component is made.
+Nothing here creates a component.
+
+Callers: `abstractions.py`, and code that inspects a config or a class before a component exists.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from elasticdl.dialects.reference import Reference, Symbol
 
 COMPONENTS = ("data_loader_class", "preprocessor_class", "augmentor_class", "evaluator_class")
-"""Keys of a config that name a class, beside that of the model builder."""
+"""Config keys that name a class, except for the model builder's."""
 OPTIONAL_KEYS = (
     "augmentor_class",
     "data_dir",
@@ -26,7 +28,7 @@ OPTIONAL_KEYS = (
     "project_name",
     "seed",
 )
-"""Keys that are None where a config does not have them."""
+"""Keys that read as None if a config lacks them."""
 _SECTION = "model"
 _METHODS = {
     "data_loader_class": (
@@ -42,7 +44,7 @@ _METHODS = {
 
 
 def lines_in(file: str) -> Mapping[str, int]:
-    """Return key -> line of a session's config; it may be the section `model` of a party's."""
+    """Return key -> line of a session's config, or of the section `model` of a party's config."""
     lines = lines_of(file)
     if f"{_SECTION}.model_builder_class" not in lines:
         return lines
@@ -51,7 +53,7 @@ def lines_in(file: str) -> Mapping[str, int]:
 
 
 def config_of(reference: Reference) -> ConfigStruct:
-    """Return the config of a session, which knows its lines where its file can be read."""
+    """Return the config of a session; with line numbers, if its file can be read."""
     file = reference.config_file
     config = ConfigStruct(
         reference.params,
@@ -61,7 +63,7 @@ def config_of(reference: Reference) -> ConfigStruct:
     )
     if "num_epochs" not in reference.context:
         return config
-    # A finished session may be asked for more than its file says.
+    # A finished session can be resumed with more epochs than its file has.
     return config.with_values(epochs=reference.context["num_epochs"])
 
 
@@ -69,7 +71,7 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
     """Return the methods of the contract that a class lacks.
 
     Args:
-        key: Of the config, which says what kind of component it is.
+        key: Key in the config, which determines the kind of component.
         symbol: The class.
     """
     missing = [
@@ -79,13 +81,13 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
         or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
     ]
     if key == "preprocessor_class" and replaces_the_whole(symbol.value):
-        # Who replaces the whole needs no parts.
+        # A preprocessor that replaces the whole needs no separate methods.
         missing = []
     return missing + sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
 
 
 def has_parts(preprocessor: type) -> bool:
-    """Return whether a preprocessor has the separate methods, beside a way of its own."""
+    """Return whether a preprocessor has the separate methods, whatever else it has."""
     return all(
         callable(method := getattr(preprocessor, name, None))
         and not getattr(method, "__isabstractmethod__", False)
@@ -94,6 +96,6 @@ def has_parts(preprocessor: type) -> bool:
 
 
 def replaces_the_whole(preprocessor: type) -> bool:
-    """Return whether a preprocessor makes batches its own way, without the usual parts."""
+    """Return whether a preprocessor makes batches in its own way, by `add_preprocess`."""
     own = getattr(preprocessor, "add_preprocess", None)
     return own is not None and own is not PreprocessorBase.add_preprocess

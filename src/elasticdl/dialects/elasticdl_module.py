@@ -1,4 +1,4 @@
-"""A model file with functions of known names: ElasticDL's own contract, both generations of it.
+"""ElasticDL module: a model file with functions of known names, in both contract generations.
 
     2019                                    later
     model = keras.Model(...)                def custom_model(): ... / class CustomModel
@@ -9,11 +9,12 @@
     def data_schema(): ...                  callbacks, PredictionOutputsProcessor,
                                             custom_data_reader
 
-Names of both may be mixed. What decides is what a function takes, not its generation.
+Names of both generations may be mixed. The arguments of a function decide how it is called.
 
-A model that is made when its file is imported would have weights from before seeding, and a
-second run in the same process would go on with the first one's. So its `create_model` imports
-the zoo's files again, and every other function of the definition is that of the newest import.
+A model that is created when its file is imported would have weights from before seeding, and a
+second run in the same process would continue with the weights of the first. Therefore its
+`create_model` imports the zoo's files again, and every other function of the definition comes from
+the newest import.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.definition import BatchesInput, Input, ModelDefinition, RecordInput
+from elasticdl.definition import Input, ModelDefinition, RecordInput
 from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.frameworks import framework_of, framework_of_model, is_lightning
@@ -35,7 +36,7 @@ from elasticdl.dialects.near_names import near_names
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
-from elasticdl.dialects.reading import Late, Reading, call, places_of
+from elasticdl.dialects.reading import DialectReader, Late, call, places_of
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
@@ -63,7 +64,7 @@ NEEDS = "a model (model, custom_model), input_fn or feed or dataset_fn, loss, op
 
 MODELS = ("model", "custom_model", "CustomModel")
 _REQUIRED = ("loss", "optimizer")
-# Makes batches by itself; only files of PyTorch are asked for it.
+# This function makes batches itself; it is used for PyTorch files only.
 _LOADER = "train_dataloader"
 _OVERRIDES = ("input_fn", "loss", "optimizer")
 _OPTIONAL = (
@@ -83,13 +84,13 @@ _OPTIONAL = (
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether the files have functions of the contract, and the symbol can be a model."""
+    """Return whether the files have functions of the contract and the symbol can be a model."""
     value = reference.symbol.value
     if inspect.isclass(value):
         if framework_of_model(value) is None or _trains_itself(reference, value):
             return False
         if any(hasattr(value, name) for name in DEFAULTS):
-            # A class that brings its own functions; ambiguous only if the file is complete too.
+            # A class with functions of its own: ambiguous only if the file is complete, too.
             return not _missing(dataclasses.replace(reference, overrides={}))
     elif any(_trains_itself(reference, symbol.value) for symbol in reference.classes()):
         return False
@@ -97,23 +98,22 @@ def matches(reference: Reference) -> bool:
 
 
 def _trains_itself(reference: Reference, value: Any) -> bool:
-    """Return whether a class is a LightningModule, in a file without what it says itself."""
-    names = (*MODELS, *_REQUIRED)
-    return is_lightning(value, "LightningModule") and not any(map(reference.find, names))
+    """Return whether a class is a LightningModule in a file without the functions it replaces."""
+    return is_lightning(value, "LightningModule") and not any(map(reference.find, _REQUIRED))
 
 
 def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a model file.
 
     Raises:
-        DefinitionError: A function is missing or cannot be called as the contract says.
-        UsageError: A param is unknown, missing or ill-typed.
+        DefinitionError: A function is missing or cannot be called as the contract requires.
+        UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: `data_schema()` raised.
     """
-    reading = Reading(NAME, TITLE, reference, _found(reference), Params(reference.params))
+    reading = DialectReader(NAME, TITLE, reference, _found(reference), Params(reference.params))
     missing = _missing(reference)
     if list(missing) == ["loss"] and _framework_there(reference) == "torch":
-        # Models of Hugging Face compute it by themselves; the trainer asks this one's `forward`.
+        # Hugging Face models compute it themselves; the trainer then checks this model's `forward`.
         missing = {}
     if missing:
         flags = [f"--{name}=FILE.FUNCTION" for name in _OVERRIDES if name in missing]
@@ -121,7 +121,7 @@ def define(reference: Reference) -> ModelDefinition:
             reference.symbol.file,
             f"{', '.join(missing.values())} {'is' if len(missing) == 1 else 'are'} missing.",
             "Add what is missing"
-            + (f", or name it elsewhere: {' '.join(flags)}" if flags else "."),
+            + (f", or name it from another file: {' '.join(flags)}" if flags else "."),
         )
     model = _model(reference, reading)
     reading = dataclasses.replace(reading, framework=_framework(model, reading))
@@ -133,8 +133,12 @@ def define(reference: Reference) -> ModelDefinition:
     input_function = newest.required(_input_name(reference, reading))
     model_input: Input
     if input_function.short_name == _LOADER:
-        loaders = LoaderFunctions(input_function, newest.find("val_dataloader"), reading)
-        model_input = BatchesInput(loaders.open_epochs)
+        model_input = LoaderFunctions(
+            input_function,
+            newest.find("val_dataloader"),
+            newest.find("predict_dataloader"),
+            reading,
+        ).input
     else:
         model_input = as_input(
             input_function, reading, metadata=opener.metadata if opener else lambda: None
@@ -199,34 +203,34 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Newest:
-    """Finds the contract's functions, those of the newest import where there may be several."""
+    """Finds the contract functions; after a reload, those of the newest import."""
 
     def __init__(self, reference: Reference, *, is_late: bool) -> None:
         self._reference = reference
         self._is_late = is_late
 
     def reload(self) -> Reference:
-        """Import the zoo's files again; everything found before follows."""
+        """Import the zoo's files again; functions found before refer to the new ones."""
         self._reference = self._reference.reload()
         return self._reference
 
     def find(self, name: str) -> Symbol | None:
-        """Return what the user named for this function, or what the file calls so."""
+        """Return the override for this function, or the function of this name in the file."""
         symbol = self._lookup(name)
         if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
-            # A Keras loss or a class: what it is matters, and it has no state of a run.
+            # A Keras loss or a class: its type matters, and it has no state of a run.
             return symbol
         return dataclasses.replace(
             symbol, value=Late(symbol.value, lambda: self.required(name, late=False).value)
         )
 
     def required(self, name: str, *, late: bool = True) -> Symbol:
-        """Return the same where it was seen to be there before."""
+        """Return the same for a function that is known to be present."""
         symbol = self.find(name) if late else self._lookup(name)
         if symbol is None:
             raise DefinitionError(
-                f"{self._reference.symbol.file}: {name} was there when the file was first "
-                "imported, and is not any more. Was the file changed while it was used?"
+                f"{self._reference.symbol.file}: {name} existed when the file was first imported, "
+                "but no longer does. The file may have been changed while it was used."
             )
         return symbol
 
@@ -240,7 +244,7 @@ def _found(reference: Reference) -> list[str]:
 
 
 def _missing(reference: Reference) -> dict[str, str]:
-    """Return what is missing: the flag's name -> as the user is told."""
+    """Return what is missing: name of the flag -> description for the user."""
 
     def has(*names: str) -> bool:
         return any(name in reference.overrides or reference.find(name) for name in names)
@@ -254,7 +258,7 @@ def _missing(reference: Reference) -> dict[str, str]:
 
 
 def _framework_there(reference: Reference) -> Framework | None:
-    """Return the framework of the models that are there; None if it is not clear."""
+    """Return the framework of the models in the files; None if it is unclear."""
     there = [s for name in MODELS if (s := reference.find(name))] or [reference.symbol]
     frameworks = {framework_of(symbol, reference.modules) for symbol in there}
     return frameworks.pop() if len(frameworks) == 1 else None
@@ -264,8 +268,8 @@ def _has_loader(reference: Reference) -> bool:
     return reference.find(_LOADER) is not None and _framework_there(reference) == "torch"
 
 
-def _model(reference: Reference, reading: Reading) -> Symbol:
-    """Return the model, or what makes it."""
+def _model(reference: Reference, reading: DialectReader) -> Symbol:
+    """Return the model, or the function or class that makes it."""
     model = reference.symbol
     if reference.names_a_file:
         there = [symbol for name in MODELS if (symbol := reference.find(name))]
@@ -273,58 +277,60 @@ def _model(reference: Reference, reading: Reading) -> Symbol:
             raise reading.error(
                 there[0],
                 f"the file has {' and '.join(symbol.name for symbol in there)}.",
-                f"Say which is the model: --model_def={reference.model_def}.{there[0].name}",
+                f"Choose the model: --model_def={reference.model_def}.{there[0].name}",
             )
         model = there[0]
     if not callable(model.value):
         raise reading.error(
             model,
             f"{model.name} is {described(model.value)}, not a model.",
-            "Expected a model of Keras or PyTorch, or a function or class that makes one.",
+            "Expected a model of Keras or PyTorch, or a function or class that creates one.",
         )
     return model
 
 
-def _framework(model: Symbol, reading: Reading) -> Framework:
+def _framework(model: Symbol, reading: DialectReader) -> Framework:
     framework = framework_of(model, reading.reference.modules)
     if framework is None:
         raise reading.error(
             model,
-            f"the file imports PyTorch and Keras or TensorFlow, and {model.name} does not say "
-            "which of them its model is of.",
-            f"Say it: def {model.short_name}() -> torch.nn.Module, or -> keras.Model.",
+            f"the file imports PyTorch and Keras or TensorFlow, but {model.name} does not declare "
+            "which of them its model uses.",
+            f"Declare it: def {model.short_name}() -> torch.nn.Module, or -> keras.Model.",
         )
     return framework
 
 
-def _checked(create_model: Callable[[], Any], model: Symbol, reading: Reading) -> Callable[[], Any]:
-    """Return what makes a model and refuses one of another framework than was read."""
+def _checked(
+    create_model: Callable[[], Any], model: Symbol, reading: DialectReader
+) -> Callable[[], Any]:
+    """Return a model factory that rejects a model of another framework than was read."""
 
     def create() -> Any:
         made = create_model()
         if framework_of_model(made) not in (None, reading.framework):
             raise reading.error(
                 model,
-                f"{model.name} made a {type(made).__name__}, which is no model of "
-                f"{'PyTorch' if reading.framework == 'torch' else 'Keras'}; that is what the file "
-                "looks like.",
-                f"Say it: def {model.short_name}() -> torch.nn.Module, or -> keras.Model.",
+                f"{model.name} created a {type(made).__name__}, which is not a model of "
+                f"{'PyTorch' if reading.framework == 'torch' else 'Keras'}, which the file seems "
+                "to use.",
+                f"Declare it: def {model.short_name}() -> torch.nn.Module, or -> keras.Model.",
             )
         return made
 
     return create
 
 
-def _import_model(newest: _Newest, name: str, reading: Reading) -> Any:
-    """Import the zoo's files again and return the model that was made meanwhile."""
+def _import_model(newest: _Newest, name: str, reading: DialectReader) -> Any:
+    """Import the zoo's files again and return the model that the import created."""
     reference = newest.reload()
     symbol = reference.find(name.rpartition(".")[2]) if reference.names_a_file else reference.symbol
     if symbol is None:
-        raise reading.error(reference.symbol, f"{name} is not there any more.", "Import it anew.")
+        raise reading.error(reference.symbol, f"{name} no longer exists.", "Import it again.")
     return symbol.value
 
 
-def _input_name(reference: Reference, reading: Reading) -> str:
+def _input_name(reference: Reference, reading: DialectReader) -> str:
     if "input_fn" in reference.overrides:
         return "input_fn"
     there = [symbol for name in INPUT_FUNCTIONS if (symbol := reference.find(name))]
@@ -335,17 +341,17 @@ def _input_name(reference: Reference, reading: Reading) -> str:
             there[0],
             f"the file has {' and '.join(symbol.name for symbol in there)}: either could make the "
             "batches.",
-            f"Say which does: --input_fn={there[0].name}",
+            f"Choose one: --input_fn={there[0].name}",
         )
     return there[0].name
 
 
 def _is_first_generation(model_input: Input) -> bool:
-    """Return whether labels were numpy arrays when this contract was written."""
+    """Return whether labels are numpy arrays, as when the first contract was written."""
     return isinstance(model_input, RecordInput)
 
 
-def _processor(symbol: Symbol | None, reading: Reading) -> Callable[[], Any] | None:
+def _processor(symbol: Symbol | None, reading: DialectReader) -> Callable[[], Any] | None:
     if symbol is None:
         return None
     if not callable(getattr(symbol.value, "process", None)):

@@ -1,8 +1,8 @@
-"""A class with five methods: `ElasticDLSpec`, or any class that has them.
+"""Spec dialect: a class with five methods, `ElasticDLSpec` or any other that has them.
 
-One object of the class serves one run, so that its methods can share state. It is made when the
-definition is made, so that a mistake in its constructor is told at once, and again by
-`create_model`, after seeding; the other methods are those of the newest object.
+One object of the class serves one run, so that its methods can share state. The object is created
+with the definition, so that a mistake in the constructor is reported at once, and created again by
+`create_model`, after seeding. The other methods are called on the newest object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elasticdl.dialects.metrics import evaluation_metrics
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reading import Late, Reading, call, places_of, without_self
+from elasticdl.dialects.reading import DialectReader, Late, call, places_of, without_self
 from elasticdl.dialects.reference import Reference, Symbol, place_of
 from elasticdl.spec import ElasticDLSpec
 
@@ -39,7 +39,7 @@ _OVERRIDES = {
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether a class with the five methods is named, or is the file's only one."""
+    """Return whether the named class, or the only one in the file, has the five methods."""
     return _spec(reference) is not None
 
 
@@ -47,13 +47,13 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a spec class.
 
     Raises:
-        DefinitionError: A method is missing, or cannot be called as the contract says.
-        UsageError: A param is unknown, missing or ill-typed.
+        DefinitionError: A method is missing, or cannot be called as the contract requires.
+        UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: The constructor raised.
     """
     spec = _spec(reference) or reference.symbol
     params = Params(reference.params)
-    reading = Reading(NAME, TITLE, reference.with_symbol(spec), _found(spec.value), params)
+    reading = DialectReader(NAME, TITLE, reference.with_symbol(spec), _found(spec.value), params)
     _check_methods(spec, reading)
     maker = _Maker(spec, reading)
     methods = {name: _method(spec, name, maker) for name in METHODS}
@@ -71,7 +71,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_metrics = evaluation_metrics(methods["create_metrics"], reading)
     else:
         create_metrics = _metrics(methods["create_metrics"], reading)
-    # An optional method or attribute: a base class written before it has none.
+    # An optional method or attribute: a base class written before it existed lacks it.
     class_weight = None
     if hasattr(spec.value, "class_weight"):
         class_weight = as_class_weight(_class_weight(spec, maker), reading)
@@ -98,9 +98,9 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Maker:
-    """Makes objects of the user's class and knows the newest."""
+    """Creates objects of the user's class and keeps the newest."""
 
-    def __init__(self, spec: Symbol, reading: Reading) -> None:
+    def __init__(self, spec: Symbol, reading: DialectReader) -> None:
         self._spec = spec
         given = reading.params.declare(spec, {"context"}, takes_all=True)
         signature = signature_of(spec)
@@ -111,7 +111,7 @@ class _Maker:
         self.newest: Any = None
 
     def make(self) -> None:
-        """Make a new object."""
+        """Create a new object."""
         self.newest = call(self._spec, **self._given)
 
 
@@ -139,12 +139,12 @@ def _has(spec: Any, name: str) -> bool:
     return callable(method) and not getattr(method, "__isabstractmethod__", False)
 
 
-def _check_methods(spec: Symbol, reading: Reading) -> None:
+def _check_methods(spec: Symbol, reading: DialectReader) -> None:
     if not inspect.isclass(spec.value):
         raise reading.error(
             spec,
             f"{spec.name} is {described(spec.value)}, not a class.",
-            "Name the class that has create_model and the other methods: --model_def=FILE.CLASS",
+            "Name a class that has create_model and the other methods: --model_def=FILE.CLASS",
         )
     missing = [
         name
@@ -162,7 +162,7 @@ def _check_methods(spec: Symbol, reading: Reading) -> None:
 def _method(spec: Symbol, name: str, maker: _Maker) -> Symbol:
     plain = getattr(spec.value, name, None)
     if plain is None:
-        # An override stands for it.
+        # An override replaces it.
         return spec
     function = inspect.getattr_static(spec.value, name)
     signature = without_self(plain) if inspect.isfunction(function) else inspect.signature(plain)
@@ -178,7 +178,7 @@ def _class_weight(spec: Symbol, maker: _Maker) -> Symbol:
     return Symbol(f"{spec.short_name}.class_weight", value, spec.file, spec.line)
 
 
-def _metrics(symbol: Symbol, reading: Reading) -> Callable[[Mode], MetricFunctions]:
+def _metrics(symbol: Symbol, reading: DialectReader) -> Callable[[Mode], MetricFunctions]:
     signature = signature_of(symbol)
     roles = {
         name: "mode" if name == "mode" else role_of(name)
@@ -196,7 +196,7 @@ def _metrics(symbol: Symbol, reading: Reading) -> Callable[[Mode], MetricFunctio
     if unknown:
         raise reading.error(
             symbol,
-            f"create_metrics() does not say what {', '.join(unknown)} should be.",
+            f"create_metrics() has unknown arguments: {', '.join(unknown)}.",
             "Its arguments are mode, outputs, labels and, if wanted, predictions.",
         )
     params = reading.params.declare(symbol, roles)
@@ -208,7 +208,7 @@ def _metrics(symbol: Symbol, reading: Reading) -> Callable[[Mode], MetricFunctio
         def scalars(outputs: Any, labels: Any) -> Mapping[str, Any]:
             values = {"mode": mode, "outputs": outputs, "labels": labels}
             given = {name: values[role] for name, role in roles.items()}
-            # A spec that measures nothing in this mode may end without `return {}`.
+            # A spec that measures nothing in this mode may lack a `return {}`.
             return symbol.value(**given, **params) or {}
 
         return MetricFunctions(scalars=scalars)

@@ -1,9 +1,9 @@
-"""Which framework a model is of: seen from the model and its file, and never guessed.
+"""Framework of a model: derived from the model and its file, never guessed.
 
-What the model is decides, then what the function that makes it is annotated to return, then what
-its file imports; a file that imports both frameworks and says nothing is refused. Classes are
-known by their ancestors' names. Nothing is imported for it: where PyTorch is not loaded, the model
-is Keras's.
+The model's type decides; else the return annotation of the function that makes it; else the imports
+of its file. A file that imports both frameworks without an annotation is rejected. Classes are
+recognised by the names of their ancestors. Nothing is imported to find out: if PyTorch is not
+loaded, the model is a Keras model.
 
 Callers: `elasticdl_module.py`.
 """
@@ -37,7 +37,7 @@ _MODELS: dict[Framework, str] = {"keras": "Model", "torch": "Module"}
 
 
 def framework_of(model: Symbol, modules: Iterable[ModuleType]) -> Framework | None:
-    """Return the framework of a model, None if its files are of both and it does not say.
+    """Return the framework of a model; None if its files import both and it shows neither.
 
     Args:
         model: A model, its class, or a function that makes one.
@@ -45,9 +45,9 @@ def framework_of(model: Symbol, modules: Iterable[ModuleType]) -> Framework | No
     """
     if "torch" not in sys.modules:
         return "keras"
-    told = framework_of_model(model.value) or _framework_of_annotation(model.value)
-    if told:
-        return told
+    framework = framework_of_model(model.value) or _framework_of_annotation(model.value)
+    if framework:
+        return framework
     imported = {_framework_of_import(value) for module in modules for value in _values(module)}
     imported.discard(None)
     if imported == {"torch"}:
@@ -56,7 +56,7 @@ def framework_of(model: Symbol, modules: Iterable[ModuleType]) -> Framework | No
 
 
 def framework_of_model(value: Any) -> Framework | None:
-    """Return the framework of a model or of a class of models, None if it is neither."""
+    """Return the framework of a model or of a model class; None if it is neither."""
     kind = value if inspect.isclass(value) else type(value)
     for ancestor in inspect.getmro(kind):
         framework = _FRAMEWORKS.get(_root(ancestor))
@@ -66,13 +66,13 @@ def framework_of_model(value: Any) -> Framework | None:
 
 
 def is_lightning(value: Any, name: str) -> bool:
-    """Return whether a class descends from a class of Lightning's, under either of its names."""
+    """Return whether a class descends from a class of Lightning, under either package name."""
     kind = value if inspect.isclass(value) else type(value)
     return any(_is_lightnings(k) and k.__name__ == name for k in inspect.getmro(kind))
 
 
 def overridden(kind: type, name: str) -> bool:
-    """Return whether a class of Lightning's is given a method of the user's in a descendant."""
+    """Return whether user code overrides a method of a Lightning class."""
     for ancestor in inspect.getmro(kind):
         if name in vars(ancestor):
             return not _is_lightnings(ancestor) and _root(ancestor) != "torch"
@@ -84,7 +84,7 @@ def _is_lightnings(kind: type) -> bool:
 
 
 def is_of_torch(value: Any) -> bool:
-    """Return whether something is PyTorch's own: a function, a class, or an object of one."""
+    """Return whether a function, a class, or an object's class is defined by PyTorch."""
     return "torch" in (_root(value), _root(type(value)))
 
 
@@ -106,7 +106,7 @@ def _framework_of_import(value: Any) -> Framework | None:
     if isinstance(value, ModuleType):
         return _FRAMEWORKS.get(value.__name__.partition(".")[0])
     if inspect.isclass(value):
-        # Also a class of the file's own, or of another file of the zoo.
+        # Also a class from the file itself or from another file of the zoo.
         roots = map(_root, inspect.getmro(value))
         return next((_FRAMEWORKS[root] for root in roots if root in _FRAMEWORKS), None)
     return _FRAMEWORKS.get(_root(value) or _root(type(value)))

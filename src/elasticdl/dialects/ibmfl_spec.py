@@ -1,14 +1,14 @@
-"""A model that exists as a saved file and a small spec, in IBM FL's words.
+"""Saved-model dialect: a model file and a small spec in the format of IBM FL.
 
     elasticdl train --spec=model.yml --data="train/*.recordio" --output=my_model
 
-The file is looked at before anything loads it: it says itself which library wrote it, and what in
-it would run as code is refused (`saved_models/`). Loss, metrics and optimizer are those of
-`compile_model_options`, or else those the file was compiled with; for PyTorch, `optimizer` and
-`loss_criterion`. The weights in the file are where training starts.
+The file is inspected before anything loads it: it records which library wrote it, and content that
+would run as code is rejected (`saved_models/`). Loss, metrics and optimizer come from
+`compile_model_options`, or else from how the file was compiled; for PyTorch, from `optimizer` and
+`loss_criterion`. Training starts from the weights in the file.
 
-Loading takes seconds of a framework's import, so it happens where the model is trained: `define`
-looks at the files and no more.
+Loading takes seconds, because it imports a framework, so it happens where the model is trained:
+`define` only inspects the files.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from elasticdl.definition import (
 )
 from elasticdl.dialects.inputs import as_input
 from elasticdl.dialects.params import Params
-from elasticdl.dialects.reading import Reading, places_of
+from elasticdl.dialects.reading import DialectReader, places_of
 from elasticdl.dialects.reference import Symbol
 from elasticdl.dialects.saved_input import SavedInput, TakenBatch, TakenInput
 from elasticdl.dialects.saved_spec import SavedSpec
-from elasticdl.errors import DefinitionError, ModelFileError
+from elasticdl.errors import DefinitionError, ModelFileError, framework_needed
 from elasticdl.saved_models import loading, model_file, trust
 from elasticdl.saved_models.scan import scan
 
@@ -52,12 +52,12 @@ TITLE = "a saved model with a spec"
 NEEDS = "a YAML file with a section `model` (elasticdl train --spec=model.yml)"
 _log = logging.getLogger("elasticdl")
 _DEPRECATED = {"criterion": "loss_criterion"}
-# Losses of PyTorch that compare a row of scores with the number of a class.
+# PyTorch losses that compare a row of scores with a class number.
 _OF_CLASSES = ("CrossEntropyLoss", "NLLLoss")
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether a spec is named."""
+    """Return whether the reference names a spec."""
     return isinstance(reference.symbol.value, SavedSpec)
 
 
@@ -66,17 +66,17 @@ def define(reference: Reference) -> ModelDefinition:
 
     Raises:
         DefinitionError: A key, a file or a name in the spec is wrong, or the file would run code.
-        UsageError: A param is unknown or ill-typed.
+        UsageError: A param is unknown or has the wrong type.
     """
     spec = reference.symbol.value
     if not isinstance(spec, SavedSpec):
         raise DefinitionError(
-            f"{reference.symbol}: {reference.symbol.name} is no spec of a saved model. Name its "
+            f"{reference.symbol}: {reference.symbol.name} is not a spec of a saved model. Name its "
             "YAML file: --spec=model.yml"
         )
     reference = replace(reference, params={**spec.params, **reference.params})
     params = Params(reference.params)
-    reading = Reading(NAME, TITLE, reference, params=params, framework=spec.library)
+    reading = DialectReader(NAME, TITLE, reference, params=params, framework=spec.library)
     kind = _SavedKeras if spec.library == "keras" else _SavedTorch
     saved = kind(spec, reference, params.declare(_rate_symbol(reference)).get("learning_rate"))
     batches = saved.input(reading)
@@ -86,21 +86,21 @@ def define(reference: Reference) -> ModelDefinition:
 
 def _rate_symbol(reference: Reference) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Name the params that change how a saved model is trained."""
+        """Declare, by its signature, the param of a saved model's training: the learning rate."""
 
     return Symbol("optimizer", optimizer, reference.symbol.file, reference.symbol.line)
 
 
 class _Saved(ABC):
-    """A saved model: what its files say, and what follows from it.
+    """A saved model: the content of its files and the resulting definition.
 
     Args:
         spec: Names the files.
-        reference: Has the code the spec names.
-        learning_rate: Of the optimizer; None is what spec or file say.
+        reference: Has the code that the spec names.
+        learning_rate: Learning rate of the optimizer; None keeps that of the spec or file.
 
     Raises:
-        DefinitionError: A file is not there, is no model, or would run code.
+        DefinitionError: A file is missing, is not a model, or would run code.
     """
 
     framework = "keras"
@@ -124,8 +124,8 @@ class _Saved(ABC):
             self._main, self._weights, custom_objects=self._objects, trust=self._trust
         )
 
-    def input(self, reading: Reading) -> Input:
-        """Return how records become batches: by the user's own function, or by the shapes."""
+    def input(self, reading: DialectReader) -> Input:
+        """Return how records become batches: by the user's function, or by the input shapes."""
         own = reading.reference.overrides.get("input_fn")
         if own is not None:
             return as_input(own, reading)
@@ -139,7 +139,7 @@ class _Saved(ABC):
             shape: Sequence[int] | None = None,
             one_hot: bool | None = None,
         ) -> Any:
-            """Name the params that say which fields of a record are what."""
+            """Declare, by its signature, the params that assign the fields of a record."""
 
         where = reading.reference.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)
@@ -147,17 +147,17 @@ class _Saved(ABC):
         return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
 
     def taken(self) -> TakenBatch:
-        """Return what the model takes."""
+        """Return the batches that the model takes."""
         return self._taken
 
     @property
     @abstractmethod
     def _taken(self) -> TakenBatch:
-        """What the model takes."""
+        """The batches that the model takes."""
 
     @abstractmethod
-    def definition(self, reading: Reading, batches: Input) -> ModelDefinition:
-        """Return what to train."""
+    def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
+        """Return the definition of the saved model."""
 
     def _look(self, key: str, path: Any) -> ModelFile:
         try:
@@ -171,17 +171,17 @@ class _Saved(ABC):
         if library is not None and is_torch != (spec.library == "torch"):
             wanted = "PytorchFLModel" if is_torch else "KerasFLModel or TensorFlowFLModel"
             raise DefinitionError(
-                f"{self._section.where('name')}: name is {self._section.get('name')}, and "
-                f"{self._main} is of another library. Expected name: {wanted}"
+                f"{self._section.where('name')}: name is {self._section.get('name')}, but "
+                f"{self._main} belongs to another library. Expected name: {wanted}"
             )
 
 
 class _SavedKeras(_Saved):
-    """A model of Keras, whichever generation: Keras 3 trains it."""
+    """A Keras model of any generation; Keras 3 trains it."""
 
     framework = "keras"
 
-    def definition(self, reading: Reading, batches: Input) -> ModelDefinition:
+    def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
         return ModelDefinition(
             origin=reading.origin,
             framework=self.framework,
@@ -197,7 +197,7 @@ class _SavedKeras(_Saved):
         )
 
     def _notes(self) -> Sequence[str]:
-        """Return what the model is trained with, and what that means for the labels."""
+        """Return notes on what the model is trained with, and the consequences for the labels."""
         options = self._options
         found = [f"Trained with {options.description}{self._own_rate}."]
         if options.hardly_learns and self._learning_rate is None:
@@ -207,14 +207,15 @@ class _SavedKeras(_Saved):
             )
         if options.own_loss and self._taken.one_hot:
             found.append(
-                f"Labels become one-hot rows of {self._taken.num_classes}: {options.own_loss} "
-                "takes no numbers of classes."
+                f"Labels become one-hot rows of {self._taken.num_classes}: {options.own_loss} does "
+                "not accept class numbers."
             )
         return found
 
     @cached_property
     def _options(self) -> CompileOptions:
-        from elasticdl.saved_models import compile_options  # noqa: PLC0415 - imports Keras
+        with framework_needed(f"{self._spec.where(self._saved_spec.options_key)}: a Keras model"):
+            from elasticdl.saved_models import compile_options  # noqa: PLC0415 - imports Keras
 
         return compile_options.resolve(
             self._given,
@@ -267,7 +268,10 @@ class _SavedKeras(_Saved):
         )
 
     def _compares_rows(self, num_classes: int) -> bool:
-        """Whether the loss compares one-hot rows; of a user's own it is tried."""
+        """Whether the loss expects one-hot labels.
+
+        A user's own loss is called with test labels to find out.
+        """
         if not self._options.own_loss:
             return _is_categorical(self._given, self._main.training_config)
         from elasticdl.saved_models import compile_options  # noqa: PLC0415 - imports Keras
@@ -276,16 +280,17 @@ class _SavedKeras(_Saved):
 
 
 class _SavedTorch(_Saved):
-    """A module of PyTorch, with the optimizer and the loss that the spec names."""
+    """A PyTorch module, with the optimizer and the loss that the spec names."""
 
     framework = "torch"
 
-    def definition(self, reading: Reading, batches: Input) -> ModelDefinition:
-        from elasticdl.saved_models import torch  # noqa: PLC0415 - imports PyTorch
+    def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
+        with framework_needed(f"{self._section.where('name')}: a PyTorch model"):
+            from elasticdl.saved_models import torch  # noqa: PLC0415 - imports PyTorch
 
         for old, new in _DEPRECATED.items():
             if old in self._spec:
-                _log.warning("%s: %s is called %s now.", self._spec.where(old), old, new)
+                _log.warning("%s: %s is now called %s.", self._spec.where(old), old, new)
         key = "loss_criterion" if "loss_criterion" in self._spec else "criterion"
         loss_name, loss_arguments = self._named(key, "nn.NLLLoss")
         name, arguments = self._named("optimizer", "optim.Adam")
@@ -309,13 +314,13 @@ class _SavedTorch(_Saved):
         )
 
     def _named(self, key: str, example: str) -> tuple[str, Mapping[str, Any]]:
-        """Return the name and the arguments a key has: a text, or value and args."""
+        """Return the name and the arguments under a key: either a text, or value and args."""
         given = _plain(self._spec.get(key))
         if isinstance(given, Mapping) and set(given) <= {"value", "args"} and "value" in given:
             return str(given["value"]), dict(given.get("args") or {})
         if isinstance(given, str):
             return given, {}
-        what = "is not there" if given is None else f"is {given!r}"
+        what = "is missing" if given is None else f"is {given!r}"
         raise DefinitionError(
             f"{self._spec.where(key)}: {key} {what}; expected a name, such as {key}: {example}, "
             f"or {key}: {{value: {example}, args: {{...}}}}."
@@ -324,7 +329,7 @@ class _SavedTorch(_Saved):
     @cached_property
     def _taken(self) -> TakenBatch:
         first = next(iter(self.load().parameters()), None)
-        # The first parameter tells what a module begins with, though not how large its input is.
+        # The first parameter shows the type of the first layer, though not how large the input is.
         shape: tuple[int | None, ...] | None = None
         if first is not None and first.ndim == 2:  # noqa: PLR2004 - a Linear's weight
             shape = (int(first.shape[1]),)
@@ -342,18 +347,18 @@ def _symbolic(model: Any, name: str) -> list[Any]:
 
 
 def _saved_inputs(model: Any) -> list[Any]:
-    """Return what a SavedModel says of its inputs: made of a class, it has no symbolic ones."""
-    said = model.save_spec() if hasattr(model, "save_spec") else None
-    first = said[0] if said else ()
+    """Return the inputs that a SavedModel declares; a subclassed model has no symbolic ones."""
+    saved = model.save_spec() if hasattr(model, "save_spec") else None
+    first = saved[0] if saved else ()
     return [each for each in first if hasattr(each, "shape")] if len(first) == 1 else []
 
 
 def _scores(model: Any, inputs: Sequence[TakenInput]) -> int:
-    """Return how many scores of an example a model gives; 0 where they are no row, or several."""
+    """Return a model's number of scores per example; 0 if they are not one row."""
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None
     if not outputs and shape is not None and None not in shape:
-        # A model made of a class says it when it is called.
+        # A subclassed model shows it only when it is called.
         outputs = [model(np.zeros([1, *(axis or 0 for axis in shape)], inputs[0].dtype))]
     if len(outputs) != 1 or not hasattr(outputs[0], "shape"):
         return 0
@@ -361,18 +366,19 @@ def _scores(model: Any, inputs: Sequence[TakenInput]) -> int:
     return int(found[-1] or 0) if len(found) > 1 else 0
 
 
-def _is_categorical(*said: Mapping[str, Any] | None) -> bool:
-    """Whether a loss of Keras compares one-hot rows; the first that names a loss counts."""
-    loss = next((each["loss"] for each in said if each and each.get("loss") is not None), None)
+def _is_categorical(*saved: Mapping[str, Any] | None) -> bool:
+    """Whether a Keras loss compares one-hot rows; the first argument that names a loss counts."""
+    loss = next((each["loss"] for each in saved if each and each.get("loss") is not None), None)
     if isinstance(loss, Mapping):
         loss = loss.get("value") or loss.get("class_name") or loss.get("config")
     return str(loss).replace("_", "").lower().startswith("categorical")
 
 
 def _like_outputs(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the loss with labels in the shape of the outputs.
+    """Return the loss, with labels reshaped to the shape of the outputs.
 
-    One number an example against a column of outputs would be compared each with each.
+    Without this, one number per example against a column of outputs would broadcast, each compared
+    with each.
     """
 
     def compared(outputs: Any, labels: Any) -> Any:

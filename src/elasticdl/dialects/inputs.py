@@ -1,9 +1,9 @@
-"""A user's input function, as the definition has it: batches of records, or a `tf.data` pipeline.
+"""User input function, as the definition needs it: batches of records, or a `tf.data` pipeline.
 
     input_fn(records[, mode])               -> RecordInput
     feed(dataset, mode[, metadata])         -> DatasetInput; also called dataset_fn
 
-The name of its first argument decides; the function's own name does where that says nothing.
+The name of its first argument decides; if that is inconclusive, the function's own name does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from elasticdl.data.schema import Schema
 from elasticdl.definition import DatasetInput, Input, Mode, RecordInput
 from elasticdl.dialects.params import signature_of
-from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["records", "dataset"]
 
 @dataclass(frozen=True, eq=False)
 class _Role:
-    """A contract argument of a function: what it is given, and its place among all arguments."""
+    """A contract argument of a function: its value, and its position among all arguments."""
 
     parameter: inspect.Parameter
     given: Literal["data", "mode", "metadata"]
@@ -50,18 +50,18 @@ _KINDS_BY_NAME: dict[str, Kind] = {
 
 
 def as_input(
-    symbol: Symbol, reading: Reading, *, metadata: Callable[[], Any] = lambda: None
+    symbol: Symbol, reading: DialectReader, *, metadata: Callable[[], Any] = lambda: None
 ) -> Input:
     """Return how records become batches, without a schema yet.
 
     Args:
         symbol: The user's function.
         reading: For params and errors.
-        metadata: What the user's own reader knows of its columns.
+        metadata: Returns what the user's own reader knows of its columns.
 
     Raises:
         DefinitionError: It takes neither records nor a dataset.
-        UsageError: It needs a param that is not given.
+        UsageError: It needs a param that has no value.
     """
     kind, roles = _roles(symbol, reading)
     params = reading.params.declare(symbol, {role.parameter.name for role in roles})
@@ -77,16 +77,16 @@ def as_input(
 
 
 def schema_of(
-    symbol: Symbol | None, reading: Reading, *, may_be_none: bool = False
+    symbol: Symbol | None, reading: DialectReader, *, may_be_none: bool = False
 ) -> Callable[[], Schema | None]:
-    """Return what reads the schema a user's `data_schema` says: a function, or the list itself.
+    """Return a function that reads the schema from a user's `data_schema` function or list.
 
-    It is asked for after the params were checked.
+    It is called after the params were checked.
 
     Args:
         symbol: The user's function or list.
         reading: For params and errors.
-        may_be_none: The function may return None for records as they are.
+        may_be_none: Whether the function may return None, for records that are used as they are.
     """
     if symbol is None:
         return lambda: None
@@ -123,8 +123,8 @@ def _record_input(
     return RecordInput(functools.partial(function, **params) if params else function)
 
 
-def _roles(symbol: Symbol, reading: Reading) -> tuple[Kind, list[_Role]]:
-    """Return what the function takes, and what each of its contract arguments is."""
+def _roles(symbol: Symbol, reading: DialectReader) -> tuple[Kind, list[_Role]]:
+    """Return the kind of input that the function takes, and the role of each contract argument."""
     parameters = list(enumerate(signature_of(symbol).parameters.values()))
     data = next(
         ((i, p) for i, p in parameters if p.kind in _POSITIONAL and p.name not in _NAMED), None
@@ -133,7 +133,8 @@ def _roles(symbol: Symbol, reading: Reading) -> tuple[Kind, list[_Role]]:
     if data is None:
         raise reading.error(
             symbol,
-            f"{name}() takes no data; it is called as {name}(records) or {name}(dataset, mode).",
+            f"{name}() takes no data argument; it is called as {name}(records) or {name}(dataset, "
+            "mode).",
             "Add the missing argument, or name the dialect yourself: --dialect=NAME",
         )
     kind = _kind(data[1].name, symbol, reading)
@@ -152,7 +153,7 @@ def _roles(symbol: Symbol, reading: Reading) -> tuple[Kind, list[_Role]]:
         elif parameter.default is parameter.empty and not reading.params.has(parameter.name):
             unnamed.append((place, parameter))
     if kind == "dataset":
-        # Known by their place: model files call an argument they do not need `_`.
+        # Known by position: model files name an unused argument `_`.
         roles += [
             _Role(parameter, role, place)
             for (place, parameter), role in zip(unnamed, free, strict=False)
@@ -160,7 +161,7 @@ def _roles(symbol: Symbol, reading: Reading) -> tuple[Kind, list[_Role]]:
     return kind, sorted(roles, key=lambda role: role.place)
 
 
-def _kind(argument: str, symbol: Symbol, reading: Reading) -> Kind:
+def _kind(argument: str, symbol: Symbol, reading: DialectReader) -> Kind:
     if argument in _RECORDS:
         return "records"
     if argument in _DATASETS:
@@ -169,15 +170,15 @@ def _kind(argument: str, symbol: Symbol, reading: Reading) -> Kind:
         return _KINDS_BY_NAME[symbol.short_name]
     raise reading.error(
         symbol,
-        f"{symbol.short_name}({argument}, ...) does not say whether it takes a list of decoded "
-        "records or a tf.data.Dataset.",
+        f"{symbol.short_name}({argument}, ...) has an unclear first argument: it could be a list "
+        "of decoded records or a tf.data.Dataset.",
         f"Rename its first argument: {symbol.short_name}(records) or "
         f"{symbol.short_name}(dataset, mode).",
     )
 
 
 def _placed(roles: Sequence[_Role], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments as they are passed: by place up to the first gap, then by name."""
+    """Return the arguments as they are passed: by position up to the first gap, then by name."""
     positional = []
     named = {}
     for number, role in enumerate(roles):

@@ -1,4 +1,4 @@
-"""A Keras class that says itself how it is trained: `default_input`, `default_loss`, ...
+"""Keras class dialect: a class with its own training settings, `default_input`, `default_loss`, ...
 
     class MyKerasModel(keras.Model):
         default_loss = "mse"
@@ -10,8 +10,9 @@
         def default_predictions(self, outputs): ...    # optional: what is written of them
 
 Each may be an attribute, a property, a method, a static method or a plain function in the class
-body. Methods that need an object are asked of the model being trained; `default_input` of one
-that is never trained, so that batches depend on the params and not on the weights.
+body. Methods that need an object are called on the model being trained, except for `default_input`:
+it is called on an object that is never trained, so that batches depend on the params and not on the
+weights.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described
-from elasticdl.dialects.reading import Late, Reading, call, mro_has, places_of, without_self
+from elasticdl.dialects.reading import DialectReader, Late, call, mro_has, places_of, without_self
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
@@ -52,7 +53,7 @@ _REQUIRED = ("default_input", "default_loss", "default_optimizer")
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether a Keras class is named, or is the file's only one that speaks for itself."""
+    """Return whether the named Keras class, or the only one in the file, has such settings."""
     return _model_class(reference) is not None
 
 
@@ -60,19 +61,21 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a Keras class.
 
     Raises:
-        DefinitionError: Something is missing, or cannot be called as the contract says.
-        UsageError: A param is unknown, missing or ill-typed.
+        DefinitionError: Something is missing, or cannot be called as the contract requires.
+        UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: The constructor or a property raised.
     """
     model = _model_class(reference) or reference.symbol
     if not inspect.isclass(model.value):
-        raise Reading(NAME, TITLE, reference).error(
+        raise DialectReader(NAME, TITLE, reference).error(
             model,
             f"{model.name} is {described(model.value)}, not a class.",
             "Name a class derived from keras.Model: --model_def=FILE.CLASS",
         )
     found = [name for name in DEFAULTS if hasattr(model.value, name)]
-    reading = Reading(NAME, TITLE, reference.with_symbol(model), found, Params(reference.params))
+    reading = DialectReader(
+        NAME, TITLE, reference.with_symbol(model), found, Params(reference.params)
+    )
     _check_complete(model, reading)
     objects = _Objects(model, reading)
     pieces = {
@@ -83,7 +86,7 @@ def define(reference: Reference) -> ModelDefinition:
     model_input = as_input(pieces["default_input"], reading)
     in_class = hasattr(model.value, "data_schema")
     schema = objects.default("data_schema") if in_class else reference.find("data_schema")
-    # A class may take its schema from its params, and have none without them.
+    # A class may take its schema from its params, and have no schema without them.
     read_schema = schema_of(schema, reading, may_be_none=in_class)
     loss = as_loss(pieces["default_loss"], reading, may_be_factory=True)
     create_optimizer = as_optimizer_factory(pieces["default_optimizer"], reading)
@@ -132,9 +135,9 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Objects:
-    """Makes objects of the user's class, and answers which one a method is asked of."""
+    """Creates objects of the user's class, and chooses the object that a method is called on."""
 
-    def __init__(self, model: Symbol, reading: Reading) -> None:
+    def __init__(self, model: Symbol, reading: DialectReader) -> None:
         self._class = model
         self._reading = reading
         self._params = reading.params.declare(model)
@@ -143,24 +146,32 @@ class _Objects:
         self._newest: Any = None
 
     def create_model(self) -> Any:
-        """Return a new model; from now on the methods are its methods."""
+        """Return a new model; methods are called on it from now on."""
         self._newest = self._made()
         return self._newest
 
     def prepare(self) -> None:
-        """Make the object that is never trained, if a method needs one."""
+        """Create the object that is never trained, if a method needs one."""
         if self._asked and self._untrained is None:
             self._untrained = self._made()
 
     def default(self, name: str) -> Symbol:
-        """Return what the class says under this name, callable without an object."""
+        """Return the class attribute `name` in a form that needs no instance.
+
+        A property is read here, on an object created for that. A method is called on such an
+        object, or on the newest model.
+
+        Raises:
+            AttributeError: The class has no such attribute.
+        """
         found = _static(self._class, name)
         if found is None:
             raise AttributeError(name)
         plain = found.value
         if isinstance(plain, property):
             self._asked = True
-            # A property has to be read to know what it is; so the params it may use come first.
+            # A property must be read to determine its type, so the params it may use are checked
+            # first.
             self._reading.params.check_declared()
             self.prepare()
             read = dataclasses.replace(found, value=lambda: getattr(self._untrained, name))
@@ -198,7 +209,7 @@ def _speaks_for_itself(value: Any) -> bool:
     return mro_has(value, "Model") and any(hasattr(value, name) for name in DEFAULTS)
 
 
-def _check_complete(model: Symbol, reading: Reading) -> None:
+def _check_complete(model: Symbol, reading: DialectReader) -> None:
     missing = [
         name
         for name in _REQUIRED
@@ -214,7 +225,7 @@ def _check_complete(model: Symbol, reading: Reading) -> None:
 
 
 def _static(model: Symbol, name: str) -> Symbol | None:
-    """Return what a class has under a name, without asking a property or binding a method."""
+    """Return a class attribute without evaluating a property or binding a method."""
     try:
         value = inspect.getattr_static(model.value, name)
     except AttributeError:
@@ -229,6 +240,6 @@ def _names(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def _metrics(symbol: Symbol, reading: Reading) -> Callable[[Mode], MetricFunctions]:
+def _metrics(symbol: Symbol, reading: DialectReader) -> Callable[[Mode], MetricFunctions]:
     create = as_metrics_factory(symbol, reading)
     return lambda mode: no_metrics(mode) if mode is Mode.PREDICTION else create()

@@ -1,25 +1,24 @@
-"""What a Keras name stands for: `"adam"`, `"mse"`, `"accuracy"`. The dialects' only way to Keras.
+"""Keras objects by name: `"adam"`, `"mse"`, `"accuracy"`. The dialects' only access to Keras.
 
-Keras is imported when a name is looked up, never before: a model file that needs none does not
-pay for it.
+Keras is imported when a name is looked up, never earlier: a model file that needs no name does not
+pay for the import.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+from types import ModuleType
 from typing import Any
 
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, framework_needed
 
 _SHORT_NAMES = ("mse", "mae", "mape", "msle", "bce", "kld")
 
 
 def loss(name: str, where: object) -> Any:
-    """Return the loss object of this name: what `compile(loss=name)` makes of it."""
-    import keras  # noqa: PLC0415 - only where a name is looked up
-
-    return as_loss_object(_get(keras.losses, name, where))
+    """Return the loss object of this name, as `compile(loss=name)` creates it."""
+    return as_loss_object(_get(_keras(where).losses, name, where))
 
 
 def is_loss_function(value: Any) -> bool:
@@ -40,37 +39,34 @@ def as_loss_object(value: Any) -> Any:
 
 def optimizer(name: str, where: object) -> Any:
     """Return a new optimizer of this name."""
-    import keras  # noqa: PLC0415 - only where a name is looked up
-
-    return _get(keras.optimizers, name, where)
+    return _get(_keras(where).optimizers, name, where)
 
 
 def metric(name: str, where: object) -> Any:
     """Return a new metric of this name, or a function `(y_true, y_pred)`."""
-    import keras  # noqa: PLC0415 - only where a name is looked up
-
     if name in {"accuracy", "acc"}:
         return _accuracy
-    return _get(keras.metrics, name, where)
+    return _get(_keras(where).metrics, name, where)
 
 
 def copied(value: Any, where: object) -> Any:
-    """Return a new metric or optimizer with the settings of one the user made at import.
+    """Return a new metric or optimizer with the settings of one that was created at import.
 
     Raises:
-        DefinitionError: Its settings do not say how to make it again.
+        DefinitionError: Its settings are not enough to create it again.
     """
     try:
         return type(value).from_config(value.get_config())
     except Exception as error:
         raise DefinitionError(
-            f"{where}: {type(value).__name__} cannot be made a second time from its settings: "
-            f"{error}\n  Make it in a function, so that each run has its own."
+            f"{where}: {type(value).__name__} cannot be created a second time from its config: "
+            f"{error}\n"
+            "  Create it in a function, so that each run has its own."
         ) from error
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Compare as `compile(metrics=["accuracy"])` does: which way, the shapes say."""
+    """Compare as `compile(metrics=["accuracy"])` does: the shapes decide which way."""
     import keras  # noqa: PLC0415 - only where a name is looked up
 
     if predictions.shape[-1] == 1:
@@ -78,6 +74,14 @@ def _accuracy(labels: Any, predictions: Any) -> Any:
     if len(labels.shape) == len(predictions.shape) and labels.shape[-1] == predictions.shape[-1]:
         return keras.metrics.categorical_accuracy(labels, predictions)
     return keras.metrics.sparse_categorical_accuracy(labels, predictions)
+
+
+def _keras(where: object) -> ModuleType:
+    with framework_needed(f"{where}: this name"):
+        import keras  # noqa: PLC0415 - only where a name is looked up
+
+    module: ModuleType = keras
+    return module
 
 
 def _get(module: Any, name: str, where: object) -> Any:

@@ -1,4 +1,4 @@
-"""A LightningModule that is trained as it is: it says itself what a step and an update are.
+"""LightningModule dialect: trains a module as it is; its methods define a step and an update.
 
     class Net(L.LightningModule):
         def training_step(self, batch, batch_idx): ...        the loss; see training/torch/lightning
@@ -6,19 +6,21 @@
         def predict_step(self, batch, batch_idx): ...         optional
         def configure_optimizers(self): ...                   an optimizer, and its schedulers
 
-Data come from the first of these that is there:
+    def custom_model():                                       optional: makes the module
+        return Net.load_from_checkpoint("before.ckpt")
+
+Data come from the first of these that exists:
 
     input_fn(records), data_schema()                          of the file, as for every model file
     class Data(L.LightningDataModule)                         of the file; `data_dir` is --data
     train_dataloader(), val_dataloader()                      of the module
 
-Beside the class, the file may have `gradient_clipping`, `precision` and `averaged_model`, as any
-PyTorch model file; they are what Lightning's Trainer is told.
+Beside the class, the file may have `gradient_clipping`, `precision` and `averaged_model`, like any
+PyTorch model file; in Lightning, these are arguments of the Trainer.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +29,17 @@ from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.frameworks import is_lightning, overridden
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.models import as_model_factory
+from elasticdl.dialects.optimizers import with_parameters
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reading import Reading, call, places_of
+from elasticdl.dialects.reading import DialectReader, call, places_of
 from elasticdl.dialects.reference import INPUT_FUNCTIONS, Symbol, place_of
-from elasticdl.dialects.torch_loaders import as_module, epochs_of
+from elasticdl.dialects.torch_loaders import (
+    OwnGenerators,
+    as_module,
+    as_whole,
+    check_in_order,
+    epochs_of,
+)
 from elasticdl.dialects.torch_updates import as_function_of, as_gradient_clipping, as_precision
 from elasticdl.training.metric_names import split_stage
 
@@ -44,7 +53,8 @@ NAME = "lightning_module"
 TITLE = "a LightningModule"
 NEEDS = "a LightningModule class with training_step and configure_optimizers, and data for it"
 _REQUIRED = ("training_step", "configure_optimizers")
-# Methods of Lightning's that a module may override; others are refused by name.
+_MAKER = "custom_model"
+# Lightning methods that a module may override; other overrides are rejected by name.
 _SUPPORTED = {
     *_REQUIRED,
     "validation_step",
@@ -64,21 +74,26 @@ _SUPPORTED = {
     "parameters",
     "named_parameters",
 }
-# Of other model files, in the place of what a module does by itself.
+# Names of other model files, for things that a module does itself.
 _OF_MODEL_FILES = ("eval_metrics_fn", "weighted_metrics_fn", "lr_scheduler", "class_weight")
-# Of what a scheduler is told to be, for a logger of the learning rate.
+# Keys of a scheduler's configuration that only a logger of the learning rate uses.
 _OF_LOGGERS = ("name", "strict")
+_LOADERS = {
+    Mode.TRAINING: "train_dataloader",
+    Mode.EVALUATION: "val_dataloader",
+    Mode.PREDICTION: "predict_dataloader",
+}
 _INSTEAD = {
     "on_train_epoch_end": "What steps log is averaged over the epoch already.",
     "on_validation_epoch_end": "What validation_step logs is averaged over the evaluation already.",
     "on_test_epoch_end": "What test_step logs is averaged over the evaluation already.",
-    "configure_callbacks": "Name them in the file: def callbacks(): ...",
-    "configure_gradient_clipping": "Name it in the file: gradient_clipping = 1.0",
+    "configure_callbacks": "Define them in the file: def callbacks(): ...",
+    "configure_gradient_clipping": "Set it in the file: gradient_clipping = 1.0",
 }
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether a LightningModule is named, or is the file's only one."""
+    """Return whether the named class, or the only one in the file, is a LightningModule."""
     return len(_modules(reference)) == 1
 
 
@@ -86,19 +101,19 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a LightningModule.
 
     Raises:
-        DefinitionError: A method is missing, or does what cannot be done here.
-        UsageError: A param is unknown, missing or ill-typed.
-        UserCodeError: A function of the user's raised.
+        DefinitionError: A method is missing, or does something that is not supported.
+        UsageError: A param is unknown, missing or has the wrong type.
+        UserCodeError: A user function raised.
     """
     found = _modules(reference)
     if len(found) != 1:
         names = " and ".join(symbol.name for symbol in found) or "no LightningModule"
-        raise Reading(NAME, TITLE, reference).error(
+        raise DialectReader(NAME, TITLE, reference).error(
             reference.symbol, f"the file has {names}.", "Name one: --model_def=FILE.CLASS"
         )
     module = found[0]
     has = [name for name in sorted(_SUPPORTED) if overridden(module.value, name)]
-    reading = Reading(
+    reading = DialectReader(
         NAME,
         TITLE,
         reference.with_symbol(module),
@@ -110,14 +125,14 @@ def define(reference: Reference) -> ModelDefinition:
     for name in reference.overrides.keys() - {"input_fn"}:
         raise reading.error(
             reference.overrides[name],
-            f"--{name} names another {name}, and {module.name} has its own within.",
+            f"--{name} names another {name}, but {module.name} has its own.",
             f"Leave out --{name}, and change the module.",
         )
     for name in _OF_MODEL_FILES:
         if function := reference.find(name):
             raise reading.error(
                 function,
-                f"nothing here would read {name}: {module.name} has its own within.",
+                f"{name} would not be used: {module.name} has its own.",
                 f"Move it into {module.name}, or give it another name.",
             )
     models = _Models(module, reading)
@@ -153,26 +168,37 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Models:
-    """Makes models of the user's class, and asks the newest for its optimizer."""
+    """Creates models of the user's class, and gets the optimizer from the newest."""
 
-    def __init__(self, module: Symbol, reading: Reading) -> None:
+    def __init__(self, module: Symbol, reading: DialectReader) -> None:
         self._module, self._reading = module, reading
-        self._create = as_model_factory(module, reading)
+        self._maker = reading.reference.find(_MAKER) or module
+        self._create = as_model_factory(self._maker, reading)
         self._newest: Any = None
         self._schedulers: Any = None
 
     def create(self) -> Any:
-        """Return a new model, as `Trainer.fit` has it when it begins."""
+        """Return a new model in the state in which `Trainer.fit` starts."""
         model = self._create()
+        if not isinstance(model, self._module.value):
+            raise self._reading.error(
+                self._maker,
+                f"{self._maker.name}() returned {described(model)}.",
+                f"Expected a {self._module.name}.",
+            )
         if not model.automatic_optimization:
             raise self._reading.error(
                 self._module,
                 f"{self._module.name} has automatic_optimization = False.",
-                "Its updates would be its own, and workers could not share them. A module with one "
+                "It makes its own updates, which workers could not share. A module with one "
                 "optimizer can return the loss from training_step instead; a GAN, with several "
                 "optimizers, is not supported.",
             )
-        for hook, given in (("setup", ("fit",)), ("configure_model", ())):
+        hooks: list[tuple[str, tuple[str, ...]]] = [("setup", ("fit",)), ("configure_model", ())]
+        if self._newest is None:
+            # It writes files that are the same for each model.
+            hooks.insert(0, ("prepare_data", ()))
+        for hook, given in hooks:
             if overridden(type(model), hook):
                 symbol = _method(self._module, hook)
                 call(
@@ -182,20 +208,15 @@ class _Models:
         self._newest = model
         return model
 
-    def newest(self, data: str) -> Any:
-        """Return the model that was made last, which knows where its data is; or a new one."""
-        del data
+    def newest(self, data: str, mode: Mode) -> Any:
+        """Return the newest model, or a new one if there is none; it knows where its data are."""
+        del data, mode
         return self._newest if self._newest is not None else self.create()
 
-    def optimizer(self, parameters: Sequence[Any]) -> Any:
-        """Return the optimizer that the model configures, for these parameters in its place."""
-        model = self._newest
-        own = list(model.parameters())
-        if any(one is not other for one, other in zip(own, parameters, strict=True)):
-            # A copy that has these parameters.
-            replaced = {id(mine): new for mine, new in zip(own, parameters, strict=True)}
-            model = copy.deepcopy(model, replaced)
+    def optimizer(self, parameters: Sequence[Any], model: Any) -> Any:
+        """Return the optimizer that the model configures, for these parameters instead."""
         symbol = _method(self._module, "configure_optimizers")
+        model = with_parameters(model, parameters, symbol, self._reading)
         made = call(Symbol(symbol.name, model.configure_optimizers, symbol.file, symbol.line))
         optimizer, self._schedulers = _parts(made, symbol, self._reading)
         return optimizer
@@ -206,8 +227,8 @@ class _Models:
         return self._schedulers
 
 
-def _parts(made: Any, symbol: Symbol, reading: Reading) -> tuple[Any, Any]:
-    """Return the optimizer and the schedulers in what `configure_optimizers` returned."""
+def _parts(made: Any, symbol: Symbol, reading: DialectReader) -> tuple[Any, Any]:
+    """Return the optimizer and the schedulers from the result of `configure_optimizers`."""
     if isinstance(made, (list, tuple)) and len(made) == 1 and isinstance(made[0], dict):
         made = made[0]
     if isinstance(made, dict):
@@ -226,7 +247,7 @@ def _parts(made: Any, symbol: Symbol, reading: Reading) -> tuple[Any, Any]:
         raise reading.error(
             symbol,
             f"configure_optimizers() returned {what}.",
-            "Expected one optimizer: an update is one optimizer's, which workers share.",
+            "Expected one optimizer: each update is made by one optimizer, which workers share.",
         )
     return optimizers[0], schedulers
 
@@ -238,10 +259,10 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _schedules(value: Any) -> list[Any]:
-    """Return schedulers as `training/torch/schedulers.py` reads them."""
+    """Return schedulers in the form that `training/torch/schedulers.py` reads."""
     return [
         {
-            # What is monitored is called as it is reported here.
+            # The monitored metric gets the name under which it is reported here.
             key: "".join(split_stage(said)) if key == "monitor" and said else said
             for key, said in each.items()
             if key not in _OF_LOGGERS
@@ -253,7 +274,7 @@ def _schedules(value: Any) -> list[Any]:
 
 
 def _modules(reference: Reference) -> list[Symbol]:
-    """Return the LightningModule that is named, or those of the file that train."""
+    """Return the named LightningModule, or those of the file that can be trained."""
     if not reference.names_a_file:
         named = reference.symbol
         return [named] if is_lightning(named.value, "LightningModule") else []
@@ -265,7 +286,7 @@ def _modules(reference: Reference) -> list[Symbol]:
     ]
 
 
-def _check_methods(module: Symbol, reading: Reading) -> None:
+def _check_methods(module: Symbol, reading: DialectReader) -> None:
     missing = [name for name in _REQUIRED if not overridden(module.value, name)]
     if missing:
         raise reading.error(
@@ -277,13 +298,13 @@ def _check_methods(module: Symbol, reading: Reading) -> None:
         where = _method(module, name)
         raise reading.error(
             where,
-            f"{module.name} has {name}(), which nothing here would call.",
+            f"{module.name} has {name}(), which would not be called here.",
             _INSTEAD.get(name, "Do it elsewhere and remove the method."),
         )
 
 
 def overridden_of_lightning(module: type) -> list[str]:
-    """Return the methods of Lightning's that a class of the user's overrides."""
+    """Return the Lightning methods that a user class overrides."""
     theirs = next(kind for kind in module.__mro__ if kind.__name__ == "LightningModule")
     public = [name for name in dir(theirs) if not name.startswith("_")]
     return [
@@ -302,7 +323,7 @@ def _method(module: Symbol, name: str) -> Symbol:
 # --- data ------------------------------------------------------------------------------------
 
 
-def _input(module: Symbol, models: _Models, reading: Reading) -> tuple[Input, Symbol]:
+def _input(module: Symbol, models: _Models, reading: DialectReader) -> tuple[Input, Symbol]:
     reference = reading.reference
     overrides = reference.overrides
     functions = [
@@ -310,6 +331,7 @@ def _input(module: Symbol, models: _Models, reading: Reading) -> tuple[Input, Sy
     ]
     if functions:
         return as_input(functions[0], reading), functions[0]
+    validates = overridden(module.value, "validation_step")
     classes = [s for s in reference.classes() if is_lightning(s.value, "LightningDataModule")]
     if len(classes) > 1:
         raise reading.error(
@@ -319,10 +341,10 @@ def _input(module: Symbol, models: _Models, reading: Reading) -> tuple[Input, Sy
         )
     if classes:
         loaders = _DataModules(classes[0], reading)
-        return BatchesInput(loaders.open_epochs), classes[0]
+        return loaders.input(validates), classes[0]
     if overridden(module.value, "train_dataloader"):
         own = _Loaders(models.newest, module, reading)
-        return BatchesInput(own.open_epochs), _method(module, "train_dataloader")
+        return own.input(validates), _method(module, "train_dataloader")
     raise reading.error(
         module,
         "there is no data for it.",
@@ -332,46 +354,63 @@ def _input(module: Symbol, models: _Models, reading: Reading) -> tuple[Input, Sy
 
 
 class _Loaders:
-    """The loaders of an object that has `train_dataloader` and `val_dataloader`."""
+    """The loaders of an object that has `train_dataloader` and may have others."""
 
-    def __init__(self, owner: Callable[[str], Any], symbol: Symbol, reading: Reading) -> None:
+    def __init__(
+        self, owner: Callable[[str, Mode], Any], symbol: Symbol, reading: DialectReader
+    ) -> None:
         self._owner, self._symbol, self._reading = owner, symbol, reading
+        self._own_generators = OwnGenerators()
+
+    def input(self, validates: bool) -> BatchesInput:
+        """Return the loaders as an input; `validates`: whether the model can be validated."""
+        has = {mode: overridden(self._symbol.value, name) for mode, name in _LOADERS.items()}
+        return BatchesInput(
+            self.open_epochs,
+            validates=validates and has[Mode.EVALUATION],
+            predicts=has[Mode.PREDICTION],
+        )
 
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
-        """Return the epochs of the training or of the validation loader."""
-        name = "train_dataloader" if mode is Mode.TRAINING else "val_dataloader"
+        """Return the epochs of the loader for a mode."""
+        name = _LOADERS[mode]
         symbol = _method(self._symbol, name)
         if not overridden(self._symbol.value, name):
             raise self._reading.error(
                 self._symbol, f"{self._symbol.name} has no {name}().", "Add it."
             )
-        owner = self._owner(data)
+        owner = self._owner(data, mode)
         loader = call(Symbol(symbol.name, getattr(owner, name), symbol.file, symbol.line))
         loaders = list(loader) if isinstance(loader, (list, tuple)) else [loader]
         if len(loaders) != 1:
             raise self._reading.error(
                 symbol, f"{symbol.name}() returned {len(loaders)} loaders.", "Return one of them."
             )
+        self._own_generators.check(loaders[0], mode, symbol, self._reading)
+        if mode is Mode.PREDICTION:
+            check_in_order(loaders[0], symbol, self._reading)
+            return epochs_of(loaders[0], symbol, self._reading, as_whole)
         return epochs_of(loaders[0], symbol, self._reading, as_module)
 
 
 class _DataModules(_Loaders):
-    """The loaders of a LightningDataModule, made once for each place of data."""
+    """The loaders of a LightningDataModule, which is created once for each data location."""
 
-    def __init__(self, symbol: Symbol, reading: Reading) -> None:
+    def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         super().__init__(self._data_module, symbol, reading)
         takes = signature_of(symbol).parameters
         self._data_name = next((name for name in ("data_dir", "data", "root") if name in takes), "")
         self._given = reading.params.declare(symbol, {self._data_name} - {""})
-        self._made: dict[str, Any] = {}
+        self._made: dict[tuple[str, str], Any] = {}
 
-    def _data_module(self, data: str) -> Any:
-        if data not in self._made:
+    def _data_module(self, data: str, mode: Mode) -> Any:
+        stage = "predict" if mode is Mode.PREDICTION else "fit"
+        if (data, stage) not in self._made:
             symbol = self._symbol
             where = {self._data_name: data} if self._data_name else {}
             made = call(symbol, **where, **self._given)
-            for name, given in (("prepare_data", ()), ("setup", ("fit",))):
+            for name, given in (("prepare_data", ()), ("setup", (stage,))):
                 hook = _method(symbol, name)
                 call(Symbol(hook.name, getattr(made, name), hook.file, hook.line), *given)
-            self._made[data] = made
-        return self._made[data]
+            self._made[data, stage] = made
+        return self._made[data, stage]

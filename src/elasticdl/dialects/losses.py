@@ -1,7 +1,7 @@
-"""A user's loss, as the definition has it: `(outputs, labels)`.
+"""User loss, as the definition needs it: a function `(outputs, labels)`.
 
-It may be a function with its arguments in either order, a loss of Keras (object, class or name) or
-of PyTorch (object or function), whichever the model is of, or, where a dialect allows it, a
+It may be a function with its arguments in either order; a loss of Keras (object, class or name) or
+of PyTorch (object or function), depending on the model's framework; or, if a dialect allows it, a
 function without contract arguments that returns one of these.
 """
 
@@ -20,11 +20,13 @@ from elasticdl.dialects.argument_order import (
 )
 from elasticdl.dialects.frameworks import framework_of_model, is_of_torch
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import Reading, call, mro_has
+from elasticdl.dialects.reading import DialectReader, call, mro_has
 from elasticdl.dialects.reference import Symbol
 
 
-def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -> OutputsAndLabels:
+def as_loss(
+    symbol: Symbol, reading: DialectReader, *, may_be_factory: bool = False
+) -> OutputsAndLabels:
     """Return the loss as `(outputs, labels)`.
 
     Args:
@@ -33,8 +35,8 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
         may_be_factory: Whether a function without arguments may return the loss.
 
     Raises:
-        DefinitionError: It is no loss, or its arguments' names do not tell their order.
-        UsageError: It needs a param that is not given.
+        DefinitionError: It is not a loss, or its arguments' names do not show their order.
+        UsageError: It needs a param that has no value.
     """
     value = symbol.value
     if reading.framework == "torch":
@@ -55,7 +57,7 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
             symbol,
             f"{symbol.name} is {described(value)}, not a loss.",
             "Expected a function loss(labels, predictions), or a Keras loss or its name. For "
-            "several outputs, write a function that adds up their losses: 0.7 * "
+            "several outputs, write a function that sums their losses: 0.7 * "
             "mean_squared_error(labels['a'], predictions['a']) + 0.3 * ...",
         )
     if may_be_factory and _takes_nothing(symbol):
@@ -63,7 +65,7 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
     return by_name(symbol, reading)
 
 
-def _torch_loss(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
+def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
     value = symbol.value
     if not callable(value) or inspect.isclass(value):
         raise reading.error(
@@ -73,20 +75,20 @@ def _torch_loss(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
             "torch.nn.CrossEntropyLoss().",
         )
     if is_of_torch(value):
-        # (input, target), as all of PyTorch's are.
+        # (input, target), as for all PyTorch losses.
         loss: OutputsAndLabels = value
         return loss
     if framework_of_model(value) == "torch":
-        # A module of the user's: calling it says nothing of its arguments, its `forward` does.
+        # A user's module: only its `forward` shows the arguments, calling the module does not.
         return by_name(dataclasses.replace(symbol, value=value.forward), reading)
     return by_name(symbol, reading)
 
 
 class KerasLoss:
-    """A loss object of Keras; see `definition.WeighableLoss`.
+    """A Keras loss object; see `definition.WeighableLoss`.
 
     Args:
-        create: Returns it; called once, when the first batch is there.
+        create: Returns the loss object; called once, at the first batch.
     """
 
     def __init__(self, create: Callable[[], Any]) -> None:
@@ -94,7 +96,7 @@ class KerasLoss:
         self._loss: Any = None
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
-        """Return the loss of a batch whose examples count once each."""
+        """Return the loss of a batch in which every example counts once."""
         return self.weighted(outputs, labels, None)
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
@@ -103,7 +105,7 @@ class KerasLoss:
 
     @property
     def loss(self) -> Any:
-        """The object of Keras."""
+        """The Keras loss object."""
         if self._loss is None:
             self._loss = self._create()
         return self._loss
@@ -115,9 +117,9 @@ def _takes_nothing(symbol: Symbol) -> bool:
 
 
 class _FromFactory:
-    """A loss that a function of the user's returns; see `definition.LateLoss`."""
+    """A loss that a user function returns; see `definition.LateLoss`."""
 
-    def __init__(self, symbol: Symbol, reading: Reading) -> None:
+    def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         self._symbol = symbol
         self._reading = reading
         self._given = reading.params.declare(symbol)
@@ -127,7 +129,7 @@ class _FromFactory:
         return self.made()(outputs, labels)
 
     def made(self) -> OutputsAndLabels:
-        """Return the loss, calling the user's function the first time."""
+        """Return the loss; the first call calls the user's function."""
         if self._made is None:
             symbol = self._symbol
             value = call(symbol, **self._given)

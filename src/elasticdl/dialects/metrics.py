@@ -1,11 +1,11 @@
-"""A user's metrics, as the definition has them: plain values of a batch, or metrics with states.
+"""User metrics, as the definition needs them: plain values of a batch, or metrics with state.
 
 `eval_metrics_fn(predictions, labels)` computes values: scalars, averaged over examples.
 `eval_metrics_fn()` returns metrics: `{name: metric}`, or `{output: {name: metric}}` for a model
-with several outputs. A metric is a Keras `Metric` (object, class or name) or a function of
-labels and predictions in either order; for a PyTorch model it is such a function, or a `Metric` of
-TorchMetrics. A list works where Keras takes one, and a `MetricCollection` of TorchMetrics stands
-for its metrics.
+with several outputs. A metric is a Keras `Metric` (object, class or name) or a function of labels
+and predictions in either order; for a PyTorch model it is such a function, or a TorchMetrics
+`Metric`. A list works where Keras accepts one, and a TorchMetrics `MetricCollection` counts as the
+metrics in it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from elasticdl.definition import MetricFunctions, Mode, NamedMetric, no_metrics
 from elasticdl.dialects import keras_objects, torch_metrics
 from elasticdl.dialects.argument_order import by_name, takes_outputs_and_labels
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reading import Reading, call, mro_has
+from elasticdl.dialects.reading import DialectReader, call, mro_has
 from elasticdl.dialects.reference import Symbol
 
 
-def as_metrics_factory(symbol: Symbol, reading: Reading) -> Callable[[], MetricFunctions]:
-    """Return what makes the metrics anew: their states must not be shared.
+def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], MetricFunctions]:
+    """Return a factory that makes new metrics each time, because states must not be shared.
 
     Raises:
-        DefinitionError: They are no metrics, or a function's arguments do not tell their order.
-        UsageError: It needs a param that is not given.
+        DefinitionError: They are not metrics, or a function's arguments do not show their order.
+        UsageError: The function needs a param that has no value.
     """
     value = symbol.value
     if not inspect.isroutine(value) and not hasattr(value, "__signature__"):
-        # A value of the user's: looked at now, so that a mistake is told before data is read.
+        # A value rather than a function: checked now, so that mistakes are reported before data is
+        # read.
         _named(symbol, value, reading, shared=True)
         return lambda: MetricFunctions(
             named=_named(symbol, value, reading, shared=True), where=_place_of(symbol)
@@ -51,9 +52,9 @@ def as_metrics_factory(symbol: Symbol, reading: Reading) -> Callable[[], MetricF
 
 
 def evaluation_metrics(
-    symbol: Symbol | None, reading: Reading
+    symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Mode], MetricFunctions]:
-    """Return what `eval_metrics_fn` measures: in evaluation, as its name says, and only there."""
+    """Return the factory of `eval_metrics_fn`: as the name says, it measures in evaluation only."""
     if symbol is None:
         return no_metrics
     create = as_metrics_factory(symbol, reading)
@@ -64,14 +65,14 @@ def with_weighted(
     plain: Callable[[Mode], MetricFunctions],
     weighted: Callable[[Mode], MetricFunctions],
     symbol: Symbol | None,
-    reading: Reading,
+    reading: DialectReader,
 ) -> Callable[[Mode], MetricFunctions]:
-    """Return both: metrics in which sample weights do not count, and such in which they do.
+    """Return both: metrics without sample weights, and metrics with them.
 
     Args:
-        plain: What is measured.
-        weighted: What is measured besides, with sample weights.
-        symbol: What of the user's the second comes from; None if there is none.
+        plain: Metrics without sample weights.
+        weighted: Additional metrics, with sample weights.
+        symbol: The user's source of the weighted metrics; None if there is none.
         reading: For the error.
     """
     if symbol is None:
@@ -84,8 +85,8 @@ def with_weighted(
                 symbol,
                 f"{symbol.name} computes values of a whole batch, to which sample weights cannot "
                 "be applied.",
-                "Return metrics: {name: metric}, each a Keras metric or a function of one value "
-                "an example.",
+                "Return metrics: {name: metric}, each a Keras metric or a function with one value "
+                "per example.",
             )
         names = {named.name for named in functions.named}
         named = [
@@ -103,9 +104,9 @@ def _place_of(symbol: Symbol) -> str:
 
 
 def _named(
-    symbol: Symbol, value: Any, reading: Reading, *, shared: bool
+    symbol: Symbol, value: Any, reading: DialectReader, *, shared: bool
 ) -> tuple[NamedMetric, ...]:
-    """Return the metrics in a value; `shared` if the same value will be asked again."""
+    """Return the metrics in a value; `shared` if the same value will be used again."""
 
     def metric(name: str, item: Any) -> Any:
         return _metric(symbol, name, item, reading, shared=shared)
@@ -141,18 +142,19 @@ def _name_of(metric: Any) -> str:
     return str(given or type(metric).__name__)
 
 
-def _metric(symbol: Symbol, name: str, value: Any, reading: Reading, *, shared: bool) -> Any:
+def _metric(symbol: Symbol, name: str, value: Any, reading: DialectReader, *, shared: bool) -> Any:
     if reading.framework == "torch" and (isinstance(value, str) or mro_has(value, "Metric")):
         raise reading.error(
             symbol,
-            f"the metric {name!r} of {symbol.name} is Keras's, and the model is PyTorch's.",
-            "Expected a function (labels, predictions) of one value an example, or a metric of "
+            f"the metric {name!r} of {symbol.name} is a Keras metric, but the model is a PyTorch "
+            "model.",
+            "Expected a function (labels, predictions) with one value per example, or a metric of "
             "TorchMetrics.",
         )
     if torch_metrics.is_metric(value):
         return torch_metrics.as_metric(symbol, name, value, reading, shared=shared)
     if isinstance(value, str):
-        # Functions of Keras are (y_true, y_pred), as the definition has them.
+        # Keras functions are (y_true, y_pred), the order that the definition uses.
         return keras_objects.metric(value, symbol)
     if mro_has(value, "Metric"):
         if isinstance(value, type):

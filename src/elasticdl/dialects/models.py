@@ -1,4 +1,4 @@
-"""What makes a user's model: a function or a class, called with the params it declares."""
+"""Model factory: a user's function or class, called with the params it declares."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from elasticdl.dialects.reference import Symbol
 
 
 def as_model_factory(
-    symbol: Symbol, reading: Reading, *, before: Callable[[], None] = lambda: None
+    symbol: Symbol, reading: DialectReader, *, before: Callable[[], None] = lambda: None
 ) -> Callable[[], Any]:
-    """Return what makes a new model.
+    """Return a function that creates a new model.
 
     Args:
         symbol: The function or class.
@@ -23,7 +23,7 @@ def as_model_factory(
         before: Called before each model.
 
     Raises:
-        UsageError: It needs a param that is not given.
+        UsageError: It needs a param that has no value.
     """
     params = reading.params.declare(symbol)
 
@@ -34,7 +34,7 @@ def as_model_factory(
             raise reading.error(
                 symbol,
                 f"{symbol.name}() returned {described(made)}, not a model.",
-                "Return the model it makes.",
+                "Return the model that it creates.",
             )
         return made
 

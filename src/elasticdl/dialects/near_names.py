@@ -1,10 +1,10 @@
-"""Names in a PyTorch model file that nothing reads, and that are nearly those of something.
+"""Misspelt names in a PyTorch model file: names that nothing reads, close to names that count.
 
     def scheduler(optimizer): ...     probably lr_scheduler
     grad_clip = 1.0                   probably gradient_clipping
 
-A helper may have such a name, so this is a note and no error. Where other code of the file uses the
-name, where the right one is there as well, or where the value could not be meant, nothing is said.
+A helper may have such a name, so this is a note and not an error. There is no note if other code of
+the file uses the name, if the right name is also there, or if the value could not be meant.
 
 Callers: `elasticdl_module.py`.
 """
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.dialects.reference import function_of, symbol_of
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import Reading
+    from elasticdl.dialects.reading import DialectReader
 
-_FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model")
+_FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model", "val_dataloader")
 _MEANT: Mapping[str, Sequence[str]] = {
     "lr_scheduler": (
         "lr_schedulers",
@@ -52,16 +52,24 @@ _MEANT: Mapping[str, Sequence[str]] = {
         "swa",
         "swa_model",
     ),
+    "val_dataloader": (
+        "validation_dataloader",
+        "valid_dataloader",
+        "eval_dataloader",
+        "val_loader",
+        "valid_loader",
+        "validation_loader",
+    ),
     "callbacks": ("callback", "get_callbacks", "custom_callbacks"),
     "eval_metrics_fn": ("eval_metrics", "metrics_fn", "eval_metric_fn", "metrics"),
 }
 
 
-def near_names(reading: Reading) -> list[str]:
-    """Return a note for each name of a PyTorch model file that probably means another one.
+def near_names(reading: DialectReader) -> list[str]:
+    """Return a note for each name of a PyTorch model file that was probably meant to be another.
 
     Args:
-        reading: Of the file.
+        reading: The file's reader.
     """
     if reading.framework != "torch":
         return []
@@ -78,13 +86,13 @@ def near_names(reading: Reading) -> list[str]:
                 where = symbol_of(name, value, module)
                 notes.append(
                     f"{where}: {name} is not used: nothing in the file uses it, and ElasticDL "
-                    f"looks for {meant}. If that is meant, rename it."
+                    f"looks for {meant}. If you meant that, rename it."
                 )
     return notes
 
 
 def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
-    """Return whether a value of a file is of the file's own, and could be what is meant."""
+    """Return whether a value is defined in the file itself and could be the one that is meant."""
     if isinstance(value, type) or value is None:
         return False
     if callable(value):
@@ -98,12 +106,12 @@ def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
         return {"callbacks": needed == 0, "gradient_clipping": needed == 1}.get(meant, needed <= 2)  # noqa: PLR2004
     if meant == "gradient_clipping":
         return isinstance(value, (int, float, dict)) and not isinstance(value, bool)
-    # A list of callbacks or a dict of metrics that stands in the file.
+    # A list of callbacks or a dict of metrics in the file.
     return meant in {"callbacks", "eval_metrics_fn"} and isinstance(value, (list, tuple, dict))
 
 
 def _num_needed(function: Callable[..., Any]) -> int:
-    """Return how many arguments a function needs; -1 if it does not say."""
+    """Return how many arguments a function requires; -1 if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

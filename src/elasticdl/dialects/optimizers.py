@@ -1,37 +1,50 @@
-"""A user's optimizer, as the definition has it: a function that returns a new one each time.
+"""User optimizer, as the definition needs it: a function that returns a new one each time.
 
-For Keras it may be a function or class, called with the params it declares, an optimizer, of
-which a new one is made with the same settings, or the name of one. An optimizer of PyTorch needs
-the parameters it is for, so there it is a function or class that takes them.
+For Keras it may be a function or class, called with the params it declares; an optimizer, which is
+copied with its settings; or the name of one. A PyTorch optimizer needs the parameters to optimize,
+so for PyTorch it is a function or class that requests them by argument name:
+
+    def optimizer(parameters): ...           a list of all of the model's
+    def optimizer(named_parameters): ...     the same as (name, parameter), for groups by name
+    def optimizer(model): ...                the model itself, for groups by layer
 """
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects import keras_objects
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import Reading, call, mro_has
+from elasticdl.dialects.reading import DialectReader, call, mro_has
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elasticdl.dialects.reference import Symbol
 
+    TorchOptimizerMaker = Callable[[Sequence[Any], Any], Any]
+
 _PARAMETERS = ("parameters", "params")
-_TAKE_PARAMETERS = "Take the model's parameters: def optimizer(parameters, lr=0.001)."
+_NAMED_PARAMETERS = ("named_parameters", "named_params")
+_MODEL = ("model", "net", "network", "module")
+_TAKEN = (*_PARAMETERS, *_NAMED_PARAMETERS, *_MODEL)
+_TAKE_PARAMETERS = (
+    "Take the model's parameters: def optimizer(parameters, lr=0.001). For groups of them take "
+    "named_parameters, pairs of name and parameter, or model."
+)
 
 
-def as_optimizer_factory(symbol: Symbol, reading: Reading) -> Callable[[], Any]:
-    """Return what makes a new optimizer.
+def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], Any]:
+    """Return a function that creates a new optimizer.
 
     Raises:
-        DefinitionError: It is no optimizer and makes none.
-        UsageError: It needs a param that is not given.
+        DefinitionError: It is not an optimizer and makes none.
+        UsageError: It needs a param that has no value.
     """
     value = symbol.value
     if isinstance(value, str):
-        # Looked up now, so that a misspelt name is told before any data is read.
+        # Looked up now, so that a misspelt name is reported before any data is read.
         keras_objects.optimizer(value, symbol)
         return lambda: keras_objects.optimizer(value, symbol)
     if mro_has(value, "Optimizer") and not isinstance(value, type):
@@ -48,7 +61,7 @@ def as_optimizer_factory(symbol: Symbol, reading: Reading) -> Callable[[], Any]:
         made = call(symbol, **given)
         if made is None:
             raise reading.error(
-                symbol, f"{symbol.name}() returned None.", "Return the optimizer it makes."
+                symbol, f"{symbol.name}() returned None.", "Return the optimizer that it creates."
             )
         return keras_objects.optimizer(made, symbol) if isinstance(made, str) else made
 
@@ -56,27 +69,33 @@ def as_optimizer_factory(symbol: Symbol, reading: Reading) -> Callable[[], Any]:
 
 
 def as_torch_optimizer_factory(
-    symbol: Symbol, reading: Reading
-) -> Callable[[], Callable[[list[Any]], Any]]:
-    """Return what returns the maker of a PyTorch optimizer, a function of a list of parameters.
+    symbol: Symbol, reading: DialectReader
+) -> Callable[[], TorchOptimizerMaker]:
+    """Return a factory of PyTorch optimizer makers; see `ModelDefinition.create_optimizer`.
 
-    The user's is that itself, where one of its arguments is called so (`optimizer(parameters,
-    lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`), or returns one without them.
+    The user's function is that maker itself if one of its arguments has a name as above
+    (`optimizer(parameters, lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`); otherwise it
+    returns a function of a list of parameters.
 
     Raises:
         DefinitionError: It is neither.
-        UsageError: It needs a param that is not given.
+        UsageError: It needs a param that has no value.
     """
     if not callable(symbol.value):
         raise reading.error(
             symbol,
-            f"{symbol.name} is {described(symbol.value)}, which is for no parameters, or for those "
-            "of another model.",
+            f"{symbol.name} is {described(symbol.value)}, which has no parameters, or those of "
+            "another model.",
             _TAKE_PARAMETERS,
         )
     parameters = signature_of(symbol).parameters
-    takes = next((p for name, p in parameters.items() if name in _PARAMETERS), None)
-    if takes is None:
+    takes = [
+        p
+        for name, p in parameters.items()
+        # A param may also be named `model`.
+        if name in _TAKEN and not (name in _MODEL and reading.params.has(name))
+    ]
+    if not takes:
         unknown = [
             name
             for name, p in parameters.items()
@@ -87,34 +106,70 @@ def as_torch_optimizer_factory(
         if unknown:
             raise reading.error(
                 symbol,
-                f"{symbol.name}({', '.join(parameters)}) does not say what {', '.join(unknown)} "
-                "should be.",
+                f"{symbol.name}({', '.join(parameters)}) has unknown arguments: "
+                f"{', '.join(unknown)}.",
                 _TAKE_PARAMETERS,
             )
         return _returned_maker(symbol, reading)
-    given = reading.params.declare(symbol, {takes.name})
+    given = reading.params.declare(symbol, {p.name for p in takes})
 
-    def make(model_parameters: list[Any]) -> Any:
-        if takes.kind is takes.POSITIONAL_ONLY:
-            return call(symbol, model_parameters, **given)
-        return call(symbol, **{takes.name: model_parameters}, **given)
+    def make(model_parameters: Sequence[Any], model: Any) -> Any:
+        taken = {}
+        for name in (p.name for p in takes):
+            if name in _PARAMETERS:
+                taken[name] = list(model_parameters)
+            elif name in _NAMED_PARAMETERS:
+                names = [name for name, _ in model.named_parameters()]
+                taken[name] = list(zip(names, model_parameters, strict=True))
+            else:
+                taken[name] = with_parameters(model, model_parameters, symbol, reading)
+        by_place = [taken.pop(p.name) for p in takes if p.kind is p.POSITIONAL_ONLY]
+        return call(symbol, *by_place, **taken, **given)
 
     return lambda: make
 
 
-def _returned_maker(symbol: Symbol, reading: Reading) -> Callable[[], Callable[[list[Any]], Any]]:
+def with_parameters(
+    model: Any, parameters: Sequence[Any], symbol: Symbol, reading: DialectReader
+) -> Any:
+    """Return a model that has these parameters: the model itself, or a copy.
+
+    Args:
+        model: A module of PyTorch.
+        parameters: In the order of the model's own.
+        symbol: The user function that receives the model; for errors.
+        reading: For errors.
+
+    Raises:
+        DefinitionError: They are not the model's own, and the model cannot be copied.
+    """
+    own = list(model.parameters())
+    replaced = {id(mine): new for mine, new in zip(own, parameters, strict=True)}
+    if all(replaced[id(mine)] is mine for mine in own):
+        return model
+    try:
+        return copy.deepcopy(model, replaced)
+    except Exception as error:
+        raise reading.error(
+            symbol,
+            f"{symbol.name} is tested on a copy of the model first, but a {type(model).__name__} "
+            f"cannot be copied: {type(error).__name__}: {error}",
+            "Make copy.deepcopy(model) work.",
+        ) from error
+
+
+def _returned_maker(symbol: Symbol, reading: DialectReader) -> Callable[[], TorchOptimizerMaker]:
     given = reading.params.declare(symbol)
 
-    def create_optimizer() -> Callable[[list[Any]], Any]:
+    def create_optimizer() -> TorchOptimizerMaker:
         made = call(symbol, **given)
         if not callable(made):
             raise reading.error(
                 symbol,
-                f"{symbol.name}() returned {described(made)}, without being given the model's "
+                f"{symbol.name}() returned {described(made)}, but did not receive the model's "
                 "parameters.",
                 _TAKE_PARAMETERS,
             )
-        maker: Callable[[list[Any]], Any] = made
-        return maker
+        return lambda parameters, _: made(list(parameters))
 
     return create_optimizer

@@ -1,9 +1,9 @@
-"""Which of the user's functions takes which param: by name, checked by type, none left over.
+"""Params of a job: passed by name to the user functions that declare them, and type-checked.
 
 A param reaches every function that declares it. A function's contract arguments (`labels`,
-`records`, ...) are no params. What no function declares is refused with a near name; a value is
-checked against the annotation, or else against the type of the default. Annotations this file
-cannot judge (a class of the user's) are let pass: the function itself will say.
+`records`, ...) are not params. A param that no function declares is rejected, with a suggestion of
+a near name; a value is checked against the annotation, or else against the type of the default.
+Annotations that cannot be judged here (a user class) are accepted: the function itself will raise.
 
 Callers: the dialects.
 """
@@ -40,11 +40,11 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """What one function can be given by name.
+    """The params that one function accepts by name.
 
     Attributes:
-        function: Whose parameters they are.
-        parameters: Those that are params, by name.
+        function: The function.
+        parameters: Those of its parameters that are params, by name.
         takes_rest: Whether it has `**kwargs`.
     """
 
@@ -54,14 +54,14 @@ class Declared:
 
 
 def signature_of(symbol: Symbol) -> inspect.Signature:
-    """Return how the user's function, class or object is called, without `self`.
+    """Return the signature of a user's function, class or object, without `self`.
 
     Raises:
         DefinitionError: It cannot be called.
     """
     value = symbol.value
     if inspect.isclass(value):
-        # Keras classes have a `__new__` that takes anything and would hide the constructor.
+        # Keras classes have a `__new__` that accepts anything and would hide the constructor.
         constructor = value.__init__
         if constructor is object.__init__:
             return _NO_ARGUMENTS
@@ -82,18 +82,18 @@ def article(noun: str) -> str:
 
 
 def described(value: Any) -> str:
-    """Return what a value is, as a person would say it: `a list`, `None`."""
+    """Return the type of a value for messages: `a list`, `None`."""
     return "None" if value is None else article(type(value).__name__)
 
 
 class Params:
-    """The values of one job, handed to the functions that declare them.
+    """The params of one job, passed to the functions that declare them.
 
-    Declare every function first, then `check`, then call the user's code: so a mistake in a
-    param is told before anything of the user's runs.
+    Declare every function first, then call `check`, then the user's code, so that a mistake in a
+    param is reported before any user code runs.
 
     Args:
-        values: By name.
+        values: Value by name.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -111,11 +111,11 @@ class Params:
 
         Args:
             symbol: The function.
-            contract: Names of its parameters that are no params.
-            takes_all: Its `**kwargs` is given all params, as a spec's constructor is.
+            contract: Names of its parameters that are not params.
+            takes_all: Pass all params to its `**kwargs`, as for a spec's constructor.
 
         Raises:
-            UsageError: It needs a value that is neither given nor has a default.
+            UsageError: It needs a param that has neither a value nor a default.
         """
         signature = signature_of(symbol)
         parameters = {
@@ -147,7 +147,7 @@ class Params:
         }
 
     def rest(self, symbol: Symbol) -> dict[str, Any]:
-        """Return what nobody declares, if the function has `**kwargs`; call it last."""
+        """Return the params that no function declares, if this one has `**kwargs`; call it last."""
         if not any(d.takes_rest and d.function is symbol for d in self._declared):
             return {}
         known = {name for declared in self._declared for name in declared.parameters}
@@ -158,20 +158,20 @@ class Params:
         check_params(self._values, self._declared)
 
     def check_declared(self) -> None:
-        """Check the values that were declared so far; the others may still be."""
+        """Check the params declared so far; the remaining ones may be declared later."""
         known = {name for declared in self._declared for name in declared.parameters}
         check_params({n: v for n, v in self._values.items() if n in known}, self._declared)
 
 
 def check_params(values: Mapping[str, Any], accepted: Sequence[Declared]) -> None:
-    """Refuse a value that no function takes, or that does not fit.
+    """Reject a param that no function declares, or whose value has the wrong type.
 
     Args:
-        values: By name.
+        values: Value by name.
         accepted: The functions that take params.
 
     Raises:
-        UsageError: A name is unknown or a value is ill-typed; all of them in one message.
+        UsageError: A name is unknown or a value has the wrong type; one message lists all of them.
     """
     problems = []
     for name, value in values.items():
@@ -184,7 +184,7 @@ def check_params(values: Mapping[str, Any], accepted: Sequence[Declared]) -> Non
             expected = _misfit(value, declared.parameters[name], declared.function)
             if expected:
                 problems.append(
-                    f"{name}={value!r} does not fit: {expected}.\n"
+                    f"{name}={value!r} is not valid: {expected}.\n"
                     f"  {declared.function}: {_call_of(declared)}"
                 )
                 break
@@ -201,7 +201,7 @@ def _unknown(name: str, accepted: Sequence[Declared]) -> str:
     suggestion = f" Did you mean {near[0]!r}?" if near else ""
     listed = "\n".join(f"    {known[p]}: {known[p].short_name}({p}=...)" for p in known)
     takes = f"The model takes:\n{listed}" if listed else "The model takes no params."
-    return f"no function of the model takes {name!r}.{suggestion}\n  {takes}"
+    return f"no function of the model has a parameter {name!r}.{suggestion}\n  {takes}"
 
 
 def _call_of(declared: Declared) -> str:
@@ -213,7 +213,7 @@ def _call_of(declared: Declared) -> str:
 
 
 def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
-    """Return what was expected, nothing if the value fits."""
+    """Return the expected type if a value does not fit, else an empty string."""
     if parameter.annotation is not parameter.empty:
         hint = _hint(parameter, function)
         if fits(value, hint):
@@ -233,12 +233,12 @@ def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
 
 
 def _hint(parameter: inspect.Parameter, function: Symbol) -> Any:
-    """Return an annotation as a type; Any where its names cannot be found."""
+    """Return an annotation as a type; Any if its names cannot be resolved."""
     if not isinstance(parameter.annotation, str):
         return parameter.annotation
     owner = function.value.__init__ if inspect.isclass(function.value) else function.value
     owner = inspect.unwrap(getattr(owner, "__func__", owner))
-    # Names imported for type checkers only are not there at run time; these are the usual ones.
+    # Names imported for type checkers only do not exist at run time; these are the usual ones.
     usual = {**vars(collections.abc), **vars(typing), "collections": collections}
     carrier = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
     try:
@@ -250,7 +250,7 @@ def _hint(parameter: inspect.Parameter, function: Symbol) -> Any:
 
 
 def fits(value: Any, hint: Any) -> bool:  # noqa: PLR0911 - one line a kind of annotation
-    """Return whether a literal fits an annotation; what cannot be judged fits.
+    """Return whether a literal fits an annotation; an annotation that cannot be judged fits.
 
     Example:
         >>> fits(1, float), fits(0.5, int), fits([8, "a"], list[int]), fits(None, int | None)
@@ -291,7 +291,7 @@ def _items_fit(value: Sequence[Any], origin: Any, arguments: tuple[Any, ...]) ->
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Return whether a literal is what a default suggests; None says nothing of the type."""
+    """Return whether a literal has the type of a default; a default of None allows any type."""
     if value is None or default is None:
         return True
     if isinstance(default, (bool, int, float, str)):

@@ -1,9 +1,9 @@
-"""Generators of a training session's components, whichever kind: what they yield, as numpy.
+"""Elements of a session's generators, of any kind, as numpy arrays.
 
 A *generator* is a `tf.data.Dataset`, a `keras.utils.PyDataset` (or anything with a length and
-items), or something Python can iterate over. Nothing of it is read before it is asked for.
+items), or any Python iterable. Elements are read only when they are requested.
 
-Callers: `abstractions.py` and whoever evaluates a session.
+Callers: `abstractions.py`, and code that evaluates a session.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Kind = Literal["tf.data", "indexed", "iterable"]
-# Python's words for a generator that asked another one for more than it had.
+# Python's message for a generator that requested more from another than it had.
 _ENDED_WITHIN = "generator raised StopIteration"
 
 
 def kind_of(generator: Any, name: str) -> Kind:
-    """Return which kind of generator something is.
+    """Return the kind of a generator.
 
     Raises:
-        DefinitionError: It is none.
+        DefinitionError: It is not a generator of any kind.
     """
     if hasattr(generator, "element_spec") and hasattr(generator, "with_options"):
         return "tf.data"
@@ -38,20 +38,20 @@ def kind_of(generator: Any, name: str) -> Kind:
         return "iterable"
     raise DefinitionError(
         f"{name} is of type {type(generator).__name__}. Expected a tf.data.Dataset, a "
-        "keras.utils.PyDataset, or something to iterate over, such as a Python generator."
+        "keras.utils.PyDataset, or an iterable, such as a Python generator."
     )
 
 
 def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
-    """Yield what a generator yields, tensors as numpy arrays.
+    """Yield a generator's elements, with tensors as numpy arrays.
 
     Args:
         generator: Of any kind.
         name: What the user calls it, for errors.
-        first: Where to start; other than 0 only for what is indexed.
+        first: Index to start at; other than 0 only for generators with items.
 
     Raises:
-        UserCodeError: It raised; the message has the user's part of the traceback.
+        UserCodeError: The generator raised; the message has the user's part of the traceback.
     """
     kind = kind_of(generator, name)
     if kind == "tf.data":
@@ -65,7 +65,7 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
 
 
 def is_end(error: Exception) -> bool:
-    """Return whether an error is a generator's end: it asked another one for more than it had."""
+    """Return whether an error is a generator's end: it requested more of another than it had."""
     return isinstance(error, RuntimeError) and str(error) == _ENDED_WITHIN
 
 

@@ -1,8 +1,8 @@
-"""How a model file says that data is prepared for it, whatever dialect it is in.
+"""Data preparation function of a model file, the same in every dialect.
 
-`prepare_data_for_a_single_file(filename)` turns one file of the user's into records that fit
-`data_schema()`. The first ElasticDL called it with an open file as well, `(file_object,
-filename)`; which form it is, its number of arguments says.
+`prepare_data_for_a_single_file(filename)` turns one user file into records that fit
+`data_schema()`. The first ElasticDL called it with an open file as well, `(file_object, filename)`;
+the number of arguments shows which form it is.
 
 Callers: `elasticdl data prepare`, by way of `zoo.preparation`.
 """
@@ -26,13 +26,13 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """How files become records.
+    """Conversion of files into records.
 
     Attributes:
-        function: `(filename)`, or `(file_object, filename)`: returns one record as a tuple in
-            the schema's order or as a dict, or yields several.
+        function: `(filename)` or `(file_object, filename)`; returns one record, as a tuple in the
+            schema's order or as a dict, or yields several.
         takes_file_object: Whether its first argument is the open file.
-        schema: What a record holds.
+        schema: Schema of the records.
         where: `file:line` of the function, for errors.
     """
 
@@ -43,11 +43,11 @@ class Preparation:
 
 
 def preparation(reference: Reference) -> Preparation:
-    """Return how a model file prepares its data.
+    """Return the data preparation of a model file.
 
     Raises:
-        DefinitionError: It has no such function or no schema, or the function takes something
-            else than a file.
+        DefinitionError: It has no such function or no schema, or the function takes something other
+            than a file.
         UserCodeError: `data_schema()` raised.
     """
     function, schema = _find(reference, NAME), _find(reference, "data_schema")
@@ -57,8 +57,7 @@ def preparation(reference: Reference) -> Preparation:
     if function is None or schema is None:
         raise DefinitionError(
             f"{reference.symbol.file}: {' and '.join(missing)} missing. Preparing data needs "
-            f"{NAME}(filename), which returns a record, and data_schema(), which says what it "
-            "holds."
+            f"{NAME}(filename), which returns a record, and data_schema(), which describes it."
         )
     required = [
         p.name

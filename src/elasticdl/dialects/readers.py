@@ -1,9 +1,9 @@
-"""A user's own reader of data: `custom_data_reader`, made into a `RecordSource`.
+"""User data readers: `custom_data_reader` of a model file as a `RecordSource`.
 
-Later ElasticDL model files may bring an object with `create_shards()`, which lists what there
-is as (name, start, count), and `read_records(task)`, which yields the records of one range of
-one shard. Here shards become files and their records are numbered through, so that nothing
-above knows of tasks.
+Later ElasticDL model files may provide an object with `create_shards()`, which lists the data as
+(name, start, count), and `read_records(task)`, which yields the records of one range of one shard.
+Here, shards become files and their records are numbered consecutively, so that callers need not
+know about tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from elasticdl.data.example import decode_batch_schemaless
 from elasticdl.data.record_source import RecordFile
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reading import DialectReader, call
 from elasticdl.dialects.reference import Symbol
 from elasticdl.errors import DataError, DefinitionError, NoDataError
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
 
 RECORDS_PER_TASK = 2048
-"""How many records a reader is told to put into one shard: 32 minibatches of 64."""
+"""Number of records that a reader is requested to put into one shard: 32 minibatches of 64."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a reader knows of its records; `feed(dataset, mode, metadata)` is told.
+    """Column information of a reader, passed to `feed(dataset, mode, metadata)`.
 
     Attributes:
-        column_names: Names of the columns, where records are rows.
-        column_dtypes: Their dtypes by name, where they are known.
+        column_names: Names of the columns, if records are rows.
+        column_dtypes: Their dtypes by name, if known.
     """
 
     column_names: Sequence[str] | None = None
@@ -49,14 +49,14 @@ class Metadata:
 
 
 class AbstractDataReader(ABC):
-    """What a reader of the user's own has to do."""
+    """Interface of a user's own reader."""
 
     def __init__(self, **kwargs: Any) -> None:
         del kwargs
 
     @abstractmethod
     def create_shards(self) -> Any:
-        """Return what there is: a list of (name, start, count), or {name: (start, count)}."""
+        """Return all shards: a list of (name, start, count), or {name: (start, count)}."""
 
     @abstractmethod
     def read_records(self, task: Any) -> Iterable[Any]:
@@ -64,12 +64,12 @@ class AbstractDataReader(ABC):
 
     @property
     def records_output_types(self) -> Any:
-        """The TensorFlow dtype of a record; None is bytes."""
+        """The TensorFlow dtype of a record; None means bytes."""
         return None
 
     @property
     def metadata(self) -> Any:
-        """What `feed` is told of the columns."""
+        """Column information to pass to `feed`."""
         return Metadata()
 
 
@@ -83,11 +83,11 @@ class _Shard:
 class ReaderSource:
     """The records of a user's reader by number; see `RecordSource`.
 
-    One thread reads at a time: a user's reader makes no promise about several.
+    One thread reads at a time, because a user's reader does not promise to be thread-safe.
 
     Args:
         reader: The user's reader.
-        symbol: What made it, for errors.
+        symbol: The function or class that created it, for errors.
 
     Raises:
         DefinitionError: It lacks a method, or `create_shards()` returned something else.
@@ -106,7 +106,7 @@ class ReaderSource:
         self._shards = _shards(self._part("create_shards"), symbol)
         self._lock = threading.Lock()
         if not self.num_records:
-            raise NoDataError(f"{symbol}: create_shards() lists no record.")
+            raise NoDataError(f"{symbol}: create_shards() lists no records.")
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -115,7 +115,7 @@ class ReaderSource:
 
     @functools.cached_property
     def num_records(self) -> int:
-        """How many records all shards have."""
+        """Total number of records in all shards."""
         return sum(shard.count for shard in self._shards)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
@@ -127,7 +127,7 @@ class ReaderSource:
         return [self._as_bytes(record) for record in self._read(start, stop)]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """Return records `start` to `stop`, decoded; a mapping is taken as decoded."""
+        """Return records `start` to `stop`, decoded; a mapping counts as decoded."""
         records = self._read(start, stop)
         if all(isinstance(record, Mapping) for record in records):
             return [
@@ -159,7 +159,7 @@ class ReaderSource:
 
     def _read_shard(self, shard: _Shard, low: int, high: int) -> list[Any]:
         start, end = shard.start + low, shard.start + high
-        # Both spellings there have been: task.shard.name, and task.shard_name before.
+        # Supports both spellings in use: task.shard.name, and the older task.shard_name.
         task = SimpleNamespace(
             shard=SimpleNamespace(name=shard.name, start=start, end=end, indices=[]),
             shard_name=shard.name,
@@ -186,8 +186,8 @@ class ReaderSource:
         if isinstance(record, str):
             return record.encode()
         raise DataError(
-            f"{self._symbol}: read_records() yielded {described(record)}; a pipeline "
-            "takes bytes or text. Yield bytes, such as a serialized tf.Example or a line."
+            f"{self._symbol}: read_records() yielded {described(record)}; a pipeline accepts bytes "
+            "or strings. Yield bytes, such as a serialized tf.Example or a line."
         )
 
     def _part(self, method: str) -> Any:
@@ -199,17 +199,17 @@ class ReaderSource:
 
 
 class ReaderOpener:
-    """Opens data with the user's `custom_data_reader`, and knows its metadata from then on.
+    """Opens data with the user's `custom_data_reader`, and keeps its metadata.
 
     Args:
         symbol: The user's `custom_data_reader`, a function or class.
         reading: For params.
     """
 
-    def __init__(self, symbol: Symbol, reading: Reading) -> None:
+    def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         self._symbol = symbol
         names = list(signature_of(symbol).parameters)
-        # The first argument is the data, whatever it is called.
+        # The first argument is the data, whatever its name.
         self._first = names[0] if names else ""
         self._takes_size = "records_per_task" in names
         self._reading = reading
@@ -220,7 +220,7 @@ class ReaderOpener:
         """Return the records of some data.
 
         Args:
-            data: What `--data` says; the reader knows what it means.
+            data: The value of `--data`; the reader interprets it.
         """
         params = {**self._params, **self._reading.params.rest(self._symbol)}
         if self._takes_size:
@@ -231,7 +231,7 @@ class ReaderOpener:
         return source
 
     def metadata(self) -> Any:
-        """Return what the reader opened last says of its columns."""
+        """Return the column metadata of the reader that was opened last."""
         return self._metadata
 
 

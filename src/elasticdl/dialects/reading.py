@@ -1,4 +1,4 @@
-"""How one dialect reads one reference: its words for errors, and its calls into user code.
+"""Tools to read a reference in one dialect: error messages, and calls into user code.
 
 Callers: the dialects, and the files that read one function each (`losses.py`, `metrics.py`, ...).
 """
@@ -16,6 +16,7 @@ from elasticdl.errors import (
     DefinitionError,
     ElasticDLError,
     UserCodeError,
+    missing_framework,
     raised_at,
     users_traceback,
 )
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """A reference, read as one dialect.
+class DialectReader:
+    """A reference, read in one dialect.
 
     Attributes:
-        dialect: The dialect's name.
-        title: What it calls a model, with its article: `an ElasticDL module`.
-        reference: What is read.
-        found: Names of the contract's functions that are there, for errors.
+        dialect: Name of the dialect.
+        title: Name of a model in this dialect, with its article: `an ElasticDL module`.
+        reference: The reference being read.
+        found: Names of the contract functions that are present, for errors.
         params: The job's params, handed out by name.
-        framework: Whose model it is; what belongs to it is read accordingly.
+        framework: Framework of the model; losses, metrics and optimizers are read accordingly.
     """
 
     dialect: str
@@ -49,7 +50,7 @@ class Reading:
 
     @property
     def origin(self) -> Origin:
-        """Where the definition comes from."""
+        """Where the definition comes from: dialect, file, line, symbol and zoo."""
         reference = self.reference
         return Origin(
             dialect=self.dialect,
@@ -61,10 +62,10 @@ class Reading:
         )
 
     def error(self, where: object, problem: str, way_out: str) -> DefinitionError:
-        """Return an error that says how the file was read and what to do.
+        """Return an error that states how the file was read and how to fix the problem.
 
         Args:
-            where: `file:line`, or what prints as that.
+            where: `file:line`, or an object that prints as that.
             problem: What is wrong, as a sentence.
             way_out: What to change.
         """
@@ -75,16 +76,20 @@ class Reading:
 
 
 def call(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of the user's and return what it returns.
+    """Call a user function and return its result.
 
     Raises:
-        UserCodeError: It raised; the message has the user's part of the traceback.
+        UserCodeError: The function raised; the message has the user's part of the traceback.
+        MissingExtraError: It imports a framework that is not installed.
     """
     try:
         return symbol.value(*args, **kwargs)
     except ElasticDLError:
         raise
     except Exception as error:
+        missing = missing_framework(error, f"{symbol}: {symbol.name}()")
+        if missing is not None:
+            raise missing from error
         raise UserCodeError(
             f"{raised_at(error, symbol)}: {symbol.name}() raised:\n"
             f"{textwrap.indent(users_traceback(error), '  ')}"
@@ -95,7 +100,7 @@ def places_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
     """Return where the parts of a definition are in the user's files, for errors.
 
     Args:
-        symbols: Part of the definition -> the user's function for it, if there is one.
+        symbols: Part of the definition -> the user function for it, if there is one.
     """
     return {
         part: (symbol.file, symbol.line) for part, symbol in symbols.items() if symbol is not None
@@ -103,15 +108,15 @@ def places_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
 
 
 class Late:
-    """A function that is looked up when it is called, so that it is always the newest one.
+    """Late-bound function: looked up at each call, so that the newest version is called.
 
-    Importing a file again gives new functions, and a new object new methods; whoever holds a
-    `Late` need not know. It shows the signature of the function it was made for.
+    Importing a file again creates new functions, and a new object has new methods; code that holds
+    a `Late` needs no update. A `Late` has the signature of the function it was created for.
 
     Args:
-        function: What it is now.
-        fetch: Returns what it is at the time of a call.
-        signature: How it is called, if not as `function` is.
+        function: The current function.
+        fetch: Returns the function to call, at the time of a call.
+        signature: Signature to show, if not that of `function`.
     """
 
     def __init__(
@@ -131,7 +136,7 @@ class Late:
 
 
 def without_self(function: Callable[..., Any]) -> inspect.Signature:
-    """Return how a method is called on an object."""
+    """Return the signature of a method as called on an object, without its first parameter."""
     signature = inspect.signature(function)
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -139,7 +144,7 @@ def without_self(function: Callable[..., Any]) -> inspect.Signature:
 def mro_has(value: Any, name: str) -> bool:
     """Return whether a class, or an object's class, descends from a class of Keras.
 
-    Asked by name, because asking with `isinstance` would import the framework.
+    Classes are compared by name, because `isinstance` would require importing the framework.
 
     Args:
         value: A class or an object.

@@ -1,7 +1,7 @@
-"""What `model_def` names, loaded: all that a dialect looks at.
+"""References: what `model_def` names, loaded. A dialect looks at nothing else.
 
-A `Reference` is made by `zoo/reference.py`, which knows where user code comes from; a dialect
-knows only what it is. Nothing here judges what a name is good for.
+`zoo/reference.py` creates a `Reference` and knows where user code comes from; a dialect only sees
+the result. Nothing here decides what a name can be used for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 INPUT_FUNCTIONS = ("input_fn", "feed", "dataset_fn")
-"""A file's functions that make batches, in the words of every generation."""
+"""Names of the functions that make batches, from all generations of the contract."""
 
 CONTRACT_FUNCTIONS = (*INPUT_FUNCTIONS, "loss", "optimizer")
 """The functions that make a file a model file."""
@@ -32,18 +32,18 @@ DEFAULTS = (
     "default_class_weight",
     "default_predictions",
 )
-"""What a class says of itself instead."""
+"""Class attributes or methods that replace the contract functions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Symbol:
-    """Something of the user's, and where it stands.
+    """An object from the user's code, and where it is defined.
 
     Attributes:
-        name: What the user calls it: `loss`, `fintech.credit_data`, `DNN.default_loss`.
+        name: Name as the user writes it: `loss`, `fintech.credit_data`, `DNN.default_loss`.
         value: The function, class or object itself.
         file: The file, as a person would write it.
-        line: Where it is defined.
+        line: Line of its definition.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Symbol:
     line: int
 
     def __str__(self) -> str:
-        """Return `file:line`, as an editor takes it."""
+        """Return `file:line`, as editors accept it."""
         return f"{self.file}:{self.line}"
 
     @property
@@ -67,18 +67,17 @@ class Reference:
 
     Attributes:
         model_def: As the user wrote it.
-        symbol: What it names; a module where it names a file.
-        modules: Where the model's functions are looked for, in this order: the file that was
-            named, then the file the symbol came from, if that is another one.
+        symbol: The object it names; a module if it names a file.
+        modules: Modules to search for the model's functions, in this order: the file that was
+            named, then the file that defines the symbol, if different.
         zoo: The folder or URL, as the user wrote it.
-        zoo_commit: Commit of the zoo, where it is a git repository.
+        zoo_commit: Commit of the zoo, if it is a git repository.
         params: Values by name.
-        overrides: Contract function -> what replaces it.
-        context: What a spec's constructor is told: worker_id, world_size, job_id, mode,
-            num_epochs.
-        config_file: Where params and overrides stand; None is the command line.
-        objects: What a saved model's file calls by name -> the user's code for it.
-        reload: Imports the zoo's files again and returns the same reference to the new ones.
+        overrides: Contract function -> its replacement.
+        context: Values for a spec's constructor: worker_id, world_size, job_id, mode, num_epochs.
+        config_file: File that contains params and overrides; None means the command line.
+        objects: Name in a saved model's file -> the user's code for it.
+        reload: Imports the zoo's files again and returns the same reference to the new modules.
     """
 
     model_def: str
@@ -95,13 +94,13 @@ class Reference:
 
     @property
     def names_a_file(self) -> bool:
-        """Whether `model_def` names a file and nothing in it."""
+        """Whether `model_def` names a file rather than something in it."""
         return isinstance(self.symbol.value, ModuleType)
 
     def find(self, name: str) -> Symbol | None:
-        """Return what the model's files call by this name, None if nothing.
+        """Return what this name refers to in the model's files; None if it is not there.
 
-        A module is none of it: `from torch.optim import lr_scheduler` is an import.
+        Modules are skipped: `from torch.optim import lr_scheduler` is an import, not a definition.
         """
         for module in self.modules:
             value = getattr(module, name, None)
@@ -110,7 +109,7 @@ class Reference:
         return None
 
     def classes(self) -> list[Symbol]:
-        """Return the classes the model's files define themselves, in their order."""
+        """Return the classes that the model's files define themselves, in file order."""
         return [
             symbol_of(name, value, module)
             for module in self.modules
@@ -119,19 +118,19 @@ class Reference:
         ]
 
     def with_symbol(self, symbol: Symbol) -> Reference:
-        """Return the same reference to something else of the same files."""
+        """Return the same reference with another symbol of the same files."""
         return dataclasses.replace(self, symbol=symbol)
 
 
 def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
-    """Return a symbol with the place it is defined at.
+    """Return a symbol with the place of its definition.
 
     Args:
-        name: As the user would write it; the last part is its name in the file.
-        value: The thing itself.
-        module: Where it was found.
+        name: Name as the user would write it; its last part is the name in the file.
+        value: The object itself.
+        module: The module it was found in.
     """
-    # A module in C has no file at all.
+    # An extension module in C may have no file at all.
     file = getattr(module, "__file__", None) or module.__name__
     short = name.rpartition(".")[2]
     if isinstance(value, ModuleType):
@@ -144,14 +143,14 @@ def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
         try:
             file = inspect.getfile(value)
         except (OSError, TypeError):
-            # A class made by C code or at run time has no file: the file that has it stands in.
+            # A class made by C code or at run time has no file; use the module's file instead.
             return Symbol(name, value, shown_path(file), definition_line(file, short))
         return Symbol(name, value, shown_path(file), definition_line(file, value.__name__))
     return Symbol(name, value, shown_path(file), definition_line(file, short))
 
 
 def place_of(function: Any) -> tuple[str, int] | None:
-    """Return file and line of a function's definition, None if it is no function of Python."""
+    """Return file and line of a function's definition; None if it is not a Python function."""
     code = getattr(function_of(function), "__code__", None)
     if code is None:
         return None
@@ -163,7 +162,7 @@ def function_of(value: Any) -> Any:
     """Return the plain function behind a decorated or bound one; anything else as it is."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
-    # A compiled function of TensorFlow keeps the function it was made of.
+    # A compiled function of TensorFlow keeps the Python function it was made from.
     value = getattr(value, "python_function", value)
     if inspect.isroutine(value):
         value = inspect.unwrap(value)

@@ -1,9 +1,10 @@
-"""From records to what a saved model takes: it says shapes, and nothing of where data come from.
+"""Input function of a saved model: fits records to the shapes that the model declares.
 
-One field is the label, the others are features. A feature is brought into the shape the model
-takes, if it has as many numbers; several fields become one row of numbers where the model has one
-input, else each goes to the input of its name. Labels that are numbers of classes become one-hot
-rows where the loss takes only such.
+A saved model records the shapes of its inputs, but not where its data come from. One field of a
+record is the label, the others are features. A feature is reshaped to the shape that the model
+takes, if it has the same number of elements. Several fields become one row of numbers if the model
+has one input; otherwise each goes to the input of its name. Labels that are class numbers become
+one-hot rows if the loss accepts only those.
 
 Callers: `ibmfl_spec.py`.
 """
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Record
 
 LABELS = ("label", "labels", "y", "y_train", "target", "class")
-"""What the field of the label is called, if nobody says; the first that is there."""
+"""Names to look for if no label field is configured; the first that exists is the label."""
 
 
 @dataclass(frozen=True)
 class TakenInput:
-    """What a model takes in one place.
+    """One input of a model.
 
     Attributes:
-        name: Of the input.
-        shape: Of one example; None along axes that are open, or as a whole if it is not known.
-        dtype: NumPy's name.
+        name: Name of the input.
+        shape: Of one example; None along open axes, or as a whole if it is unknown.
+        dtype: Name of the NumPy dtype.
     """
 
     name: str
@@ -44,13 +45,13 @@ class TakenInput:
 
 @dataclass(frozen=True)
 class TakenBatch:
-    """What a model takes, and what its loss does.
+    """The batches that a model takes, and the labels that its loss compares.
 
     Attributes:
         inputs: In the model's order.
-        num_classes: Scores of an example; 0 where the model does not say.
-        one_hot: The loss compares one-hot rows.
-        by_name: The features are a dict by the inputs' names.
+        num_classes: Number of scores per example; 0 if unknown.
+        one_hot: Whether the loss compares one-hot rows.
+        by_name: Whether the features are a dict by the inputs' names.
     """
 
     inputs: Sequence[TakenInput]
@@ -64,13 +65,12 @@ class SavedInput:
     """Makes batches for a saved model: `input_fn` of a `RecordInput`.
 
     Attributes:
-        taken: Says what the model takes; asked when the first batch is made.
-        where: Of the spec, for errors.
-        features: Names of the fields that are features; None is all but the label.
-        label: Name of the field that is the label; None looks for one of `LABELS`.
-        shape: Of one example's features; None is what the model says.
-        one_hot: Make one-hot rows of labels that are numbers of classes; None is what the loss
-            takes.
+        taken: Returns the batches that the model takes; called at the first batch.
+        where: Place of the spec, for errors.
+        features: Names of the feature fields; None means all fields but the label.
+        label: Name of the label field; None looks for one of `LABELS`.
+        shape: Shape of one example's features; None means the model's.
+        one_hot: Whether to turn class numbers into one-hot rows; None means as the loss requires.
     """
 
     taken: Callable[[], TakenBatch]
@@ -84,7 +84,7 @@ class SavedInput:
         """Return features and labels of some records; no labels for prediction.
 
         Raises:
-            DataError: The records are not such as the model takes.
+            DataError: The records do not fit the model's inputs.
         """
         fields = list(records[0])
         label = self._label(fields, mode)
@@ -100,8 +100,8 @@ class SavedInput:
         if found is None and mode is not Mode.PREDICTION:
             named = f"no field {self.label!r}" if self.label else f"none of {', '.join(LABELS)}"
             raise DataError(
-                f"{self.where}: the records have {named}; they have {', '.join(fields)}. Say which "
-                "is the label: --params=\"label='NAME'\""
+                f"{self.where}: the records have {named}; they have {', '.join(fields)}. Name the "
+                "label: --params=\"label='NAME'\""
             )
         return found
 
@@ -122,7 +122,7 @@ class SavedInput:
                 )
             names = list(self.features)
         if not names:
-            raise DataError(f"{self.where}: the records have nothing but {label}.")
+            raise DataError(f"{self.where}: the records have no field except {label}.")
         if len(taken.inputs) == 1:
             rows = [_stacked(records, name, self.where) for name in names]
             joined = rows[0] if len(rows) == 1 else np.concatenate(_numbers(rows, names), axis=1)
@@ -153,7 +153,7 @@ class SavedInput:
             shown = " x ".join("any" if axis is None else str(axis) for axis in shape)
             raise DataError(
                 f"{self.where}: {fields} of a record has {size:,} numbers; the model takes "
-                f"{shown}{'' if open_axes else f' ({known:,})'}. Give it other data, or name the "
+                f"{shown}{'' if open_axes else f' ({known:,})'}. Use other data, or name the "
                 "fields that are features: --params=\"features=['NAME']\""
             )
         if open_axes > 1:
@@ -169,8 +169,8 @@ class SavedInput:
             return labels
         if not num_classes:
             raise DataError(
-                f"{self.where}: one_hot is true, and the model does not say how many classes it "
-                "has. Write the rows into the records."
+                f"{self.where}: one_hot is true, but the model does not define its number of "
+                "classes. Write the one-hot rows into the records."
             )
         if labels.min() < 0 or labels.max() >= num_classes:
             worst = labels.min() if labels.min() < 0 else labels.max()
@@ -187,8 +187,8 @@ def _stacked(records: Sequence[Record], name: str, where: str) -> np.ndarray[Any
     except (KeyError, ValueError) as error:
         sizes = sorted({record[name].size if name in record else 0 for record in records})
         raise DataError(
-            f"{where}: {name} has {sizes[0]} numbers in one record and {sizes[-1]} in another; "
-            "all examples of a saved model have one shape."
+            f"{where}: {name} has {sizes[0]} numbers in one record and {sizes[-1]} in another; all "
+            "examples of a saved model must have the same shape."
         ) from error
 
 
@@ -198,7 +198,7 @@ def _numbers(
     texts = [name for name, row in zip(names, rows, strict=True) if row.dtype == object]
     if texts:
         raise DataError(
-            f"{', '.join(texts)} is text, and the model takes numbers. Name the fields that are "
+            f"{', '.join(texts)} is text, but the model needs numbers. Name the fields that are "
             "features: --params=\"features=['NAME', ...]\""
         )
     return rows

@@ -1,4 +1,4 @@
-"""The keys of a saved model's spec, as IBM FL's documents have them: read, judged, with lines.
+"""Spec of a saved model, with the keys of IBM FL's documents: read and checked, with line numbers.
 
     model:
       name: KerasFLModel                    or TensorFlowFLModel, PytorchFLModel
@@ -9,8 +9,8 @@
         ...
       params: {learning_rate: 0.1}          may be left out; what --params says goes before it
 
-The section may stand in a file of its own, or in a party's config beside others. Nothing that it
-names is opened here.
+The section may be in a file of its own, or in a party's config beside others. Files that it names
+are not opened here.
 
 Callers: `ibmfl_spec.py`, and `zoo/specs.py`, which finds the files.
 """
@@ -34,7 +34,7 @@ LIBRARIES: Mapping[str, Library] = {
     "TensorFlowFLModel": "keras",
     "PytorchFLModel": "torch",
 }
-"""`name` of a model section -> whose models they are."""
+"""`name` of a model section -> library of the model."""
 
 PATHS: Mapping[str, str] = {
     "ibmfl.model.keras_fl_model": "KerasFLModel",
@@ -68,7 +68,7 @@ _SPEC_KEYS: Mapping[Library, Sequence[str]] = {
         "criterion",
     ),
 }
-# What people write, and what they mean by it.
+# Common mistakes -> the key that is meant.
 _MEANT = {"compile_options": "compile_model_options"}
 _COMPILE_KEYS = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics")
 _OBJECT_KEYS = ("key", "value", "path")
@@ -79,10 +79,10 @@ class CustomObject:
     """Code that a saved model needs.
 
     Attributes:
-        key: What the model file calls it.
-        value: Its name in the module.
-        path: Of the module: a Python file, relative to the spec, or a dotted name.
-        where: Where the spec says so.
+        key: Name in the model file.
+        value: Name in the module.
+        path: Path of the module: a Python file, relative to the spec, or a dotted name.
+        where: Place in the spec.
     """
 
     key: str
@@ -93,13 +93,13 @@ class CustomObject:
 
 @dataclass(frozen=True, eq=False)
 class SavedSpec:
-    """What the section says.
+    """Content of the model section.
 
     Attributes:
-        library: Whose model it is.
+        library: Library of the model.
         section: The section itself.
-        files: Key -> file or folder, made absolute; `model_definition`, or an architecture and
-            its weights.
+        files: Key -> file or folder, made absolute; `model_definition`, or an architecture and its
+            weights.
         custom_objects: Code that the model needs.
         where: `file:line` of the section.
     """
@@ -112,29 +112,29 @@ class SavedSpec:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Params by name that the section gives."""
+        """Params of the section, by name."""
         params = self.section.get("params")
         return params.to_dict() if isinstance(params, ConfigStruct) else {}
 
     @property
     def spec(self) -> ConfigStruct:
-        """The section `spec` in it."""
+        """The section `spec` in the model section."""
         spec: ConfigStruct = self.section.spec
         return spec
 
     @property
     def options_key(self) -> str:
-        """The name under which the spec has its optimizer, loss and metrics."""
+        """Key under which the spec has its optimizer, loss and metrics."""
         return _options_key(self.spec)
 
     @property
     def options(self) -> Mapping[str, Any] | None:
-        """Optimizer, loss and metrics that the spec gives; None where it gives none."""
+        """Optimizer, loss and metrics of the spec; None if it has none."""
         options = self.spec.get(self.options_key)
         return options.to_dict() if isinstance(options, ConfigStruct) else None
 
     def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
-        """Return the section with other files by the same keys."""
+        """Return the section with other files under the same keys."""
         values = self.section.to_dict()
         return {"model": {**values, "spec": {**values["spec"], **files}}}
 
@@ -144,10 +144,10 @@ def read_spec(path: Path, shown: str) -> SavedSpec:
 
     Args:
         path: The YAML file; other paths are relative to its folder.
-        shown: What errors call it.
+        shown: Its name in errors.
 
     Raises:
-        DefinitionError: It is no YAML, or its keys are not those of a spec.
+        DefinitionError: It is not YAML, or its keys are not those of a spec.
     """
     try:
         text = user_files.read_text(path)
@@ -157,20 +157,20 @@ def read_spec(path: Path, shown: str) -> SavedSpec:
     config = read_config(text, shown)
     section = config.model if "model" in config else config
     if section is config and not any(key in _SECTION_KEYS for key in config):
-        # Nothing of it is shown: it may be any file.
+        # Its content is not shown: it may be any file.
         raise DefinitionError(
-            f"{shown}: this is no spec of a saved model; expected the section `model`, with "
+            f"{shown}: this is not a spec of a saved model; expected the section `model`, with "
             f"{', '.join(_SECTION_KEYS)}."
         )
     return spec_of(section, path.parent)
 
 
 def spec_of(section: Any, folder: Path) -> SavedSpec:
-    """Return what a model section says.
+    """Return the spec in a model section.
 
     Args:
         section: `model` of a config.
-        folder: Where relative paths start.
+        folder: Folder that relative paths start from.
 
     Raises:
         DefinitionError: Its keys are not those of a spec.
@@ -213,8 +213,8 @@ def _check_options(spec: ConfigStruct) -> None:
         return
     if all(each in spec for each in _OPTIONS):
         raise DefinitionError(
-            f"{spec.where(_OPTIONS[1])}: the spec has {' and '.join(_OPTIONS)}, two names of one "
-            "section. Remove one of them."
+            f"{spec.where(_OPTIONS[1])}: the spec has {' and '.join(_OPTIONS)}, two names for the "
+            "same section. Remove one of them."
         )
     options = spec.get(key)
     if not isinstance(options, ConfigStruct):
@@ -243,8 +243,8 @@ def _name_of(section: ConfigStruct) -> str:
     if path is not None and PATHS.get(path) != name:
         expected = next(each for each, other in PATHS.items() if other == name)
         raise DefinitionError(
-            f"{section.where('path')}: path is {path!r}; expected {expected!r}, where a {name} is. "
-            "Classes of your own cannot be named here."
+            f"{section.where('path')}: path is {path!r}; expected {expected!r}, the module of "
+            f"{name}. Your own classes cannot be named here."
         )
     return str(name)
 
@@ -259,8 +259,8 @@ def _files(spec: ConfigStruct, library: Library, folder: Path) -> dict[str, Path
         parts = {"model_architecture", "model_weights"} & given.keys()
         if whole and parts:
             raise DefinitionError(
-                f"{spec.where('model_definition')}: model_definition is the whole model; with it, "
-                f"{' and '.join(sorted(parts))} cannot be given. Remove one or the other."
+                f"{spec.where('model_definition')}: model_definition is the whole model and "
+                f"excludes {' and '.join(sorted(parts))}. Remove one or the other."
             )
         if not whole and len(parts) != 2:  # noqa: PLR2004 - architecture and weights
             raise DefinitionError(
@@ -292,7 +292,7 @@ def _custom_objects(spec: ConfigStruct) -> list[CustomObject]:
                 "model file), value (its name in the code) and path (the Python file)."
             )
         if not all(isinstance(value, str) for value in entry.values()):
-            raise DefinitionError(f"{where}: {entry!r}: key, value and path are texts.")
+            raise DefinitionError(f"{where}: {entry!r}: key, value and path must be strings.")
         found.append(CustomObject(**entry, where=f"{where}: custom_objects"))
     return found
 

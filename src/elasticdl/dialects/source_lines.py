@@ -1,8 +1,8 @@
-"""Where a file of the user's says something: names and lines, read without executing it.
+"""Names and lines that a user's file defines, read without executing it.
 
 Errors name `file:line`, and a zoo's folder is searched for a name before any of it is imported;
-both need to know what a file defines. Only its text is looked at. A file that is not Python
-defines nothing here: importing it says what is wrong with it.
+both need to know what a file defines. Only the text is read. A file that is not valid Python
+defines nothing here: importing it reports what is wrong with it.
 
 Callers: `reference.py`, and `zoo/folder.py`.
 """
@@ -26,11 +26,11 @@ shown_path = tracebacks.shown_path
 
 @dataclass(frozen=True)
 class TopLevelName:
-    """A name a file has at its top level.
+    """A name at the top level of a file.
 
     Attributes:
-        line: Where it gets its value first.
-        imported: Whether it comes from another file.
+        line: Line of its first assignment or definition.
+        imported: Whether it is imported from another file.
     """
 
     line: int
@@ -38,7 +38,7 @@ class TopLevelName:
 
 
 def top_level_names(file: Path) -> Mapping[str, TopLevelName]:
-    """Return what a file defines and imports; `*` where it imports everything of another."""
+    """Return the names a file defines and imports; `*` for `from x import *`."""
     tree = _parsed(file)
     names: dict[str, TopLevelName] = {}
     if tree is not None:
@@ -48,13 +48,13 @@ def top_level_names(file: Path) -> Mapping[str, TopLevelName]:
 
 
 def definition_line(file: str, name: str, near: int = 0) -> int:
-    """Return the line that defines a name, 1 where none is found.
+    """Return the line that defines a name; 1 if none is found.
 
     Args:
         file: A Python file.
         name: A function, a class or a variable.
-        near: Where the interpreter says a function starts, which is its first decorator; 0
-            looks at the top level only.
+        near: First line of the function according to the interpreter, which is its first decorator;
+            0 searches the top level only.
     """
     tree = _parsed(Path(file))
     if tree is None:
@@ -80,7 +80,7 @@ def _parsed(file: Path) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=256)
 def _parse(file: Path, mtime_ns: int, size_bytes: int) -> ast.Module | None:
-    del mtime_ns, size_bytes  # they only say whether the last answer is still true
+    del mtime_ns, size_bytes  # these only invalidate the cached answer
     try:
         return parse(user_files.read_bytes(file, user_files.MAX_TEXT_BYTES))
     except (OSError, SyntaxError, ValueError):

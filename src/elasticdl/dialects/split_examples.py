@@ -2,13 +2,14 @@
 
     loader's generator -> add_image_preprocess, add_label_preprocess -> batchify -> rows
 
-The user's `batchify` is called as in training, because it may scale or pad; its batches are taken
-apart again. Reports have each example once, so the examples are counted before `batchify`: what it
-drops at the end is given to it again in a full batch, and what it repeats is left out.
+The user's `batchify` is called as in training, because it may scale or pad; its batches are split
+into examples again. Reports have each example once, so the examples are counted before `batchify`:
+examples that it drops at the end are passed to it again in a full batch, and repeated ones are left
+out.
 
 A preprocessor that replaces `add_preprocess` may take sample weights only. Test data has ids in
 their place, so other ways are tried in turn: the separate methods, which the `abstractions` package
-calls for test data, and `add_preprocess` with weights of 1, where the ids are added by order.
+calls for test data, and `add_preprocess` with weights of 1, with the ids added again by order.
 
 Callers: `abstractions.py`.
 """
@@ -32,15 +33,15 @@ _NO_MORE = object()
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class SplitMethod:
     """One way from a loader's generator to batches.
 
     Attributes:
         prepare: Generator of examples -> generator of preprocessed examples.
-        batchify: That generator, and how many examples it has -> generator of batches.
-        drops: `batchify` may drop examples at the end, which it is then given again.
-        carries_ids: Examples are given with a weight of 1 instead of their id.
-        note: What the user should know where this way is taken; empty for the usual one.
+        batchify: That generator and its number of examples -> generator of batches.
+        drops: Whether `batchify` may drop examples at the end, which are then passed to it again.
+        carries_ids: Whether the ids are replaced by weights of 1 and added again afterwards.
+        note: Note to the user if this way is taken; empty for the usual one.
     """
 
     prepare: Callable[[Any], Any]
@@ -52,7 +53,7 @@ class Way:
 
 def rows(
     generator: Callable[[], Any],
-    ways: Sequence[Way],
+    ways: Sequence[SplitMethod],
     *,
     name: str,
     num_examples: int,
@@ -60,18 +61,18 @@ def rows(
 ) -> Iterator[Any]:
     """Yield `(x, y, third)` of each example, by the first way whose first batch can be made.
 
-    What the user's batches have no third part of are pairs `(x, y)`.
+    If the user's batches have no third part, the examples are pairs `(x, y)`.
 
     Args:
-        generator: Returns the loader's generator, built anew.
+        generator: Returns a new generator of the loader.
         ways: In order of preference; at least one.
         name: What the user calls the generator, for errors.
-        num_examples: How many it was said to have.
-        notes: Takes the note of the way.
+        num_examples: Declared number of examples.
+        notes: List that receives the note of the way.
 
     Raises:
-        UserCodeError: The user's code raised; of the first way, where all do.
-        DefinitionError: What it yields are no batches.
+        UserCodeError: The user's code raised; the first way's error, if all ways raise.
+        DefinitionError: It does not yield batches.
     """
     first: UserCodeError | None = None
     for way in ways:
@@ -91,7 +92,7 @@ def rows(
         raise first
 
 
-def _rows(generator: Any, way: Way, name: str, num_examples: int) -> Iterator[Any]:
+def _rows(generator: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
     ids: Iterator[Any] = iter(())
     if way.carries_ids:
         generator, ids = _without_ids(generator, name)
@@ -106,12 +107,12 @@ def _rows(generator: Any, way: Way, name: str, num_examples: int) -> Iterator[An
         yield (*row[:2], next(ids)) if way.carries_ids else row
 
 
-def _dataset_rows(dataset: Any, way: Way, name: str, num_examples: int) -> Iterator[Any]:
-    """Yield what `batchify` makes of a `tf.data.Dataset`; repetitions are left out."""
+def _dataset_rows(dataset: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
+    """Yield the examples that `batchify` makes of a `tf.data.Dataset`, without repetitions."""
     batches = way.batchify(dataset, num_examples)
     size = _fixed_size(batches)
     if way.drops and size and num_examples % size:
-        # Batches of one size only: the first examples once more fill up the last of them.
+        # Batches of one fixed size: repeat the first examples to fill up the last batch.
         batches = way.batchify(dataset.concatenate(dataset.take(size)), num_examples)
     # -1 is endless, -2 unknown, as after a filter.
     known = int(dataset.cardinality())
@@ -120,14 +121,14 @@ def _dataset_rows(dataset: Any, way: Way, name: str, num_examples: int) -> Itera
 
 
 def _fixed_size(batches: Any) -> int | None:
-    """Return how many examples each batch of a dataset has, None where that may vary."""
+    """Return the fixed batch size of a dataset; None if the size may vary."""
     spec = getattr(batches, "element_spec", None)
     shapes = [each.shape for each in leaves(spec) if hasattr(each, "shape")] if spec else []
     return shapes[0][0] if shapes and shapes[0].rank else None
 
 
-def _iterated_rows(generator: Any, way: Way, name: str, num_examples: int) -> Iterator[Any]:
-    """Yield what `batchify` makes of something to iterate over; what it drops is added."""
+def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
+    """Yield the examples that `batchify` makes of an iterable; dropped ones are added."""
     source = _Counted(generator)
     number = size = 0
     for element in pipelines.elements(way.batchify(source, num_examples), name):
@@ -140,10 +141,10 @@ def _iterated_rows(generator: Any, way: Way, name: str, num_examples: int) -> It
             number += 1
             yield part
     lost = source.count - number
-    # As many as a batch has, or more, were dropped on purpose and not at the end.
+    # A full batch or more was dropped on purpose, not at the end.
     if not way.drops or not 0 < lost < (size or lost + 1):
         return
-    # No batch at all: nothing says how large they are, but that there are too few examples for one.
+    # There was no batch: its size is unknown, except that there are too few examples for one.
     size = size or max(_LARGEST_BATCH, lost)
     examples = list(source.recent)[-lost:]
     padded = itertools.chain(examples, itertools.repeat(examples[-1], size - lost))
@@ -152,12 +153,12 @@ def _iterated_rows(generator: Any, way: Way, name: str, num_examples: int) -> It
 
 
 class _Counted(Iterator[Any]):
-    """Counts what is taken of an iterator, and keeps the last of it.
+    """Counts the items taken from an iterator, and keeps the last ones.
 
     Attributes:
-        count: How many were taken.
-        has_ended: There are no more.
-        recent: The last ones.
+        count: Number of items taken.
+        has_ended: Whether the iterator is exhausted.
+        recent: The last items.
     """
 
     def __init__(self, generator: Any) -> None:
@@ -167,19 +168,19 @@ class _Counted(Iterator[Any]):
         self.recent: deque[Any] = deque()
 
     def keep(self, number: int) -> None:
-        """Keep that many from now on."""
+        """Keep this number of items from now on."""
         if self.recent.maxlen != number:
             self.recent = deque(self.recent, number)
 
     def __next__(self) -> Any:
-        """Return the next one."""
+        """Return the next item."""
         try:
             found = next(self._iterator)
         except StopIteration:
             self.has_ended = True
             raise
         except RuntimeError as error:
-            # A generator of the user's that asked another one for more than it had.
+            # A user's generator that requested more from another than it had.
             self.has_ended = pipelines.is_end(error)
             raise
         self.count += 1
@@ -208,7 +209,7 @@ def _taken_apart(batches: Any, name: str) -> Iterator[Any]:
 
 
 def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the examples of a batch, `(x, y, third)` or `(x, y)`, with as many parts."""
+    """Yield the examples of a batch, `(x, y, third)` or `(x, y)`, with the parts of the batch."""
     parts = tuple(element) if isinstance(element, (tuple, list)) else ()
     if len(parts) not in (_PARTS - 1, _PARTS):
         raise DefinitionError(
@@ -226,14 +227,14 @@ def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
     if len({size for size in sizes if size is not None}) > 1:
         raise DefinitionError(
             f"{name} yields a batch of {' and '.join(map(str, sizes))} entries in its parts after "
-            "preprocessing; expected one entry an example in each."
+            "preprocessing; expected one entry per example in each."
         )
     for row in range(len(arrays[0])):
         yield tuple(_row(part, row) for part in parts)
 
 
 def _size(part: Any) -> int | None:
-    """Return how many examples a part of a batch has; None where there are none, as no weights."""
+    """Return the number of examples in a part of a batch; None if it has none, as no weights."""
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return len(part)
     arrays = leaves(part)
@@ -242,7 +243,7 @@ def _size(part: Any) -> int | None:
 
 
 def _row(part: Any, row: int) -> Any:
-    # A list of texts is no nesting of arrays.
+    # A list of texts is not a nesting of arrays.
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return part[row]
     return map_arrays(lambda array: array[row] if getattr(array, "ndim", 1) else array, part)

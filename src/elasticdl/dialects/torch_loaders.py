@@ -4,12 +4,13 @@
                                           drawn when an epoch begins
     IterableDataset with a length         read from the start of the epoch, in one process only
 
-A loader's `num_workers` processes are not started: what they draw would depend on which of them
-makes a batch. Each batch is seeded by its number instead, and made in the process that trains.
+The `num_workers` processes of a loader over a dataset with items are not started: their random
+numbers would depend on which process makes a batch. Instead, each batch is seeded by its number and
+made in the training process. Those over an IterableDataset are started.
 
-A batch of `(x, y)` is features and labels. What else a `collate_fn` makes is for the module that
-takes it (`as_module`): a LightningModule is given it as it is. A model file's functions are for
-`forward` and a loss, so there it has to be a pair, or a dict with `labels`.
+A batch of `(x, y)` is features and labels. Any other result of a `collate_fn` is passed as it is to
+a LightningModule (`as_module`). A model file's batches go to `forward` and a loss, so there a batch
+must be a pair, or a dict with `labels`.
 
 Callers: `lightning_module.py`, `elasticdl_module.py`.
 """
@@ -19,58 +20,81 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from elasticdl.data.batch import Batch, batch_of
-from elasticdl.definition import Epochs, Mode
+from elasticdl.definition import BatchesInput, Epochs, Mode
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import call
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import Reading
+    from elasticdl.dialects.reading import DialectReader
     from elasticdl.dialects.reference import Symbol
 
 _PAIR = len(("x", "y"))
 
 
 class LoaderFunctions:
-    """A model file's `train_dataloader(data)` and `val_dataloader(data)`.
+    """A model file's `train_dataloader(data)`, `val_dataloader(data)`, `predict_dataloader(data)`.
 
     Args:
-        train: The first.
-        validation: The second, if the file has it.
+        train: `train_dataloader`.
+        validation: `val_dataloader`, if the file has it.
+        prediction: `predict_dataloader`, if the file has it; otherwise, predictions use
+            `validation`.
         reading: For params and errors.
 
     Raises:
-        DefinitionError: One takes nothing.
-        UsageError: It needs a param that is not given.
+        DefinitionError: One takes no argument.
+        UsageError: One needs a param that has no value.
     """
 
-    def __init__(self, train: Symbol, validation: Symbol | None, reading: Reading) -> None:
-        self._reading = reading
-        self._functions = {Mode.TRAINING: train, Mode.EVALUATION: validation}
+    def __init__(
+        self,
+        train: Symbol,
+        validation: Symbol | None,
+        prediction: Symbol | None,
+        reading: DialectReader,
+    ) -> None:
+        self._reading, self._own_generators = reading, OwnGenerators()
+        self._functions = {
+            Mode.TRAINING: train,
+            Mode.EVALUATION: validation,
+            Mode.PREDICTION: prediction or validation,
+        }
         self._given = {
             mode: reading.params.declare(symbol, {self._takes(symbol)})
             for mode, symbol in self._functions.items()
             if symbol is not None
         }
 
+    @property
+    def input(self) -> BatchesInput:
+        """The loaders as an input of the definition."""
+        return BatchesInput(
+            self.open_epochs,
+            validates=self._functions[Mode.EVALUATION] is not None,
+            predicts=self._functions[Mode.PREDICTION] is not None,
+        )
+
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
         """Return the epochs of a loader; see `definition.BatchesInput`.
 
         Raises:
             DefinitionError: There is no such function, or it returns no DataLoader.
-            UserCodeError: It raised.
+            UserCodeError: The function raised.
         """
         symbol = self._functions[mode]
         if symbol is None:
             raise self._reading.error(
                 self._reading.reference.symbol,
-                "there is no val_dataloader(data) to validate on.",
+                "there is no val_dataloader(data) for the validation data.",
                 "Add it, or leave out --validation_data.",
             )
         loader = call(symbol, data, **self._given[mode])
+        self._own_generators.check(loader, mode, symbol, self._reading)
+        if mode is Mode.PREDICTION:
+            check_in_order(loader, symbol, self._reading)
+            return epochs_of(loader, symbol, self._reading, _features)
         return epochs_of(loader, symbol, self._reading, _as_forward)
 
     def _takes(self, symbol: Symbol) -> str:
@@ -79,7 +103,7 @@ class LoaderFunctions:
             raise self._reading.error(
                 symbol,
                 f"{symbol.name}() takes nothing.",
-                f"Take the place of the data, which is --data: def {symbol.short_name}(data): ...",
+                f"It must accept the path of the data, --data: def {symbol.short_name}(data): ...",
             )
         return takes
 
@@ -87,20 +111,20 @@ class LoaderFunctions:
 def epochs_of(
     loader: Any,
     symbol: Symbol,
-    reading: Reading,
+    reading: DialectReader,
     parts_of: Callable[[Any, str], Sequence[Any]],
 ) -> Epochs:
     """Return the epochs of a loader.
 
     Args:
-        loader: What a `train_dataloader()` of the user's returned.
+        loader: The result of a user's `train_dataloader()`.
         symbol: That function, for errors.
         reading: For errors.
-        parts_of: Returns features, and labels if any, of what the loader yields; it is told the
-            loader's name for errors.
+        parts_of: Splits a batch of the loader into features, and labels if any; its second argument
+            is the loader's name, for errors.
 
     Raises:
-        DefinitionError: It is no DataLoader, or does not know how many batches it has.
+        DefinitionError: It is not a DataLoader, or has no known number of batches.
     """
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(loader).__mro__]
     if "torch.utils.data.dataloader.DataLoader" not in kinds:
@@ -117,19 +141,21 @@ def epochs_of(
         raise reading.error(
             symbol,
             f"the DataLoader of {symbol.name}() has no length: {error}.",
-            "Give the dataset a __len__(): an epoch is divided by it among workers and "
+            "Give the dataset a __len__(): it is needed to divide an epoch among workers and "
             "checkpoints.",
         ) from error
     num_examples = len(loader.sampler) if indexed else len(loader.dataset)
     if getattr(loader, "drop_last", False):
         num_examples = num_batches * loader.batch_size
 
+    orders = _Orders(loader)
+
     def begin(epoch: int, first: int) -> Iterator[Batch]:
-        _prepare(loader, epoch)
         if not indexed:
+            orders.begin(epoch)
             return _guarded(lambda: iter(loader), name, parts_of)
-        # Now: what it draws is of the epoch, what a batch draws is of the batch.
-        order = list(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+        # Drawn here: the order depends on the epoch, a batch's random numbers on the batch.
+        order = orders.of(epoch)
         return _guarded(lambda: _made(loader, order[first:]), name, parts_of)
 
     return Epochs(
@@ -142,21 +168,113 @@ def epochs_of(
     )
 
 
-def _prepare(loader: Any, epoch: int) -> None:
-    """Let what a loader draws depend on the epoch, not on how often it was asked before."""
-    for owner in (loader, loader.sampler, loader.batch_sampler):
-        generator: Any = getattr(owner, "generator", None)
-        if hasattr(generator, "manual_seed"):
-            # From the generator of the process, which is seeded by (seed, epoch).
-            generator.manual_seed(int(np.random.randint(2**31)))  # noqa: NPY002 - a seeded one
-        if callable(set_epoch := getattr(owner, "set_epoch", None)):
-            set_epoch(epoch)
+def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
+    """Reject a loader whose predictions could not be matched to their examples.
+
+    Raises:
+        DefinitionError: The order is random, or examples are left out.
+    """
+    sampler = getattr(loader, "sampler", None)
+    draws = type(sampler).__name__.endswith("RandomSampler")
+    if not draws and hasattr(loader.dataset, "__getitem__"):
+        draws = list(sampler or ()) != list(sampler or ())
+    if draws:
+        raise reading.error(
+            symbol,
+            f"the DataLoader of {symbol.name}() shuffles, so predictions could not be matched with "
+            "examples.",
+            "Return one without shuffle=True for predictions.",
+        )
+    if getattr(loader, "drop_last", False) and len(loader.sampler) % loader.batch_size:
+        raise reading.error(
+            symbol,
+            f"the DataLoader of {symbol.name}() has drop_last=True, so the last "
+            f"{len(loader.sampler) % loader.batch_size} examples would have no prediction.",
+            "Return one without drop_last for predictions.",
+        )
+
+
+class OwnGenerators:
+    """Checks that no two loaders share a generator.
+
+    In a plain loop, a shared generator is advanced by one loader while the other one waits, so an
+    epoch's order would depend on when evaluations took place.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Mode, list[Any]] = {}
+
+    def check(self, loader: Any, mode: Mode, symbol: Symbol, reading: DialectReader) -> None:
+        """Remember the generators of the loader for a mode.
+
+        Raises:
+            DefinitionError: The loader for another mode has one of them.
+        """
+        mine = [g for g in map(_generator_of, _owners(loader)) if g is not None]
+        for other, theirs in self._known.items():
+            if other is not mode and any(g is t for g in mine for t in theirs):
+                raise reading.error(
+                    symbol,
+                    f"the DataLoader of {symbol.name}() shares its generator with the one for "
+                    f"{other}: the order of one would depend on the use of the other.",
+                    "Give each loader its own generator.",
+                )
+        self._known[mode] = mine
+
+
+def _owners(loader: Any) -> list[Any]:
+    return [getattr(loader, name, None) for name in ("sampler", "batch_sampler")] + [loader]
+
+
+def _generator_of(owner: Any) -> Any:
+    generator = getattr(owner, "generator", None)
+    return generator if hasattr(generator, "get_state") else None
+
+
+class _Orders:
+    """The order of a loader in any epoch, as if all earlier epochs had been requested before.
+
+    Without a generator of its own, a loader draws from the process's generator, which is seeded by
+    (seed, epoch). A user's own generator continues from epoch to epoch, as in a plain loop.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._owners = _owners(loader)
+        found = map(_generator_of, self._owners)
+        self._starts: dict[Any, Any] = {g: g.get_state() for g in found if g is not None}
+
+    def begin(self, epoch: int) -> None:
+        """Reset the generators to their initial state, and pass the epoch to samplers."""
+        for generator, state in self._starts.items():
+            generator.set_state(state)
+        self._tell(epoch)
+
+    def of(self, epoch: int) -> list[Any]:
+        """Return the dataset indexes of each batch of an epoch."""
+        loader = self._loader
+        self.begin(epoch)
+        order: list[Any] = []
+        for number in range(0 if self._starts else epoch, epoch + 1):
+            self._tell(number)
+            if loader.generator in self._starts:
+                # A DataLoader draws a seed for its workers first.
+                self._starts[loader.generator].new_empty(()).long().random_(
+                    generator=loader.generator
+                )
+            order = list(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+        return order
+
+    def _tell(self, epoch: int) -> None:
+        for owner in self._owners:
+            if callable(set_epoch := getattr(owner, "set_epoch", None)):
+                set_epoch(epoch)
 
 
 def _made(loader: Any, order: Sequence[Any]) -> Iterator[Any]:
     for indexes in order:
         if loader.batch_sampler is None:
-            # batch_size=None: an item is a batch.
+            # With batch_size=None, an item is a batch.
             yield loader.collate_fn(loader.dataset[indexes])
         elif hasattr(loader.dataset, "__getitems__"):
             yield loader.collate_fn(loader.dataset.__getitems__(indexes))
@@ -179,7 +297,7 @@ def _guarded(
 
 
 def as_module(made: Any, name: str) -> Sequence[Any]:
-    """Return what a LightningModule is given, in parts: a pair, or all of it as features."""
+    """Return a batch for a LightningModule, in parts: a pair, or all of it as features."""
     del name
     return tuple(made) if _is_pair(made) else (made,)
 
@@ -188,7 +306,7 @@ def _as_forward(made: Any, name: str) -> Sequence[Any]:
     """Return features and labels for `forward` and a loss.
 
     Raises:
-        DefinitionError: It is not clear which are which.
+        DefinitionError: It is unclear which are which.
     """
     if _is_pair(made):
         return tuple(made)
@@ -196,9 +314,38 @@ def _as_forward(made: Any, name: str) -> Sequence[Any]:
         features = {name: value for name, value in made.items() if name != "labels"}
         return features, made["labels"]
     raise DefinitionError(
-        f"{name} yields {described(made)}; expected (features, labels), or a dict with labels. "
-        "Let collate_fn make one of them."
+        f"{name} yields {_with_shapes(made)}; expected (features, labels), or a dict with labels. "
+        "Make collate_fn return one of them."
     )
+
+
+def _with_shapes(made: Any) -> str:
+    """Return what a batch is, for messages: `a list of 2: float32[16, 4], int64[16]`."""
+    if isinstance(made, Mapping):
+        return f"{described(made)} with {', '.join(map(repr, made))}"
+    if not isinstance(made, (list, tuple)):
+        return described(made)
+    parts = [
+        f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}"
+        if hasattr(each, "dtype") and hasattr(each, "shape")
+        else described(each)
+        for each in made
+    ]
+    return f"{described(made)} of {len(made)}: {', '.join(parts)}"
+
+
+def _features(made: Any, name: str) -> Sequence[Any]:
+    """Return the features of a batch that may have no labels."""
+    if _is_pair(made) or (isinstance(made, Mapping) and "labels" in made):
+        return _as_forward(made, name)[:1]
+    is_alone = isinstance(made, (list, tuple)) and len(made) == 1
+    return (made[0] if is_alone else made,)
+
+
+def as_whole(made: Any, name: str) -> Sequence[Any]:
+    """Return a batch in the form in which a LightningModule's `predict_step` receives it."""
+    del name
+    return (made,)
 
 
 def _is_pair(made: Any) -> bool:

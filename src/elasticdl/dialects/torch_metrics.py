@@ -1,7 +1,7 @@
-"""Metrics of TorchMetrics in `eval_metrics_fn`, known by their ancestors' names.
+"""TorchMetrics metrics in `eval_metrics_fn`, recognised by the names of their ancestors.
 
-Their `update` takes (preds, target). One whose arguments are not named like that would measure
-something else without a word, so it is refused.
+Their `update` takes (preds, target). A metric with other argument names would silently measure
+something else, so it is rejected.
 
 Callers: `metrics.py`.
 """
@@ -16,60 +16,63 @@ from elasticdl.dialects.argument_order import role_of
 from elasticdl.errors import UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import Reading
+    from elasticdl.dialects.reading import DialectReader
     from elasticdl.dialects.reference import Symbol
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def is_metric(value: Any) -> bool:
-    """Return whether a value is a metric of TorchMetrics, or a class of such."""
+    """Return whether a value is a TorchMetrics metric, or a class of one."""
     return _descends(value, "Metric")
 
 
 def is_collection(value: Any) -> bool:
-    """Return whether a value is a MetricCollection of TorchMetrics."""
+    """Return whether a value is a TorchMetrics MetricCollection."""
     return not inspect.isclass(value) and _descends(value, "MetricCollection")
 
 
-def as_metric(symbol: Symbol, name: str, value: Any, reading: Reading, *, shared: bool) -> Any:
+def as_metric(
+    symbol: Symbol, name: str, value: Any, reading: DialectReader, *, shared: bool
+) -> Any:
     """Return a copy of a TorchMetrics metric, so that nothing else updates it.
 
     Args:
-        symbol: Where it comes from.
-        name: What it is reported as.
+        symbol: The user's source of the metric.
+        name: Name to report it under.
         value: The metric, or its class.
         reading: For errors.
-        shared: Whether the same value will be asked again.
+        shared: Whether the same value will be used again.
 
     Raises:
-        DefinitionError: The model is Keras's, or `update` does not take (preds, target).
-        UserCodeError: Making one of a class raised.
+        DefinitionError: The model is a Keras model, or `update` does not take (preds, target).
+        UserCodeError: Constructing the metric raised.
     """
     kind = value if inspect.isclass(value) else type(value)
     if reading.framework != "torch":
         raise reading.error(
             symbol,
-            f"the metric {name!r} of {symbol.name} is {kind.__name__} of TorchMetrics, and the "
-            "model is Keras's.",
+            f"the metric {name!r} of {symbol.name} is {kind.__name__} of TorchMetrics, but the "
+            "model is a Keras model.",
             "Expected a metric of Keras, or a function (labels, predictions).",
         )
     try:
         metric = value() if inspect.isclass(value) else copy.deepcopy(value) if shared else value
     except Exception as error:
         raise UserCodeError(
-            f"{raised_at(error, symbol)}: making {kind.__name__} raised:\n{users_traceback(error)}"
+            f"{raised_at(error, symbol)}: creating {kind.__name__} raised:\n"
+            f"{users_traceback(error)}"
         ) from error
     _check_arguments(symbol, name, metric, reading)
     return metric
 
 
-def _check_arguments(symbol: Symbol, name: str, metric: Any, reading: Reading) -> None:
+def _check_arguments(symbol: Symbol, name: str, metric: Any, reading: DialectReader) -> None:
     signature = inspect.signature(type(metric).update)
     parameters = [p for p in list(signature.parameters.values())[1:] if p.kind not in _VARIABLE]
     inner = [each for each in metric.children() if is_metric(each)]
     if not parameters and inner:
-        # One that hands on what it is given.
+        # A wrapper, which passes its arguments on.
         for each in inner:
             _check_arguments(symbol, name, each, reading)
         return
@@ -81,9 +84,9 @@ def _check_arguments(symbol: Symbol, name: str, metric: Any, reading: Reading) -
     raise reading.error(
         symbol,
         f"the metric {name!r} of {symbol.name} is a {type(metric).__name__}, whose "
-        f"update({arguments}) does not say that it takes a batch's predictions and labels.",
-        "Expected update(preds, target). Derive a class whose update is named so and computes "
-        "what that metric needs.",
+        f"update({arguments}) does not take a batch's predictions and labels by these names.",
+        "Expected update(preds, target). Derive a class with such an update() that computes what "
+        "that metric needs.",
     )
 
 

@@ -1,11 +1,11 @@
-"""What a PyTorch model file says of its updates beside the optimizer.
+"""Update settings of a PyTorch model file, besides the optimizer.
 
     def lr_scheduler(optimizer):              a scheduler of torch.optim.lr_scheduler; see
         return StepLR(optimizer, 30)          `training/torch/schedulers.py`
 
     gradient_clipping = 1.0                   by the norm of all gradients together
     gradient_clipping = {"value": 0.5}        each number of them
-    def gradient_clipping(parameters):        by code of the user's
+    def gradient_clipping(parameters):        by user code
         clip_grad_norm_(parameters, 1.0)
 
     def averaged_model(model):                averages of the weights; see
@@ -13,8 +13,8 @@
 
     precision = "bf16"                        autocast; "fp16" scales the loss as well
 
-In a file with a Keras model these names mean nothing: Keras has all of it in its optimizers and
-callbacks, and files have helpers of these names.
+In a file with a Keras model these names have no meaning: Keras has all of this in its optimizers
+and callbacks, and such files have helpers of these names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from elasticdl.definition import GradientClipping, Precision
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from elasticdl.dialects.reference import Symbol
 
 _CLIPPINGS = (
-    'Expected a number, the largest norm of all gradients together; {"norm": 1.0}; '
-    '{"value": 0.5}; or a function of the parameters.'
+    'Expected a number, the maximum norm of all gradients together; {"norm": 1.0}; {"value": '
+    "0.5}; or a function of the parameters."
 )
 
 
 def as_function_of(
-    what: Literal["optimizer", "model"], symbol: Symbol | None, reading: Reading
+    what: Literal["optimizer", "model"], symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Any], Any] | None:
-    """Return a function of the user's that is given the optimizer or the model.
+    """Return a user function that takes the optimizer or the model.
 
     Raises:
-        DefinitionError: It is no function of one.
-        UsageError: It needs a param that is not given.
+        DefinitionError: It is not a function of one argument.
+        UsageError: It needs a param that has no value.
     """
     if symbol is None or symbol.value is None or reading.framework != "torch":
         return None
@@ -64,13 +64,13 @@ def as_function_of(
 
 
 def as_gradient_clipping(
-    symbol: Symbol | None, reading: Reading
+    symbol: Symbol | None, reading: DialectReader
 ) -> GradientClipping | Callable[[Sequence[Any]], Any] | None:
-    """Return how gradients are clipped.
+    """Return how to clip gradients.
 
     Raises:
-        DefinitionError: It says no way that is known.
-        UsageError: It needs a param that is not given.
+        DefinitionError: It is not a known way to clip.
+        UsageError: It needs a param that has no value.
     """
     if symbol is None or symbol.value is None or reading.framework != "torch":
         return None
@@ -88,15 +88,17 @@ def as_gradient_clipping(
     raise reading.error(symbol, f"{symbol.name} is {value!r:.80}.", _CLIPPINGS)
 
 
-def as_precision(symbol: Symbol | None, reading: Reading) -> Precision:
-    """Return the format that a step computes in; functions and other numbers are helpers.
+def as_precision(symbol: Symbol | None, reading: DialectReader) -> Precision:
+    """Return the mixed precision that a symbol `precision` selects, or "" for full precision.
+
+    A function or another number of this name is unrelated, and selects full precision.
 
     Raises:
-        DefinitionError: It is none that is known.
+        DefinitionError: The precision is unknown.
     """
     if symbol is None or reading.framework != "torch":
         return ""
-    # As Lightning and Accelerate call them, and as PyTorch does: `16`, `torch.bfloat16`.
+    # The names of Lightning and Accelerate, and those of PyTorch: `16`, `torch.bfloat16`.
     is_dtype = f"{type(symbol.value).__module__}.{type(symbol.value).__name__}" == "torch.dtype"
     is_bits = type(symbol.value) is int and symbol.value in (16, 32)
     if not (isinstance(symbol.value, str) or is_dtype or is_bits):
@@ -114,7 +116,7 @@ def as_precision(symbol: Symbol | None, reading: Reading) -> Precision:
 
 
 def _first_argument(symbol: Symbol) -> str | None:
-    """Return the name of the argument that a function is given; None if it takes none."""
+    """Return the name of the argument that a function is called with; None if it takes none."""
     if not callable(symbol.value):
         return None
     positional = (0, 1)
@@ -123,6 +125,6 @@ def _first_argument(symbol: Symbol) -> str | None:
 
 
 def _is_bound(value: object) -> bool:
-    # NumPy's numbers are real ones, too.
+    # NumPy numbers are `Real`, too.
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     return is_number and math.isfinite(cast("float", value)) and cast("float", value) > 0

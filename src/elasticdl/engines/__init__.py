@@ -1,1 +1,1 @@
-"""Where a definition is trained: `in_process` here, later `elastic` and `federated`."""
+"""Engines: run a job in this process (`in_process`), on workers (`elastic`), or across parties."""

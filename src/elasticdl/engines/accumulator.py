@@ -1,11 +1,11 @@
-"""A fixed logical batch: contributions are summed until there are enough, then make one update.
+"""Accumulator: sums contributions to a logical batch of fixed size, then makes one update.
 
-With `--global_batch_size`, an update is made of the same number of minibatches however many
-workers bring them in, so that the learning curve does not depend on the workers: exactly in
-size, statistically in which records meet in an update. An epoch's last update takes what is
-left, as the last batch of an epoch does.
+With `--global_batch_size`, an update consists of the same number of minibatches on any number of
+workers, so that the learning curve does not depend on the workers: the size is exact, and which
+records meet in an update is statistically the same. An epoch's last update takes the remaining
+minibatches, as the last batch of an epoch takes the remaining records.
 
-What is summed up so far is part of the state: a worker that joins takes it over.
+The sum so far is part of the state: a joining worker takes it over.
 
 Callers: the committers add, `loop.py` saves.
 """
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import State, Trainer
 
 GRADIENTS = "accumulator/buffer"
-"""The tensor of a checkpoint that holds the sum; in float16 it may have overflowed."""
+"""Name of the checkpoint tensor with the sum; in float16 it may have overflowed."""
 
 _COUNTS = "accumulator/counts"
 
 
 class Accumulator:
-    """What is summed up for the next update.
+    """Sum of the contributions to the next update.
 
     Args:
         trainer: Makes the update.
-        batches_per_update: Minibatches that make one.
+        batches_per_update: Number of minibatches in an update.
 
     Attributes:
-        batches_per_update: The same.
-        num_batches: Minibatches summed up since the last update.
+        batches_per_update: Number of minibatches in an update.
+        num_batches: Minibatches added since the last update.
     """
 
     def __init__(self, trainer: Trainer, batches_per_update: int) -> None:
@@ -49,24 +49,24 @@ class Accumulator:
 
     @property
     def num_missing(self) -> int:
-        """How many minibatches the next update still waits for."""
+        """Number of minibatches that the next update still needs."""
         return self.batches_per_update - self.num_batches
 
     def add(self, total: Contribution | None, num_batches: int, *, last: bool) -> None:
         """Add contributions, and make the update if that completes it.
 
-        An update of batches without any example is none: it changes nothing.
+        An update without any example changes nothing and is not counted as a step.
 
         Args:
-            total: Their sum; None if they have no example.
-            num_batches: How many minibatches they are of, at most `num_missing`.
-            last: No more follow in this epoch.
+            total: Sum of the contributions; None if they have no example.
+            num_batches: Number of minibatches in the sum, at most `num_missing`.
+            last: Whether no more contributions follow in this epoch.
         """
         if total is not None:
             if self._buffer is None:
                 self._buffer = total.buffer.copy()
             else:
-                # In float16 gradients may be infinite; then there is no update.
+                # In float16 gradients may be infinite; then no update is made.
                 with np.errstate(invalid="ignore"):
                     self._buffer += total.buffer
             self._num_examples += total.num_examples
@@ -77,7 +77,7 @@ class Accumulator:
             self._buffer, self._num_examples, self.num_batches = None, 0, 0
 
     def state(self) -> State:
-        """Return what is summed up, as tensors by name; nothing right after an update."""
+        """Return the sum as tensors by name; empty right after an update."""
         if not self.num_batches:
             return {}
         counts = np.array([self.num_batches, self._num_examples], np.int64)
@@ -85,7 +85,7 @@ class Accumulator:
         return {**buffer, _COUNTS: counts}
 
     def load_state(self, state: State) -> State:
-        """Take over what `state` gave; return the tensors that are not of it."""
+        """Load the tensors of `state`; return the tensors that are not the accumulator's."""
         self._buffer, self._num_examples, self.num_batches = None, 0, 0
         if GRADIENTS in state:
             self._buffer = np.array(state[GRADIENTS])

@@ -1,8 +1,8 @@
-"""One start of a job: the claim on its output, its log and its checkpoints, until it ends.
+"""Attempt: one start of a job, with its claim on the output, its log and its checkpoints.
 
-    claim the output -> open the log -> find the newest checkpoint -> ... -> tell how it ended
+    claim the output -> open the log -> find the newest checkpoint -> ... -> report how it ended
 
-Callers: `run.py` for a training on data that is here, `federated/` for one that is elsewhere.
+Callers: `run.py` for a training on local data, `federated/` for a training across parties.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from elasticdl.artifacts.checkpoint import FOLDER as CHECKPOINTS
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts.claim import claim
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines.job_messages import MessageLog, Noting
@@ -33,17 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """A job that was started, and what it holds while it runs.
+    """A running attempt at a job, and its resources.
 
     Attributes:
-        job: What was asked for.
-        folder: The output, claimed.
-        generation: How often the job was started there.
-        store: Its checkpoints.
-        events: Its log.
-        reporter: Who tells people.
-        scratch: An empty folder on the output's disk, gone at the end.
-        checkpoint: The newest one; None at the start.
+        job: The job.
+        folder: The output folder, claimed.
+        generation: How many times the job has been started in this folder.
+        store: The checkpoints in the folder.
+        events: The event log in the folder.
+        reporter: Reports progress to the user.
+        scratch: An empty folder on the output's disk, removed at the end.
+        checkpoint: The newest checkpoint; None for a new training.
     """
 
     job: Job
@@ -57,12 +58,13 @@ class Attempt:
 
 
 def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) -> None:
-    """Note on an interrupt what the job has saved, for whoever shows it; see PEP 678.
+    """Add a note on the saved progress to an interrupt, to be shown with it; see PEP 678.
 
     Args:
-        error: What ends the job. An `Exception` says in its message what to do.
-        job: What was asked for.
-        store: Its checkpoints, all of them written.
+        error: The exception that ends the job. An `Exception` gets no note, because its message
+            explains what to do.
+        job: The job.
+        store: The checkpoints of the job, all of them written.
     """
     if isinstance(error, Exception):
         return
@@ -75,37 +77,37 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 
 @contextlib.contextmanager
-def _told_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Yield a log that also tells the progress on the RayJob of this pod; elsewhere the log."""
+def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
+    """Yield a log that also annotates this pod's RayJob with the progress; otherwise the log."""
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
         yield log
         return
     from elasticdl.cluster.annotate import ProgressLog  # noqa: PLC0415 - in a cluster only
 
-    with ProgressLog(log, job, rayjob) as told:
-        yield told
+    with ProgressLog(log, job, rayjob) as annotated:
+        yield annotated
 
 
 @contextlib.contextmanager
 def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
-    """Claim a job's output and yield what a start of it holds; what its block raises is told.
+    """Claim a job's output and yield the attempt; errors of the block are written to the log.
 
-    A job that fails before its first checkpoint gives the place back.
+    A job that fails before its first checkpoint releases the output folder.
 
     Raises:
-        OutputError: The output cannot be used, or is another job's; see `elasticdl.errors`.
+        OutputError: The output cannot be used, or belongs to another job; see `elasticdl.errors`.
     """
     if job.output is None:
         raise ValueError(f"Not a job with an output: {job}")
     remove_leftovers()
     folder = OutputFolder(job.output)
-    with folder.claim(job, reporter.note) as claim:
+    with claim(folder, job, reporter.note) as claimed:
         store = CheckpointStore(folder, job.training.keep_checkpoint_max)
         with (
             store,
             open_event_log(folder) as written,
-            _told_on_cluster(written, job) as log,
+            _annotated_on_cluster(written, job) as log,
             MessageLog(log).attached() as messages,
             FollowedLog(messages, reporter.note) as events,
             folder.scratch() as scratch,
@@ -114,11 +116,11 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
             try:
                 restored = store.latest()
                 for damaged in restored.damaged if restored else ():
-                    reporter.note(f"Passed over: {damaged}")
+                    reporter.note(f"Skipped a damaged checkpoint: {damaged}")
                 yield Attempt(
                     job=job,
                     folder=folder,
-                    generation=claim.generation,
+                    generation=claimed.generation,
                     store=store,
                     events=events,
                     reporter=reporter,
@@ -126,7 +128,7 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                     checkpoint=restored.checkpoint if restored else None,
                 )
             except OutputLostError:
-                # The log, and how the job ended, are the other process' now.
+                # The log now belongs to the other process, which will write how the job ends.
                 raise
             except BaseException as error:
                 interrupted = not isinstance(error, Exception)
@@ -137,14 +139,15 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                         step=max(store.steps(), default=0),
                     )
                 )
-                # The first one may be on its way.
+                # The first checkpoint may still be being written.
                 with contextlib.suppress(OutputError):
                     store.wait()
                 note_what_is_kept(error, job, store)
                 if not store.steps():
-                    # What is left of one that found no room would make it another's folder.
+                    # The remains of a checkpoint that found no space would make the folder look as
+                    # if another job had written it.
                     folder.delete(CHECKPOINTS)
-                    claim.abandon()
+                    claimed.abandon()
                 raise
             finally:
                 reporter.ended()

@@ -1,8 +1,8 @@
-"""Which records a training was trained on: its log and its newest checkpoint, read and compared.
+"""Audit: checks from a training's log and newest checkpoint that every record was trained on once.
 
-Only what lies in the output is read, and nothing is written: it may be asked of a job that is
-running, by somebody who has neither the data nor the model. The comparing is done in
-`sharding/audit.py`; here batches become the records people know.
+It reads the output folder only and writes nothing, so it also works on a running job, and without
+access to the data or the model. `sharding/audit.py` does the comparison; this module translates
+batches into the files and record numbers that users know.
 
 Callers: `api.py`.
 """
@@ -23,6 +23,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
 from elasticdl.errors import DataError, OutputError
+from elasticdl.event_file import parse_events
 from elasticdl.events import (
     CommittedRow,
     EpochFinished,
@@ -32,11 +33,10 @@ from elasticdl.events import (
     StepCommitted,
     UnknownEvent,
     WorkerLeft,
-    parse_events,
 )
 from elasticdl.sharding import audit as sharding_audit
 from elasticdl.sharding.left_out import BatchId, records_left_out, records_of
-from elasticdl.sharding.shard import ShardPlan, plan_from
+from elasticdl.sharding.shard import ShardPlan
 
 if TYPE_CHECKING:
     import os
@@ -47,12 +47,12 @@ _NUM_COLUMNS = 5
 
 
 class RecordPlace(NamedTuple):
-    """A record, and where it lies.
+    """A record and its location.
 
     Attributes:
-        record: Its number over all files, from 0.
+        record: Number of the record over all files, from 0.
         file: Its file.
-        number: Its number in that file, from 0.
+        number: Number of the record in that file, from 0.
     """
 
     record: int
@@ -62,16 +62,16 @@ class RecordPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class WrongBatch:
-    """A batch that was trained on another number of times than once.
+    """A batch that was not trained on exactly once.
 
     Attributes:
-        epoch: From 0.
-        shard: Position in the epoch's order.
-        batch: Number in the shard, from 0.
-        count: How often it was trained on.
-        rows: Who told of it.
-        records: What is in it; where a pipeline makes the batches, the records of the whole
-            shard, some of which are in it.
+        epoch: Epoch, from 0.
+        shard: Position of the shard in the epoch's order.
+        batch: Number of the batch in the shard, from 0.
+        count: Number of times it was trained on.
+        rows: The rows of the log that contain it.
+        records: Records of the batch; if a pipeline makes the batches, the records of the whole
+            shard, some of which are in the batch.
     """
 
     epoch: int
@@ -84,14 +84,14 @@ class WrongBatch:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Records that are left out, for the batch they were in killed workers.
+    """Records that are left out because their batch killed workers.
 
     Attributes:
-        epoch: The first one without them, from 0.
+        epoch: First epoch without them, from 0.
         shard: Position of their shard in that epoch's order.
         batch: Number of their batch in the shard, from 0.
-        records: Which they are.
-        name: Their files and numbers, in words.
+        records: The records.
+        name: Description of their files and numbers.
     """
 
     epoch: int
@@ -103,15 +103,15 @@ class LeftOut:
 
 @dataclass(frozen=True, eq=False)
 class EpochReport:
-    """What is known of an epoch.
+    """Audit of an epoch.
 
     Attributes:
-        counts: What the rows say of it.
-        lost_workers: How many workers left while it was trained.
-        untold_steps: Steps that were made and whose batches nobody told.
-        num_left_out: Records that its batches lacked, as the steps say.
-        unexplained: ... less those that the events name; of an epoch that is not finished, 0 if
-            they are no more.
+        counts: Result of counting the rows of the epoch.
+        lost_workers: Number of workers that left during the epoch.
+        untold_steps: Number of steps whose batches are not in the log.
+        num_left_out: Number of records missing from its batches according to the step events.
+        unexplained: `num_left_out` minus the records named by events; for an unfinished epoch at
+            least 0.
     """
 
     counts: EpochAudit
@@ -123,29 +123,29 @@ class EpochReport:
     @property
     def num_records(self) -> int | None:
         """Records trained on at least once; None if a pipeline makes the batches."""
-        told = self.counts.num_records
-        return None if told is None else told - self.num_left_out
+        num_records = self.counts.num_records
+        return None if num_records is None else num_records - self.num_left_out
 
     @property
     def clean(self) -> bool:
-        """Nothing speaks against every batch having been trained on exactly once."""
+        """Whether the log is consistent with every batch having been trained on exactly once."""
         return not self.counts.findings and not self.untold_steps and not self.unexplained
 
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """What came of an audit.
+    """Result of an audit.
 
     Attributes:
-        output: The output that was read.
-        plan: The cut of its data.
+        output: The output folder that was read.
+        plan: The shard plan of its data.
         files: (URI, number of records) of each file.
-        by_record: Batches are cut by the plan, so that each record can be vouched for; else they
-            come from a pipeline, and batches can.
-        epochs: Those that were begun, in order.
-        impossible_rows: Rows of batches that the data do not have.
-        damaged_events: Events of steps that cannot be read.
-        left_out: Which records are left out, from which epoch on.
+        by_record: Whether the plan cuts the batches, so that each record can be verified. Otherwise
+            batches come from a pipeline, and only batches can be verified.
+        epochs: The epochs that were started, in order.
+        impossible_rows: Rows with batches that do not exist in the data.
+        damaged_events: Number of step events that cannot be read.
+        left_out: Records that are left out, and from which epoch on.
     """
 
     output: str
@@ -159,12 +159,12 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """Nothing speaks against each finished epoch having been trained on exactly once."""
-        told_well = not self.impossible_rows and not self.damaged_events
-        return told_well and all(epoch.clean for epoch in self.epochs)
+        """Whether the log is consistent with training on each batch of a finished epoch once."""
+        is_readable = not self.impossible_rows and not self.damaged_events
+        return is_readable and all(epoch.clean for epoch in self.epochs)
 
     def wrong_batches(self) -> Iterator[WrongBatch]:
-        """Yield what is wrong, batch by batch: there may be as many as the data have."""
+        """Yield each wrong batch; there may be as many as there are batches in the data."""
         bounds = _bounds(self.files)
         for report in self.epochs:
             epoch = report.counts.epoch
@@ -179,13 +179,13 @@ class AuditReport:
 
 
 def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
-    """Return the first record of each file, and the end of the last one."""
+    """Return the first record of each file, and the end of the last file."""
     bounds: Ints = np.cumsum([0, *(num_records for _, num_records in files)])
     return bounds
 
 
 def _places(records: Ints, files: Sequence[tuple[str, int]], bounds: Ints) -> list[RecordPlace]:
-    # `data.record_source.locate`, for many at once.
+    # Like `data.record_source.locate`, for many records at once.
     records = np.sort(records)
     at = np.searchsorted(bounds, records, "right") - 1
     return [
@@ -197,37 +197,37 @@ def _places(records: Ints, files: Sequence[tuple[str, int]], bounds: Ints) -> li
 
 
 def audit(output: str | os.PathLike[str]) -> AuditReport:
-    """Say of each epoch of a training whether every record was trained on exactly once.
+    """Check for each epoch of a training whether every record was trained on exactly once.
 
     Args:
-        output: Folder that `train` wrote or is writing: its `events.jsonl` and its newest
-            checkpoint are read, nothing else.
+        output: Folder that `train` wrote or is writing. Only its `events.jsonl` and its newest
+            checkpoint are read.
 
     Raises:
-        OutputError: It has no log or no checkpoint yet, or they cannot be read.
+        OutputError: There is no log or no checkpoint yet, or they cannot be read.
         DataError: The log is damaged in a way that leaves nothing to count.
     """
     folder = OutputFolder(output)
     if not folder.exists(EVENTS_FILE):
         raise OutputError(
-            f"{folder.where(EVENTS_FILE)}: there is no log of a training. Name the folder that was "
-            "the --output of `elasticdl train`."
+            f"{folder.where(EVENTS_FILE)}: no training log found. Name the folder that was passed "
+            "to `elasticdl train` as --output."
         )
-    # Before the log: what is in a checkpoint was told before it was published, so that a training
-    # that goes on meanwhile cannot look as if it had left something out.
+    # Read before the log: events are written before the checkpoint that contains their steps, so a
+    # training that continues meanwhile cannot look as if steps were missing.
     with CheckpointStore(folder) as store:
         restored = store.latest()
     if restored is None:
         raise OutputError(
-            f"{folder.where()}: there is no checkpoint yet, which says how the data are cut into "
-            "batches. Ask again when the training has made its first one."
+            f"{folder.where()}: there is no checkpoint yet; it is needed to know how the data is "
+            "split into batches. Try again after the first checkpoint."
         )
     where = folder.where(EVENTS_FILE)
     history = parse_events(folder.read_bytes(EVENTS_FILE), where)
     metadata = restored.checkpoint.metadata
-    ledger = metadata["place"]["ledger"]
-    plan = plan_from(metadata["plan"], folder.where())
-    # The ledger may split a shard only if the plan knows its batches.
+    ledger = metadata["progress"]["ledger"]
+    plan = ShardPlan(**metadata["plan"])
+    # The ledger can split shards, which is possible only if the plan defines the batches.
     by_record = ledger["batches_per_shard"] > 0
     finished = {
         event.epoch for event in history if isinstance(event, EpochFinished) and not event.stopped
@@ -236,7 +236,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
     counts, impossible = sharding_audit.audit(
         plan, _rows(history, where), finished, by_record=by_record
     )
-    lost, untold = _lost_workers(history), _untold_steps(history)
+    lost, unlogged = _lost_workers(history), _steps_without_rows(history)
     files = [(str(uri), int(num_records)) for uri, num_records in metadata["files"]]
     left_out = [
         BatchId(event.epoch, event.shard, event.batch)
@@ -253,7 +253,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
             EpochReport(
                 each,
                 lost[each.epoch],
-                untold[each.epoch],
+                unlogged[each.epoch],
                 missing[each.epoch],
                 _unexplained(plan, left_out, each, missing[each.epoch]),
             )
@@ -274,20 +274,20 @@ def _rows(history: Sequence[Event], where: str) -> Ints:
     Raises:
         DataError: One of them is not five whole numbers.
     """
-    told = [event.rows for event in history if isinstance(event, StepCommitted)]
-    rows = list(itertools.chain.from_iterable(told))
+    by_event = [event.rows for event in history if isinstance(event, StepCommitted)]
+    rows = list(itertools.chain.from_iterable(by_event))
     try:
         return np.array(rows, np.int64).reshape(len(rows), _NUM_COLUMNS)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{where}: a row of a step is not the five whole numbers (epoch, slot, shard, first "
-            "batch, stop batch), so that the batches cannot be counted. The log was changed after "
-            "it was written: put a copy back."
+            f"{where}: a row of a step is not five integers (epoch, rank, shard, first batch, stop "
+            "batch), so the batches cannot be counted. The log was changed after it was written: "
+            "restore it from a copy."
         ) from error
 
 
 def _lost_workers(history: Sequence[Event]) -> Counter[int]:
-    """Return how many workers left in each epoch."""
+    """Return the number of workers that left in each epoch."""
     lost: Counter[int] = Counter()
     epoch = 0
     for event in history:
@@ -298,26 +298,26 @@ def _lost_workers(history: Sequence[Event]) -> Counter[int]:
     return lost
 
 
-def _untold_steps(history: Sequence[Event]) -> Counter[int]:
-    """Return how many steps of each epoch nobody told the batches of."""
-    told: list[tuple[int, int, int]] = []
+def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
+    """Return the number of steps in each epoch whose batches are not in the log."""
+    steps: list[tuple[int, int, int]] = []
     for event in history:
         if isinstance(event, StepCommitted):
-            told.append((event.epoch, event.step, sum(row[4] - row[3] for row in event.rows)))
+            steps.append((event.epoch, event.step, sum(row[4] - row[3] for row in event.rows)))
         elif isinstance(event, EpochFinished):
-            told.append((event.epoch, event.step, 0))
-        elif isinstance(event, JobFinished) and told:
-            told.append((told[-1][0], event.step, 0))
-    table = np.array(told, np.int64).reshape(-1, 3)
+            steps.append((event.epoch, event.step, 0))
+        elif isinstance(event, JobFinished) and steps:
+            steps.append((steps[-1][0], event.step, 0))
+    table = np.array(steps, np.int64).reshape(-1, 3)
     missing = sharding_audit.untold_steps(table[:, 1], table[:, 2])
-    untold: Counter[int] = Counter()
+    unlogged: Counter[int] = Counter()
     for epoch, count in zip(table[:, 0].tolist(), missing.tolist(), strict=True):
-        untold[epoch] += count
-    return untold
+        unlogged[epoch] += count
+    return unlogged
 
 
 def _missing_records(history: Sequence[Event]) -> Counter[int]:
-    """Return how many records the batches of each epoch lacked."""
+    """Return the number of records missing from the batches of each epoch."""
     missing: Counter[int] = Counter()
     for event in history:
         if isinstance(event, StepCommitted):
@@ -343,5 +343,5 @@ def _left_out(plan: ShardPlan, files: Sequence[tuple[str, int]], batch: BatchId)
 
 
 def _as_row(row: Sequence[Any]) -> CommittedRow:
-    epoch, slot, shard, first, stop = row
-    return epoch, slot, shard, first, stop
+    epoch, rank, shard, first, stop = row
+    return epoch, rank, shard, first, stop

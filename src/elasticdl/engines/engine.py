@@ -1,4 +1,4 @@
-"""What an engine is: a place where a job runs, and a face that says how it goes."""
+"""Engine interface: runs a job, reports its progress, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished job came to.
+    """Result of a finished job.
 
     Attributes:
-        output: Where the result lies.
-        step: Updates made over all attempts.
+        output: Location of the result.
+        step: Number of updates over all attempts.
         metrics: Final values by name; validation metrics as `val_...`.
-        already_done: There was nothing left to do.
-        stopped: It was told to stop before all of it was done; what was reached is kept.
+        already_done: Whether there was nothing left to do.
+        stopped: Whether it was stopped before it was complete; its progress is kept.
     """
 
     output: str
@@ -31,22 +31,22 @@ class Outcome:
 
 
 class Reporter(Protocol):
-    """Tells a person how a run goes; never decides anything."""
+    """Reports the progress of a run to the user; never makes decisions."""
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Tell that a phase starts: `total` and `done` in `unit`, total 0 if unknown."""
+        """Report the start of a phase: `total` and `done` in `unit`, total 0 if unknown."""
         ...
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Tell how far it is, with a few facts (`epoch`, `loss`, ...)."""
+        """Report the progress, with a few facts (`epoch`, `loss`, ...)."""
         ...
 
     def note(self, message: str) -> None:
-        """Tell one thing in a line of its own."""
+        """Report a message on a line of its own."""
         ...
 
     def ended(self) -> None:
-        """Tell that the phase is over, for better or worse."""
+        """Report the end of the phase, successful or not."""
         ...
 
 
@@ -54,15 +54,15 @@ class Engine(Protocol):
     """Runs jobs; each engine is a module or a class with these functions."""
 
     def train(self, job: Job, definition: ModelDefinition, reporter: Reporter) -> Outcome:
-        """Train until the job is done; a job that was begun is gone on with."""
+        """Train until the job is done; resume a job that was started before."""
         ...
 
 
 def context_of(job: Job, mode: Mode, *, worker_id: int = 0, world_size: int = 1) -> dict[str, Any]:
-    """Return what a spec's constructor is told of where it runs."""
+    """Return the context that is passed to a spec's constructor."""
     context: dict[str, Any] = {"worker_id": worker_id, "world_size": world_size}
     context |= {"job_id": job.id, "mode": mode}
     if job.command == "train" and job.federation is None:
-        # Parties train some epochs a round, and nobody knows in how many rounds.
+        # Parties train some epochs per round, and the number of rounds is not known.
         context["num_epochs"] = job.training.num_epochs
     return context

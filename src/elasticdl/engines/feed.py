@@ -1,9 +1,9 @@
-"""From a place in the ledger to the batches that come next, over shards and epochs.
+"""Feed: yields the batches that follow a position in the ledger, across shards and epochs.
 
-What a shard's batches are is known to the data (`TrainingData`): records that input functions make
-batches of (`record_data.py`), or pipelines of the user's that make them by themselves
-(`own_batches.py`). Either way a batch is a function of (seed, epoch, shard, number): it can be made
-again, here or on another worker, and is the same.
+The batches of a shard come from the training data (`TrainingData`): either records that input
+functions turn into batches (`record_data.py`), or user pipelines, which make their own batches
+(`iterable_data.py`). Either way a batch is a function of (seed, epoch, shard, number): it can be
+made again, here or on another worker, with the same result.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from elasticdl.data.batch import Batch, leaves
-from elasticdl.sharding.ledger import Ledger, Piece, Row
+from elasticdl.sharding.ledger import LeaseUpdate, Ledger, ShardLease
 
 if TYPE_CHECKING:
-    from elasticdl.engines.seams import Validation
+    from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
     from elasticdl.sharding.left_out import BatchId
     from elasticdl.sharding.shard import ShardPlan
 
 
 @dataclass(frozen=True, eq=False)
-class FedBatch:
-    """A batch and where it stands.
+class TrainingBatch:
+    """A batch and its position.
 
     Attributes:
-        epoch: From 0.
-        shard: Position in the epoch's order.
-        number: Batch of that shard, from 0.
-        batch: None if the shard has no batch at all, or if all records of this one are left out.
-        finished: It is the shard's last; a piece may end before, the ledger knows where.
-        digest: Rolling hash of the shard's batches up to and with this one; 0 where records
+        epoch: Epoch, from 0.
+        shard: Position of the shard in the epoch's order.
+        number: Number of the batch in the shard, from 0.
+        batch: The batch; None if the shard has no batch at all, or if all records of this batch
+            are left out.
+        finished: Whether it is the last batch of the shard. A lease may end earlier; its end is
+            in the ledger.
+        digest: Rolling hash of the shard's batches up to and including this one; 0 where records
             are found by seeking.
-        num_left_out: How many of its records are left out (`--skip_bad_records`).
+        num_left_out: Number of its records that are left out (`--skip_bad_records`).
     """
 
     epoch: int
@@ -48,16 +50,34 @@ class FedBatch:
 
     @property
     def is_empty(self) -> bool:
-        """It counts as a batch, and none of its records is there."""
+        """Whether it counts as a batch although all of its records are left out."""
         return self.batch is None and self.num_left_out > 0
 
 
+@dataclass(frozen=True)
+class Validation:
+    """Validation data for evaluation during training.
+
+    Attributes:
+        num_shards: Number of shards.
+        batches: Shard number -> its batches.
+        name: Shard number -> files and numbers of its records; empty if unknown.
+        source: The records' source; None if the batches do not come from records.
+    """
+
+    num_shards: int
+    batches: Callable[[int], Iterator[Batch]]
+    name: Callable[[int], str] = lambda _: ""
+    source: RecordSource | None = None
+
+
 Resume: TypeAlias = Literal["exact", "replayed"]
-"""`exact`: a batch is found by its number; `replayed`: those before are read again and compared."""
+"""How a position is found: `exact` by the batch number, `replayed` by reading and comparing all
+batches before it."""
 
 
 class TrainingData(Protocol):
-    """What is trained on, cut into shards."""
+    """Training data, cut into shards."""
 
     @property
     def num_records(self) -> int:
@@ -66,91 +86,92 @@ class TrainingData(Protocol):
 
     @property
     def files(self) -> Sequence[tuple[str, int]]:
-        """(name, records or batches) of each part; a training that goes on must find the same."""
+        """(Name, number of records or batches) of each part; must be the same after a resume."""
         ...
 
     @property
     def resume(self) -> Resume:
-        """How a training finds its place in the middle of an epoch."""
+        """How a training resumes in the middle of an epoch."""
         ...
 
     def cut(self, job: Job) -> ShardPlan:
-        """Return the cut into shards a new training takes."""
+        """Return the shard plan of a new training."""
         ...
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
-        """Return how many batches all but the last shard have; 0 where nobody knows before."""
+        """Return the number of batches in all but the last shard; 0 if not known in advance."""
         ...
 
     def minibatch_size(self, plan: ShardPlan) -> int:
-        """Return how many examples a full batch has."""
+        """Return the number of examples in a full batch."""
         ...
 
     def shard_batches(
         self,
         plan: ShardPlan,
         epoch: int,
-        piece: Piece,
+        lease: ShardLease,
         left_out: Sequence[BatchId] = (),
         *,
         singly: Callable[[], bool] = lambda: False,
-    ) -> Iterator[FedBatch]:
-        """Yield the batches of a piece that are not committed yet.
+    ) -> Iterator[TrainingBatch]:
+        """Yield the batches of a lease that are not committed yet.
 
         Args:
-            plan: The cut of the data.
-            epoch: From 0.
-            piece: What is wanted.
-            left_out: Batches whose records are left out; none where a pipeline makes batches.
-            singly: Whether to decode no record before its batch, so that it is known at which one
-                a process dies.
+            plan: The shard plan.
+            epoch: Epoch, from 0.
+            lease: The lease.
+            left_out: Batches whose records are left out; ignored where a pipeline makes batches.
+            singly: Whether to decode records one batch at a time, so that the batch at which a
+                process dies is known.
         """
         ...
 
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
-        """Return the files and numbers of the records a batch is made of; empty if unknown."""
+        """Return the files and numbers of the records in a batch; empty if unknown."""
         ...
 
     def example(self, plan: ShardPlan) -> Batch:
-        """Return a batch like those to come, for its shapes.
+        """Return an example batch with the shapes of the data.
 
         Raises:
-            DataError: There is none.
+            DataError: The data has no batch.
         """
         ...
 
     def validation(self, data: str, plan: ShardPlan) -> Validation:
-        """Open other data of the same kind, to evaluate on."""
+        """Open other data of the same kind for evaluation."""
         ...
 
 
 def training_batches(
-    shard_batches: Callable[[int, Piece], Iterator[FedBatch]],
+    shard_batches: Callable[[int, ShardLease], Iterator[TrainingBatch]],
     ledger: Ledger,
     *,
-    slot: int,
-    slots: Collection[int],
+    rank: int,
+    ranks: Collection[int],
     num_epochs: int,
-) -> Iterator[FedBatch]:
-    """Yield the batches a slot will get from here on, over shards and epochs.
+) -> Iterator[TrainingBatch]:
+    """Yield the batches that a rank will be assigned from here on, across shards and epochs.
 
-    A slot by itself gets just these. Among others it is a forecast, made as if all of them
-    finished their pieces at the same time: who uses it compares each batch with the ledger.
+    For a single rank they are exact. With several ranks they are a forecast, made as if all ranks
+    finished their leases at the same time, so the caller compares each batch with the ledger.
 
     Args:
-        shard_batches: (Epoch, piece) -> its batches that are not committed yet.
-        ledger: Where to start; the caller's ledger goes the same way as it commits.
-        slot: Whose batches.
-        slots: All that train, `slot` among them.
-        num_epochs: Where to end.
+        shard_batches: (Epoch, lease) -> its batches that are not committed yet.
+        ledger: The ledger to start from. The caller's own ledger advances in the same way with
+            each commit.
+        rank: The rank to yield batches for.
+        ranks: All ranks that train, including `rank`.
+        num_epochs: The number of epochs after which to end.
     """
     while True:
-        ledger = ledger.deal(slots)
-        piece = ledger.piece_of(slot)
-        if piece is not None:
-            yield from shard_batches(ledger.epoch, piece)
+        ledger = ledger.assign(ranks)
+        lease = ledger.lease_of(rank)
+        if lease is not None:
+            yield from shard_batches(ledger.epoch, lease)
         if not ledger.epoch_done:
-            ledger = ledger.advance([Row(each, 0, finished=True) for each in ledger.in_hand])
+            ledger = ledger.advance([LeaseUpdate(each, 0, finished=True) for each in ledger.leased])
         elif ledger.epoch + 1 < num_epochs:
             ledger = ledger.next_epoch()
         else:
@@ -158,9 +179,9 @@ def training_batches(
 
 
 def chained_digest(batch: Batch, before: int) -> int:
-    """Return a hash of a batch and of all those before it."""
+    """Return a hash of a batch and of all batches before it."""
     for array in leaves((batch.features, batch.labels, batch.weights)):
-        # Texts are objects: what lies in the array is where they are, not what they say.
+        # Strings are objects: the array holds pointers to them, not their content.
         data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
         before = zlib.crc32(data, before)
     return before

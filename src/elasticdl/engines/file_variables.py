@@ -1,14 +1,14 @@
-"""Values at the top level of a user's files that change during a training.
+"""File variables: detects top-level values of a user's files that change during a training.
 
-    rng = np.random.default_rng(0)          a generator that draws: refused
-    seen = 0                                a counter, an average, a list: warned of, once
+    rng = np.random.default_rng(0)          a generator that draws: an error
+    seen = 0                                a counter, an average, a list: one warning
 
-No checkpoint holds such a value, and each worker has one of its own, so a training that is resumed
+No checkpoint contains such a value, and each worker has its own copy, so a resumed training
 continues from the value that the file starts with. A generator that draws only while the file is
-imported or the model is made is harmless: it draws the same each time. So is a value that changes
-once and then stays, as a cache does.
+imported or the model is created is harmless, because it draws the same each time. So is a value
+that changes once and then stays the same, like a cache.
 
-Callers: `material.py` finds the folder, `loop.py` checks.
+Callers: `training_context.py` finds the folder, `loop.py` checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from elasticdl.errors import DefinitionError
 
 _log = logging.getLogger("elasticdl")
 
-# Looking must cost a training nothing: what is large is looked at in part.
+# Checks must not slow down the training, so large values are examined only in part.
 _DEPTH = 4
 _MOST_ITEMS = 200
 _MOST_BYTES = 2**20
@@ -41,7 +41,7 @@ _PLAIN = bool, int, float, complex, str, bytes, np.generic, itertools.count
 
 @dataclass
 class _Value:
-    """A variable of a file, and what it looked like when it was looked at last."""
+    """A variable of a file, and a summary of its value at the last check."""
 
     file: str
     name: str
@@ -50,10 +50,10 @@ class _Value:
 
 
 class FileVariables:
-    """The variables of a zoo's modules.
+    """Watches the top-level variables of a zoo's modules for state that no checkpoint can hold.
 
     Args:
-        folder: Where their files are; None if there are none.
+        folder: Folder of the modules' files; None if there are none.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -64,13 +64,13 @@ class FileVariables:
         self._num_checks = 0
 
     def check(self) -> None:
-        """Compare the variables with what they were: at the first call, and where they were seen.
+        """Compare generators with their state at the first call, other values with the last check.
 
-        Generators are compared at each call; other values at the calls 1, 2, 4, 8 and so on. One
-        that has changed between two such calls, and again before the next, is warned of.
+        Generators are compared at each call; other values at the calls 1, 2, 4, 8 and so on. A
+        value that has changed between two such calls, and again before the next, gives a warning.
 
         Raises:
-            DefinitionError: A generator has drawn.
+            DefinitionError: A generator has drawn random numbers.
         """
         if self._folder is None:
             return
@@ -84,10 +84,12 @@ class FileVariables:
             if _state_of(value) != before:
                 raise DefinitionError(
                     f"{file}: the generator {name!r} at the top level of the file has drawn random "
-                    "numbers in the training. No checkpoint holds how far it is, so a resumed "
-                    "training would draw others. Draw from the functions of np.random, random, tf "
-                    "or torch, which are seeded for each batch and step, or make a generator from "
-                    "them where you draw: rng = np.random.default_rng(np.random.randint(2**31))."
+                    "numbers during training. Its state is not in checkpoints, so a resumed "
+                    "training would draw different numbers. Draw from the functions of np.random, "
+                    "random, tf or torch, which are seeded for each batch and step, or create a "
+                    "generator from them where you draw: rng = "
+                    "np.random.default_rng(np.random.randint(2**31)). Create the generator of a "
+                    "DataLoader in the function that returns the loader."
                 )
         is_power_of_two = self._num_checks & (self._num_checks - 1) == 0
         self._num_checks += 1
@@ -108,11 +110,10 @@ class FileVariables:
             if has_changed and before.has_changed:
                 self._warned.add(key)
                 _log.warning(
-                    "%s: %s at the top level of the file changes during the training. No "
-                    "checkpoint holds it and each worker has one of its own, so a resumed training "
-                    "continues from the value that the file starts with. What the model has to "
-                    "remember belongs in a weight or a buffer of it, or in an attribute of a "
-                    "callback.",
+                    "%s: %s at the top level of the file changes during training. It is not in "
+                    "checkpoints and each worker has its own copy, so a resumed training continues "
+                    "from the initial value in the file. Keep such state in a weight or buffer of "
+                    "the model, or in an attribute of a callback.",
                     file,
                     name,
                 )
@@ -122,13 +123,14 @@ class FileVariables:
         """Yield file, name, value and the module's name."""
         if self._folder is None:
             return
-        # A framework has thousands of modules: a comparison of text tells most of them apart.
+        # A framework has thousands of modules; comparing strings excludes most of them cheaply.
         within = f"{self._folder}/"
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if not isinstance(file, str) or not file.startswith(within):
                 continue
-            # The name must be the path: what is installed below the folder is not the user's.
+            # The module's name must match its path: packages installed below the folder are not the
+            # user's own files.
             path = self._folder.joinpath(*name.split("."))
             if file in (f"{path}.py", f"{path}/__init__.py"):
                 for variable, value in list(vars(module).items()):
@@ -137,14 +139,14 @@ class FileVariables:
 
 
 def _state_of(value: Any) -> Any:
-    """Return what changes when a generator draws; None if it is no generator."""
+    """Return the state of a random generator; None if the value is not a generator."""
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
         return repr(value.get_state(legacy=False))
-    # Frameworks are not imported here.
+    # Compare by name, because frameworks must not be imported here.
     match type(value).__module__.partition(".")[0], type(value).__name__:
         case "torch", "Generator":
             return value.get_state().numpy().tobytes()
@@ -154,14 +156,14 @@ def _state_of(value: Any) -> Any:
 
 
 def _look(value: Any, module: str, depth: int) -> Any:
-    """Return something that compares unequal once a value has changed.
+    """Return a summary of a value that compares unequal once the value has changed.
 
-    What the framework or a checkpoint keeps is left out, and so is what the file has imported.
+    Values that the framework or a checkpoint keeps are left out, and so are imported ones.
 
     Args:
-        value: Of a variable, or within one.
+        value: The value of a variable, or a value within one.
         module: The name of the user's module.
-        depth: How deep to look into it.
+        depth: Maximum depth of nested values to examine.
     """
     if value is None or isinstance(value, _PLAIN):
         return repr(value)
@@ -176,13 +178,13 @@ def _look(value: Any, module: str, depth: int) -> Any:
         some = list(itertools.islice(inner, _MOST_ITEMS))
         size = len(value) if isinstance(value, Collection) else 0
     except RuntimeError:
-        # Another thread makes batches and has just changed it.
+        # A thread that makes batches has changed the value meanwhile.
         return None
     return size, [_look(each, module, depth - 1) for each in some]
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:
-    """Return what a value of the user's is made of; None if it is made elsewhere."""
+    """Return the values within a value of the user's module; None if it is not defined there."""
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, list | tuple | set | frozenset | collections.deque):
@@ -213,12 +215,12 @@ def _of_class(class_: type) -> Iterable[Any]:
 
 
 def _is_kept(value: Any) -> bool:
-    """Return whether a checkpoint or the framework keeps what an object of the user's knows."""
+    """Return whether a checkpoint or the framework keeps the state of a user's object."""
     kept = {"Callback", "Optimizer", "Layer", "Metric"}
     if any(base.__name__ in kept for base in type(value).__mro__):
         return True
     parameters = getattr(value, "parameters", None)
-    # A module of PyTorch without parameters may be a loss, of which nothing is kept.
+    # A PyTorch module without parameters may be a loss, whose state is not kept.
     return callable(parameters) and any(True for _ in parameters())
 
 
@@ -226,6 +228,6 @@ def _checksum(array: np.ndarray[Any, Any]) -> int:
     if array.dtype.hasobject:
         return len(array)
     flat = array.reshape(-1)
-    # Spread over all of it.
+    # Sample values from the whole array.
     every = max(1, array.nbytes // _MOST_BYTES)
     return zlib.crc32(np.ascontiguousarray(flat[::every]).tobytes())

@@ -1,6 +1,8 @@
-"""NaN and infinity end a training: before the update where that can be, at the next look else.
+"""Finiteness checks: NaN or infinity ends a training, before the update if possible.
 
-Callers: `loop.py`; `elastic/committer.py` for what all workers have summed up.
+Otherwise they are found at the next check of the losses or of a checkpoint.
+
+Callers: `loop.py`; `elastic/committer.py` for the sum of all workers.
 """
 
 from __future__ import annotations
@@ -19,33 +21,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from elasticdl.data.batch import Batch
-    from elasticdl.engines.feed import FedBatch
+    from elasticdl.engines.feed import TrainingBatch
     from elasticdl.training.trainer import Trainer
 
-# Of ml_dtypes; NumPy takes them for bytes.
+# Types of ml_dtypes; NumPy treats them as raw bytes.
 _NARROW_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
-_WHAT_TO_DO = "Lower the learning rate, or look for NaN and huge values in the data"
+_WHAT_TO_DO = "Lower the learning rate, or check for NaN and very large values in the data"
 
 
 def check_losses(
     losses: np.ndarray[Any, Any],
-    group: Sequence[FedBatch],
+    group: Sequence[TrainingBatch],
     trainer: Trainer,
     *,
     step: int,
     last_good: int,
 ) -> None:
-    """Check the losses of a group of steps that one process has made.
+    """Check the losses of a group of steps that this process made.
 
     Args:
-        losses: One a step; none where another process made them.
+        losses: One per step; empty if another process made the steps.
         group: The batch of each step.
-        trainer: Asked for the model's outputs where a loss is bad.
-        step: Number of the last of them.
+        trainer: Computes the model's outputs if a loss is not finite.
+        step: Number of the last step.
         last_good: Step of the last checkpoint.
 
     Raises:
-        NonFiniteLossError: One is NaN or infinite.
+        NonFiniteLossError: A loss is NaN or infinite.
     """
     bad = np.flatnonzero(~np.isfinite(losses))
     if not bad.size:
@@ -53,47 +55,47 @@ def check_losses(
     at = group[int(bad[0])]
     raise NonFiniteLossError(
         f"The loss is {losses[bad[0]]} at step {step - len(group) + int(bad[0]) + 1} (epoch "
-        f"{at.epoch + 1}, shard {at.shard}, batch {at.number}). The training stopped; the last "
-        f"good checkpoint is of step {last_good}. {_WHAT_TO_DO} of that batch."
-        f"{_labels_of(at.batch, trainer)}"
+        f"{at.epoch + 1}, shard {at.shard}, batch {at.number}). Training stopped; the last good "
+        f"checkpoint is of step {last_good}. {_WHAT_TO_DO} of that "
+        f"batch.{_labels_of(at.batch, trainer)}"
     )
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Return what is wrong with the labels: on a GPU the loss of one out of range is NaN."""
+    """Describe invalid labels: on a GPU the loss of a label out of range is NaN."""
     if batch is None:
         return ""
-    records = "" if batch.where is None else f"\n  It was made of {batch.where()}."
+    records = "" if batch.where is None else f"\n  The batch contains {batch.where()}."
     try:
         outputs = leaves(trainer.predict(batch.features))
     except ElasticDLError:
         return records
     stop = num_scores(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0
     wrong = out_of_range(batch.labels, stop) if stop else []
-    return f"{records}\n  Of its labels: {in_words(wrong, stop)}." if wrong else records
+    return f"{records}\n  Invalid labels in it: {in_words(wrong, stop)}." if wrong else records
 
 
 def check_sum(total: float, *, step: int, epoch: int) -> None:
-    """Check the loss that all workers have summed up for a step which none has made yet.
+    """Check the summed loss of all workers for a step that no worker has made yet.
 
     Raises:
-        NonFiniteLossError: It is NaN or infinite.
+        NonFiniteLossError: The loss is NaN or infinite.
     """
     if not np.isfinite(total):
         raise NonFiniteLossError(
-            f"The loss is {total} at step {step} (epoch {epoch + 1}), summed over all workers. The "
-            f"training stopped and that step was not made. {_WHAT_TO_DO}."
+            f"The loss is {total} at step {step} (epoch {epoch + 1}), summed over all workers. "
+            f"Training stopped before this step was applied. {_WHAT_TO_DO}."
         )
 
 
 class StateCheck:
-    """Checks what is to become a checkpoint against how the training began.
+    """Checks a state before it becomes a checkpoint, compared with the initial state.
 
-    A mask of -inf or an unused NaN in a buffer is no sign of a training that went wrong: only a
-    number that was finite at the beginning, or appeared since, has to be finite.
+    A mask of -inf or an unused NaN in a buffer does not mean that a training has failed. Only
+    numbers that were finite at the beginning, or were added since, must be finite.
 
     Args:
-        state: Of the trainer, before its first step here.
+        state: State of the trainer before its first step in this process.
     """
 
     def __init__(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -104,13 +106,13 @@ class StateCheck:
     def check(
         self, state: Mapping[str, np.ndarray[Any, Any]], *, step: int, last_good: int
     ) -> None:
-        """Check what is to become a checkpoint.
+        """Check a state before it becomes a checkpoint.
 
         Raises:
-            NonFiniteLossError: A tensor holds NaN or infinity where it was finite.
+            NonFiniteLossError: A tensor contains NaN or infinity where it used to be finite.
         """
         for path, array in state.items():
-            # The best value so far may well be infinite; gradients that overflow make no update.
+            # A callback's best value may be infinite; gradients that overflow make no update.
             if path.startswith(CALLBACKS) or path == GRADIENTS:
                 continue
             bad = _not_finite(array)
@@ -119,20 +121,20 @@ class StateCheck:
             before = self._never_finite.get(path)
             if before is None or before.shape != bad.shape or (bad & ~before).any():
                 raise NonFiniteLossError(
-                    f"{path} holds NaN or infinity at step {step}. The training stopped; the last "
+                    f"{path} contains NaN or infinity at step {step}. Training stopped; the last "
                     f"good checkpoint is of step {last_good}. Lower the learning rate or clip "
                     "gradients."
                 )
 
 
 def _not_finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return where an array holds NaN or infinity; None if nowhere."""
+    """Return a mask of NaN and infinity in an array; None if all values are finite."""
     if array.dtype.kind not in "fc":
         if array.dtype.name not in _NARROW_FLOATS:
             return None
         array = array.astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        # One pass without a temporary array; a sum that overflows needs a closer look.
+        # One pass without a temporary array; if the sum overflows, each value is checked.
         if np.isfinite(np.sum(array)):
             return None
     bad: np.ndarray[Any, Any] = ~np.isfinite(array)

@@ -1,4 +1,4 @@
-"""Everything in this process: the reference that the other engines must agree with."""
+"""In-process engine: trains in this process, as the reference for all other engines."""
 
 from __future__ import annotations
 
@@ -8,110 +8,121 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elasticdl.engines import run as training_run
-from elasticdl.engines.feed import FedBatch, training_batches
+from elasticdl.engines.feed import TrainingBatch, training_batches
+from elasticdl.engines.interfaces import Commit
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.loop import Loop
-from elasticdl.engines.run import Run, Trained
-from elasticdl.engines.seams import Commit
-from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.engines.run import Run, TrainResult
+from elasticdl.sharding.ledger import LeaseUpdate, Ledger
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.engines.place import Place
+    from elasticdl.engines.train_progress import TrainProgress
     from elasticdl.job import Job
     from elasticdl.training.trainer import MetricStates, Trainer
 
-_SLOT = 0
+_RANK = 0
 
 
 def train(job: Job, reporter: Reporter, definition: ModelDefinition | None = None) -> Outcome:
-    """Train a model here, going on where an earlier run of the job ended.
+    """Train a model in this process, resuming where an earlier run of the job ended.
 
     Args:
-        job: What is asked for.
-        reporter: Who tells people.
-        definition: What to train, if it is at hand; None makes it from the job's words.
+        job: The job to run.
+        reporter: Reports progress to the user.
+        definition: The model definition if there already is one; None reads it from the job's
+            model reference.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
     """
-    return training_run.train(job, reporter, _train, definition)
+    return training_run.train(job, reporter, train_run, definition)
 
 
 @dataclass
 class InProcessCommitter:
-    """Commits batches by training on them: nobody else has to agree; see `seams.Committer`.
+    """Committer for a single process, which needs no agreement; see `interfaces.Committer`.
 
     Attributes:
-        trainer: The model.
-        accumulator: Sums up what makes an update; None if each batch makes its own.
-        slot: Whose pieces of the ledger these batches are.
-        max_group_steps: See `seams.Committer`.
-        patience_steps: See `seams.Committer`.
+        trainer: The model and its optimizer.
+        accumulator: Sums commits into one update; None if each batch is an update.
+        rank: The rank that holds the leases of the batches.
+        max_group_steps: See `interfaces.Committer`.
+        patience_steps: See `interfaces.Committer`.
     """
 
     trainer: Trainer
     accumulator: Accumulator | None = None
-    slot: int = _SLOT
+    rank: int = _RANK
     max_group_steps: int = 2**31
     patience_steps: int = 2**31
 
     def begin(self, *, ahead: bool) -> None:
-        """Nobody to agree with."""
+        """Do nothing, because there are no other processes."""
 
-    def commit(self, batches: Sequence[FedBatch], place: Place, *, stop: bool) -> Commit | None:
-        """See `seams.Committer`."""
+    def commit(
+        self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
+    ) -> Commit | None:
+        """See `interfaces.Committer`."""
         if stop:
-            return Commit([], (self.slot,), stop=True)
+            return Commit([], (self.rank,), stop=True)
         last = batches[-1]
         if last.batch is None and not last.is_empty:
-            return Commit([Row(self.slot, 0, finished=True)], (self.slot,))
-        row = Row(self.slot, len(batches), last.finished, last.digest)
+            return Commit([LeaseUpdate(self.rank, 0, finished=True)], (self.rank,))
+        row = LeaseUpdate(self.rank, len(batches), last.finished, last.digest)
         num_left_out = sum(fed.num_left_out for fed in batches)
         if last.batch is None:
             if self.accumulator is not None:
-                self.accumulator.add(None, 1, last=place.ledger.advance([row]).epoch_done)
-            return Commit([row], (self.slot,), num_left_out=num_left_out)
+                self.accumulator.add(None, 1, last=progress.ledger.advance([row]).epoch_done)
+            return Commit([row], (self.rank,), num_left_out=num_left_out)
+        some = [fed.batch for fed in batches if fed.batch is not None]
         if self.accumulator is None:
-            some = [fed.batch for fed in batches if fed.batch is not None]
-            result = self.trainer.train_steps(some, place.epoch_states)
+            result = self.trainer.train_steps(some, progress.epoch_states)
         else:
             # Each batch of an update draws its own random numbers.
-            self.trainer.slot = self.slot + self.accumulator.num_batches
-            contribution, result = self.trainer.gradients(last.batch, place.epoch_states)
-            is_last = place.ledger.advance([row]).epoch_done
+            self.trainer.rank = self.rank + self.accumulator.num_batches
+            contribution, result = self.trainer.gradients(last.batch, progress.epoch_states)
+            is_last = progress.ledger.advance([row]).epoch_done
             self.accumulator.add(contribution, 1, last=is_last)
-        return Commit([row], (self.slot,), result.metrics, result.losses, num_left_out=num_left_out)
+        return Commit(
+            [row],
+            (self.rank,),
+            result.metrics,
+            result.losses,
+            num_left_out=num_left_out,
+            num_examples=sum(batch.num_examples for batch in some),
+        )
 
-    def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
-        """See `seams.Committer`."""
-        return Commit([row] if row is not None else [], (self.slot,), states)
+    def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
+        """See `interfaces.Committer`."""
+        return Commit([row] if row is not None else [], (self.rank,), states)
 
     def leads(self) -> bool:
-        """Nobody else could."""
+        """Return True, because this is the only process."""
         return True
 
 
-def _train(run: Run) -> Trained:
-    material, options = run.material, run.material.job.training
+def train_run(run: Run) -> TrainResult:
+    """Train a run in this process: the engine itself, which other engines may wrap."""
+    context, options = run.context, run.context.job.training
 
-    def open_feed(ledger: Ledger, slots: Collection[int]) -> Iterator[FedBatch]:
+    def open_feed(ledger: Ledger, ranks: Collection[int]) -> Iterator[TrainingBatch]:
         return training_batches(
-            # A training on workers may have left something out.
-            functools.partial(material.shard_batches, left_out=ledger.left_out),
+            # A training on workers, resumed here, may have left records out.
+            functools.partial(context.shard_batches, left_out=ledger.left_out),
             ledger,
-            slot=_SLOT,
-            slots=slots,
+            rank=_RANK,
+            ranks=ranks,
             num_epochs=options.num_epochs,
         )
 
-    trainer = material.create_trainer()
+    trainer = context.create_trainer()
     if run.checkpoint is None:
-        for note in material.why_not_exported(trainer):
+        for note in context.why_not_exported(trainer):
             run.reporter.note(note)
-    accumulator = material.create_accumulator(trainer)
+    accumulator = context.create_accumulator(trainer)
     with Interrupts() as interrupts:
         loop = Loop(
             options=options,
@@ -120,19 +131,19 @@ def _train(run: Run) -> Trained:
                 trainer, accumulator, max_group_steps=1 if accumulator else 2**31
             ),
             open_feed=open_feed,
-            slot=_SLOT,
-            num_records=material.num_records,
+            rank=_RANK,
+            num_records=context.num_records,
             events=run.events,
             checkpoints=run.store,
             checkpoint_metadata=run.metadata,
             reporter=run.reporter,
-            validation=material.validation,
-            place=material.first_place(),
+            validation=context.validation,
+            progress=context.initial_progress(),
             safe_point=interrupts.check,
-            slots=(_SLOT,),
+            ranks=(_RANK,),
             accumulator=accumulator,
-            num_steps=material.num_steps,
-            file_variables=material.file_variables,
+            num_steps=context.num_steps,
+            file_variables=context.file_variables,
         )
         if run.checkpoint is not None:
             loop.resume(run.checkpoint)
@@ -144,4 +155,4 @@ def _train(run: Run) -> Trained:
                 loop.interrupt()
             raise
         loop.finish()
-    return Trained(trainer, metrics)
+    return TrainResult(trainer, metrics)

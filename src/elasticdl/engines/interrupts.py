@@ -1,11 +1,11 @@
-"""Ctrl-C and SIGTERM, answered where a run can be ended without a step half entered.
+"""Interrupts: defers Ctrl-C and SIGTERM to the next safe point of a run.
 
-Between a committed step and its entry in the ledger, weights and ledger disagree: an interrupt
-there would make a checkpoint that trains records twice. So a signal is only noted, and answered
-at the next safe point. A second one is answered at once, and nothing is kept.
+Between a committed step and its entry in the ledger, weights and ledger disagree. An interrupt
+there would write a checkpoint that trains records twice. So a signal is only recorded, and handled
+at the next safe point. A second signal is handled at once, without saving any progress.
 
-Where nothing that is half done is kept (a simulated party's training between two rounds), there is
-nothing to wait for either: `answered_at_once`.
+`answered_at_once` is for work whose partial results are not kept (a simulated party's training
+between two rounds), so that there is no need to wait.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Notes signals while its block runs; only in the main thread, where Python handles them.
+    """Defers signals while its block runs; only in the main thread, where Python handles them.
 
     Attributes:
-        answered_safely: A signal was answered by `check`, so weights and ledger agree.
+        answered_safely: Whether `check` handled a signal, so that weights and ledger agree.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Interrupts:
             self.check()
 
     def check(self) -> None:
-        """Answer a signal that was noted: with what it would have done without us."""
+        """Handle a deferred signal, with the handler that was installed before this block."""
         if self._noted is None:
             return
         number, self._noted = self._noted, None
@@ -68,17 +68,17 @@ class Interrupts:
         if callable(handler):
             handler(number, frame)
         elif handler != signal.SIG_IGN:
-            # Nobody asked to be told: end as a process does that was not told either.
+            # There was no Python handler: let the default action end the process.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
 
 @contextlib.contextmanager
 def answered_at_once(check: Callable[[], None]) -> Iterator[None]:
-    """Answer a signal when it comes; for a block that leaves nothing half done behind.
+    """Handle signals at once in a block that leaves no partial results behind.
 
     Args:
-        check: `Interrupts.check` of the block around this one; raises what a signal is to raise.
+        check: `Interrupts.check` of the enclosing block; raises the exception for a signal.
     """
     handlers: dict[int, Any] = {}
 
@@ -93,7 +93,7 @@ def answered_at_once(check: Callable[[], None]) -> Iterator[None]:
                 handlers[each] = handler
                 signal.signal(each, answer)
     try:
-        # One that came just before.
+        # A signal may have arrived just before.
         check()
         yield
     finally:

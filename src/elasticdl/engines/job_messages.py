@@ -1,11 +1,11 @@
-"""Messages of a job in its log: what its command tells people, beside the events.
+"""Job messages: copies the messages that a job shows to the user into its event log.
 
-    reporter.note(...)              --> the person
-    logging.getLogger("elasticdl")  --> the person      both --> Noted events
+    reporter.note(...)              --> the user
+    logging.getLogger("elasticdl")  --> the user      both --> Noted events
 
-They are kept while an attempt runs: what comes before its start is written after it, what comes
-after its end is not. Passwords in addresses are left out. What a model's code prints is not seen
-here.
+Messages are kept while an attempt runs. Those from before its start event are written after it;
+those from after its end are not kept. Passwords in addresses are removed. Output that a model's
+code prints is not captured.
 
 Callers: `attempt.py`.
 """
@@ -33,17 +33,17 @@ _log = logging.getLogger("elasticdl")
 
 _MOST_MESSAGES = 1_000
 _MOST_CHARACTERS = 2_000
-_NO_MORE = "More messages of this attempt are not kept."
+_NO_MORE = "Further messages of this attempt are not recorded."
 
 
 class MessageLog(logging.Filter):
-    """A log of events that also takes messages; its threads may share it.
+    """An event log that also takes messages; safe to use from several threads.
 
-    A filter, because a handler would keep Python from printing warnings where a program has not
-    configured its logging.
+    It is a logging filter, because a handler would keep Python from printing warnings in a program
+    that has not configured its logging.
 
     Args:
-        log: Where events and messages go.
+        log: Receives events and messages.
 
     Attributes:
         path: The file of the log.
@@ -62,7 +62,7 @@ class MessageLog(logging.Filter):
         """Write an event to the log.
 
         Raises:
-            OutputError: As the log's.
+            OutputError: See the log's `write`.
         """
         with self._lock:
             if isinstance(event, (JobFinished, JobFailed)):
@@ -75,15 +75,15 @@ class MessageLog(logging.Filter):
                 self._runs = False
 
     def publish(self) -> None:
-        """Make sure of the log.
+        """Make all events written so far durable.
 
         Raises:
-            OutputError: As the log's.
+            OutputError: See the log's `publish`.
         """
         self._log.publish()
 
     def take(self, text: str, level: str = "info") -> None:
-        """Keep a message. A log that cannot be written is told by the next event."""
+        """Keep a message. If the log cannot be written, the next event raises the error."""
         with self._lock:
             if self._num_messages > _MOST_MESSAGES:
                 return
@@ -98,14 +98,14 @@ class MessageLog(logging.Filter):
                     self._write_waiting()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep a message of ElasticDL's code, and let it pass; see `logging.Filter`."""
+        """Keep a warning of ElasticDL's code, and let it pass; see `logging.Filter`."""
         if record.levelno >= logging.WARNING:
             self.take(record.getMessage(), record.levelname.lower())
         return True
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[Self]:
-        """Take what is logged meanwhile."""
+        """Keep messages that are logged while the block runs."""
         _log.addFilter(self)
         try:
             yield self
@@ -119,7 +119,7 @@ class MessageLog(logging.Filter):
 
 
 def aloud(reporter: Reporter) -> Reporter:
-    """Return a reporter whose notes are not kept: for what is an event of the log as well."""
+    """Return a reporter whose notes are not kept, for notes that also are events of the log."""
     return reporter.reporter if isinstance(reporter, Noting) else reporter
 
 
@@ -127,29 +127,29 @@ class Noting:
     """A reporter whose notes are kept in a log; see `engine.Reporter`.
 
     Args:
-        reporter: Tells people.
-        messages: Where notes are kept.
+        reporter: Shows the notes to the user.
+        messages: Keeps the notes.
 
     Attributes:
-        reporter: See there.
+        reporter: The wrapped reporter, which does not keep notes.
     """
 
     def __init__(self, reporter: Reporter, messages: MessageLog) -> None:
         self.reporter, self._messages = reporter, messages
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Tell it."""
+        """Forward to the wrapped reporter."""
         self.reporter.started(title, total, unit, done)
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Tell it."""
+        """Forward to the wrapped reporter."""
         self.reporter.advanced(done, facts)
 
     def note(self, message: str) -> None:
-        """Tell it, and keep it."""
+        """Forward to the wrapped reporter, and keep the message."""
         self.reporter.note(message)
         self._messages.take(message)
 
     def ended(self) -> None:
-        """Tell it."""
+        """Forward to the wrapped reporter."""
         self.reporter.ended()

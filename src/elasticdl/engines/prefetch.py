@@ -1,4 +1,4 @@
-"""Making batches in a thread, some batches ahead of who uses them."""
+"""Prefetch: makes batches in a thread, some batches ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 _MAX_BYTES_AHEAD = 64 * 2**20
 INTERRUPTED_S = 2.0
-"""Who is interrupted waits no longer for a function of the user's that takes long over a batch."""
+"""After an interrupt, how long to wait for a user function that takes long to make a batch."""
 
 T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """An iterator run in a thread, ahead of who uses it.
+    """Runs an iterator in a thread, ahead of the consumer.
 
-    Errors of the iterator are raised where its next item would have been. `close()` (or the
-    end of a `with` block) ends the thread.
+    An error of the iterator is raised at the position of its next item. `close()` (or the end of a
+    `with` block) ends the thread.
 
     Args:
-        items: Runs in the thread from now on.
-        size_bytes: How large an item is; the thread stays within 64 MiB, at least 2 items.
+        items: The iterator, which starts at once in the thread.
+        size_bytes: Item -> its size. The thread keeps up to 64 MiB ahead, but at least 2 items.
     """
 
     def __init__(self, items: Iterator[T], size_bytes: Callable[[T], int]) -> None:
@@ -53,11 +53,10 @@ class Prefetch(Generic[T]):
         self.close(INTERRUPTED_S if interrupted else None)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End the thread; what it had ahead is dropped.
+        """Stop the thread and drop the items it has made ahead.
 
         Args:
-            timeout_s: How long to wait for the end of the item that it is at; None: as long as
-                that takes.
+            timeout_s: How long to wait for the item that is being made; None waits without limit.
         """
         with self._changed:
             self._closed = True
@@ -75,7 +74,7 @@ class Prefetch(Generic[T]):
             return None
 
     def take(self) -> T:
-        """Return the next item, which `peek` has shown."""
+        """Remove and return the next item, which `peek` has returned before."""
         with self._changed:
             item, size = self._queue.popleft()
             self._queued_bytes -= size

@@ -1,4 +1,4 @@
-"""Telling a person how a run goes: a bar on a terminal, a line now and then elsewhere."""
+"""Progress reporters: a progress bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _LINE_INTERVAL_S = 10.0
 
 
 class Silent:
-    """Tells nothing; see `engine.Reporter`."""
+    """Reports nothing; see `engine.Reporter`."""
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Tell nothing."""
+        """Do nothing."""
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Tell nothing."""
+        """Do nothing."""
 
     def note(self, message: str) -> None:
-        """Tell nothing."""
+        """Do nothing."""
 
     def ended(self) -> None:
-        """Tell nothing."""
+        """Do nothing."""
 
 
 class Lines:
-    """Writes a line now and then: for log files and pipes; see `engine.Reporter`."""
+    """Writes a line from time to time, for log files and pipes; see `engine.Reporter`."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -38,15 +38,15 @@ class Lines:
         self._written = True
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Remember what the lines are about."""
+        """Store the title, total and unit for the lines to come."""
         self._title, self._total, self._unit = title, total, unit
         self._begun_s, self._first, self._done = time.monotonic(), done, done
-        # The first line comes soon: a person wants to see that it works.
+        # The first line comes soon, so that the user sees that it works.
         self._last_s = self._begun_s - _LINE_INTERVAL_S + 1
         self._written = True
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Write a line if the last one is some time ago."""
+        """Write a line if enough time has passed since the last one."""
         self._done, self._facts, self._written = done, facts, False
         if time.monotonic() - self._last_s >= _LINE_INTERVAL_S:
             self._write()
@@ -56,7 +56,7 @@ class Lines:
         print(message, file=self._stream, flush=True)
 
     def ended(self) -> None:
-        """Write a last line, so that the end is not missing."""
+        """Write a last line, so that the final state is shown."""
         if not self._written:
             self._write()
 
@@ -75,7 +75,7 @@ class Lines:
 
 
 class Bar:
-    """Draws a bar with speed and time left; see `engine.Reporter`."""
+    """Draws a progress bar with speed and time left; see `engine.Reporter`."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - not needed for --help
@@ -99,7 +99,7 @@ class Bar:
             progress.BarColumn(bar_width=None, table_column=table.Column(ratio=1)),
             progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f}", table_column=count),
             progress.TimeRemainingColumn(table_column=wide("0:00:00")),
-            # Last, since a narrow terminal cuts what is on the right.
+            # Last, because a narrow terminal cuts off the right end.
             progress.TextColumn("{task.fields[facts]}"),
             console=self._console,
             refresh_per_second=5,
@@ -121,19 +121,19 @@ class Bar:
         self._console.print(message, highlight=False, markup=False)
 
     def ended(self) -> None:
-        """Leave the bar as it is and go on below it."""
+        """Stop the bar and leave it on the screen."""
         if self._progress is not None:
             self._bar.stop()
             self._progress = None
 
 
 def for_stream() -> Bar | Lines:
-    """Return a bar if standard error is a terminal, else lines."""
+    """Return a `Bar` if standard error is a terminal, otherwise `Lines`."""
     return Bar() if sys.stderr.isatty() else Lines()
 
 
 def metrics_in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
-    """Return the metrics that are single numbers, for a line of text."""
+    """Format the metrics that are single numbers for a line of text."""
     return ", ".join(
         f"{prefix}{name} {value:.4g}"
         for name, value in metrics.items()

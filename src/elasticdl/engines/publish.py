@@ -1,4 +1,4 @@
-"""What a TrainedModel is made of: the weights, the user's code, and words about both.
+"""Publishing of a trained model: the weights, the user's code, and a description of both.
 
 Callers: `run.py` and `federated/`.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import zoo
 from elasticdl.artifacts.trained_model import Description, save_trained_model
 from elasticdl.definition import RecordInput
+from elasticdl.errors import ElasticDLError
 from elasticdl.job import IMAGE_VARIABLE
 from elasticdl.training.trainer import Exporter
 
@@ -42,18 +43,18 @@ def publish(
     folder: OutputFolder,
     code: Path,
 ) -> None:
-    """Write the TrainedModel of a job that is done.
+    """Write the trained model of a finished job.
 
     Args:
-        job: What was asked for.
-        definition: What was trained.
-        trainer: The model.
-        metrics: What it scored.
-        folder: The output, claimed.
-        code: What `copy_code` made.
+        job: The job.
+        definition: The model definition.
+        trainer: The trained model.
+        metrics: Its metrics.
+        folder: The output folder, claimed.
+        code: The copy of the user's code that `copy_code` made.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The model cannot be written.
     """
     assert job.model is not None  # noqa: S101 - a training job
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
@@ -63,7 +64,7 @@ def publish(
         input_function=job.model.overrides.get("input_fn", ""),
         loss=job.model.overrides.get("loss", ""),
         optimizer=job.model.overrides.get("optimizer", ""),
-        # Of the pod that this process is in.
+        # Image of the pod that this process runs in.
         docker_commit_id=os.environ.get(IMAGE_VARIABLE, ""),
         dialect=definition.origin.dialect,
         model_zoo=job.model.zoo or "",
@@ -102,30 +103,50 @@ def publish(
 def copy_code(
     job: Job, destination: Path, checkpoint: Checkpoint | None, reporter: Reporter
 ) -> str:
-    """Copy the user's code, which may be edited while the training runs; return its SHA-256."""
+    """Copy the user's code, which may be edited during the training, and return its SHA-256."""
     assert job.model is not None  # noqa: S101 - a training job
     opened = zoo.open_zoo(job.model.zoo)
     left_out = zoo.copy_model(job.model, opened, destination)
     if left_out:
         reporter.note(
-            f"Too large for the trained model's copy of the code: {', '.join(left_out[:5])}"
+            f"Too large to copy into the trained model with the code: {', '.join(left_out[:5])}"
             + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")  # noqa: PLR2004
             + ". A model that reads these files cannot predict without them."
         )
-    digest = hashlib.sha256()
-    for path in sorted(destination.rglob("*")):
-        if path.is_file():
-            digest.update(f"{path.relative_to(destination)}\0".encode() + path.read_bytes())
-    if checkpoint is not None and checkpoint.metadata["code_sha256"] != digest.hexdigest():
+    digest = _digest(destination)
+    if checkpoint is not None and checkpoint.metadata["code_sha256"] != digest:
         reporter.note(
-            f"The code in {opened.name} was changed since step {checkpoint.step:,}: from here on "
-            "the new code trains. Take another --output to start over with it."
+            f"The code in {opened.name} has changed since step {checkpoint.step:,}: training "
+            "resumes with the new code. To start over with it, use another --output."
         )
+    return digest
+
+
+def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter) -> None:
+    """Report that a finished training had other code than there is now."""
+    assert job.model is not None  # noqa: S101 - a training job
+    # What cannot be opened any more, such as a deleted folder, is no reason to fail.
+    with contextlib.suppress(ElasticDLError, OSError):
+        opened = zoo.open_zoo(job.model.zoo)
+        zoo.copy_model(job.model, opened, scratch)
+        if checkpoint.metadata["code_sha256"] != _digest(scratch):
+            reporter.note(
+                f"The code in {opened.name} has changed since then: the trained model has the old "
+                "code. To train with the new code, use another --output; to train further with it, "
+                "raise --num_epochs."
+            )
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:
-    """Return package -> version of what trains here."""
+    """Return package -> version for Python, ElasticDL and the installed frameworks."""
     found = {"python": platform.python_version()}
     for package in _VERSIONS_OF:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,9 +1,9 @@
-"""Random numbers of user code: a function of a seed, whatever else draws in the process.
+"""Random numbers of user code: a function of a seed, independent of other draws in the process.
 
-User code draws from Python's, NumPy's and TensorFlow's generators, of which a process has one
-each, while batches for training and for evaluation are made in different threads. So whoever
-makes batches has the generators for himself meanwhile, as `seeded` leaves them or as `Stream`
-finds them again. PyTorch's is one that the model draws from at the same time, so there each block
+User code draws from the global generators of Python, NumPy and TensorFlow, while batches for
+training and for evaluation are made in different threads. So a thread that makes batches locks the
+generators for that time: `seeded` seeds them, and `Stream` restores their state from its last
+block. The model draws from PyTorch's global generator at the same time, so for PyTorch each block
 has a generator of its own.
 """
 
@@ -22,12 +22,12 @@ from elasticdl.training.generators import making_batch
 
 T = TypeVar("T")
 
-# One who draws may call somebody who does.
+# Reentrant, because code that draws may call other code that does.
 _one_at_a_time = threading.RLock()
 
 
 def reseed(seed: int) -> None:
-    """Make what user code draws from Python, NumPy and TensorFlow a function of `seed`."""
+    """Seed the global random generators of Python, NumPy and TensorFlow."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
     if "tensorflow" in sys.modules:
@@ -37,7 +37,7 @@ def reseed(seed: int) -> None:
 
 
 def forget_kernels() -> None:
-    """Let TensorFlow draw from a seed a second time what it drew the first time."""
+    """Make TensorFlow draw the same numbers again when a seed is used a second time."""
     if "tensorflow" in sys.modules:
         from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
 
@@ -46,7 +46,7 @@ def forget_kernels() -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let nobody else draw, from a seed on."""
+    """Seed the global random generators and lock them for this thread."""
     with _one_at_a_time:
         reseed(seed)
         with _drawing_from(_torchs(seed)), making_batch():
@@ -54,10 +54,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class Stream:
-    """Random numbers that are drawn piece by piece, as if nobody else drew between.
+    """A sequence of random numbers, drawn in several blocks without interference between them.
 
     Args:
-        seed: Where they start.
+        seed: Seed of the sequence.
     """
 
     def __init__(self, seed: int) -> None:
@@ -67,13 +67,13 @@ class Stream:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Let nobody else draw; go on where the last block ended."""
+        """Lock the generators for this thread and continue where the last block ended."""
         with _one_at_a_time:
             if self._state is None:
                 reseed(self._seed)
             else:
                 _restore(self._state)
-            # PyTorch may be loaded by the pipeline itself.
+            # The pipeline itself may import PyTorch.
             self._torchs = self._torchs or _torchs(self._seed)
             try:
                 with _drawing_from(self._torchs), making_batch():
@@ -82,7 +82,7 @@ class Stream:
                 self._state = _state()
 
     def drawn(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield what an iterator yields that draws while it is made and at each item."""
+        """Yield the items of an iterator, using this sequence to create it and for each item."""
         with self():
             items = begin()
         while True:

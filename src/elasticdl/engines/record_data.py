@@ -1,10 +1,10 @@
-"""Training on records: batches that input functions of the user's make of them.
+"""Training data from records, which the user's input functions turn into batches.
 
 A batch is a function of (seed, epoch, shard, number): it can be made again, here or on
-another worker, and is the same. Records are found by seeking; a `tf.data` pipeline of the
-user's over records is built again and its committed batches skipped (`_after_replay`).
+another worker, with the same result. Records are found by seeking. A user's `tf.data` pipeline
+over records is rebuilt instead, and its committed batches are skipped (`_after_replay`).
 
-Callers: `material.py`, `trained.py` and `elastic/tasks.py`.
+Callers: `training_context.py`, `inference.py` and `elastic/inference.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
-from elasticdl.engines import input_alone
-from elasticdl.engines.cut import cut
-from elasticdl.engines.feed import FedBatch, Resume, chained_digest
+from elasticdl.engines import input_checks
+from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
 from elasticdl.engines.randomness import Stream, seeded
-from elasticdl.engines.seams import Validation
+from elasticdl.engines.shard_sizes import plan_shards
 from elasticdl.engines.user_calls import calling
 from elasticdl.errors import (
     DataError,
@@ -38,10 +37,11 @@ from elasticdl.errors import (
     ElasticDLError,
     SchemaError,
     UserCodeError,
+    framework_needed,
     raised_at,
     users_traceback,
 )
-from elasticdl.sharding.ledger import Piece
+from elasticdl.sharding.ledger import ShardLease
 from elasticdl.sharding.left_out import records_left_out, records_of
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
@@ -54,32 +54,33 @@ if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.sharding.left_out import BatchId
 
-# A person looks for one of them.
+# Records listed in an error message: a person searches for the bad one among them.
 _MOST_NAMED = 128
-# As they are stored: what is made of them may be much larger.
+# Stored size of the records decoded at once; what is made of them may be much larger.
 _MAX_DECODED_BYTES = 64 * 2**20
-# A shard of validation data is evaluated between two looks at what else there is to do.
+# Short, because the loop checks for other work only after each shard of the validation data.
 _MINIBATCHES_PER_VALIDATION_SHARD = 8
 
-# A record that raises is looked for so long.
+# Time limit of the search for a record that raises.
 _MAX_SEARCH_S = 10.0
 
 MINIBATCHES_AT_ONCE = 32
-"""So many `batches_in_order` reads at once; a pipeline of the user's is built anew for each."""
+"""Minibatches that `batches_in_order` reads at once; a pipeline is rebuilt for each group."""
 
 
 def open_records(
     definition: ModelDefinition, data: str, indexes: Mapping[str, DataIndex] | None = None
 ) -> RecordSource:
-    """Open records with the model's own reader if it has one, else with ours.
+    """Open records with the model's own reader if it has one, otherwise with a built-in reader.
 
     Args:
-        definition: What has a reader of its own, perhaps.
+        definition: The model definition, which may have a reader of its own.
         data: Names of files, folders or patterns.
-        indexes: What is known of data, by these names: nothing is listed or looked into there.
+        indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
+            nor opened to find its records.
 
     Raises:
-        DataError: There are none, or they cannot be read.
+        DataError: There are no records, or they cannot be read.
     """
     if definition.open_source is not None:
         return definition.open_source(data)
@@ -90,11 +91,12 @@ def open_records(
 def indexes_of(
     definition: ModelDefinition, sources: Mapping[str, RecordSource | None]
 ) -> dict[str, DataIndex]:
-    """Return what was found when data were opened, for `open_records` in other processes.
+    """Return the indexes of opened data, to be passed to `open_records` in other processes.
 
     Args:
-        definition: A model with a reader of its own opens its data in each process.
-        sources: What was opened, by the names it was opened by.
+        definition: The model definition. If it has a reader of its own, the result is empty,
+            because each process then opens the data itself.
+        sources: The opened sources, keyed by the name of the data.
     """
     if definition.open_source is not None:
         return {}
@@ -102,7 +104,7 @@ def indexes_of(
     schema = how.schema if isinstance(how, RecordInput) else None
     if schema is None:
         for source in sources.values():
-            # Once for all processes, which then cannot disagree.
+            # Once for all processes, so that they cannot disagree.
             infer_types(source)
     found = {data: index_of(source) for data, source in sources.items()}
     return {data: index for data, index in found.items() if index is not None}
@@ -113,9 +115,9 @@ class RecordData:
     """Records as training data; see `feed.TrainingData`.
 
     Attributes:
-        definition: How records become batches.
+        definition: The model definition, which turns records into batches.
         source: The records.
-        indexes: What is known of other data, by their names; see `open_records`.
+        indexes: Known indexes of other data, keyed by its name; see `open_records`.
     """
 
     definition: ModelDefinition
@@ -134,51 +136,51 @@ class RecordData:
 
     @property
     def resume(self) -> Resume:
-        """How a shard is entered."""
+        """How a training resumes in the middle of a shard."""
         return "exact" if isinstance(self.definition.input, RecordInput) else "replayed"
 
     @functools.cached_property
     def reader(self) -> UnitReader:
-        """What reads the records in a shuffled order."""
+        """Reader of the records in shuffled order."""
         how = self.definition.input
         if isinstance(how, RecordInput):
             return UnitReader(self.source, how.schema)
         return UnitReader(self.source, None, serialized=True)
 
     def cut(self, job: Job) -> ShardPlan:
-        """Return shards of so many records as a process can well hold and mix.
+        """Return a plan whose shards fit into the memory of a process that shuffles them.
 
         Raises:
-            DataError: The sample that their size is judged by cannot be read.
+            DataError: The sample used to estimate the size of records cannot be read.
         """
         splits = isinstance(self.definition.input, RecordInput)
-        return cut(self.reader.units, job.training, splits=splits)
+        return plan_shards(self.reader.units, job.training, splits=splits)
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
-        """Return the plan's number; a pipeline may filter and repeat."""
+        """Return the plan's number; 0 for a pipeline, because it may filter and repeat."""
         by_record = isinstance(self.definition.input, RecordInput)
         return plan.minibatches_per_shard if by_record else 0
 
     def minibatch_size(self, plan: ShardPlan) -> int:
-        """Return the plan's."""
+        """Return the plan's minibatch size."""
         return plan.minibatch_size
 
     def shard_batches(
         self,
         plan: ShardPlan,
         epoch: int,
-        piece: Piece,
+        lease: ShardLease,
         left_out: Sequence[BatchId] = (),
         *,
         singly: Callable[[], bool] = lambda: False,
-    ) -> Iterator[FedBatch]:
-        """Yield the batches of a piece that are not committed yet; see `feed.TrainingData`."""
+    ) -> Iterator[TrainingBatch]:
+        """Yield the batches of a lease that are not committed yet; see `feed.TrainingData`."""
         return shard_batches(
-            self.definition, self.reader, plan, epoch, piece, left_out=left_out, singly=singly
+            self.definition, self.reader, plan, epoch, lease, left_out=left_out, singly=singly
         )
 
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
-        """Return the files and numbers of a batch's records; a pipeline's may be of the shard."""
+        """Return the files and numbers of a batch's records; for a pipeline, of the whole shard."""
         numbers = plan.record_numbers(batch.epoch, batch.shard)
         if isinstance(self.definition.input, RecordInput):
             numbers = records_of(plan, batch)
@@ -192,23 +194,23 @@ class RecordData:
         """
         for shard in range(plan.num_shards):
             if isinstance(self.definition.input, RecordInput):
-                # Two records are enough to know the shapes, and quicker than a whole shard; of
-                # one alone some layers can take no statistics.
+                # Two records show the shapes and are faster to read than a whole shard. One is not
+                # enough: some layers cannot compute statistics of a single example.
                 few = min(2, self.source.num_records)
                 in_order = batches_in_order(
                     self.definition, self.source, few, Mode.TRAINING, stop=few
                 )
                 return next(in_order)[1]
-            for fed in self.shard_batches(plan, 0, Piece(shard)):
+            for fed in self.shard_batches(plan, 0, ShardLease(shard)):
                 if fed.batch is not None:
                     return fed.batch
         raise DataError(
-            f"{self.definition.where('input')}: the data pipeline yields no example from "
+            f"{self.definition.where('input')}: the data pipeline yields no examples from "
             f"{self.source.num_records} records."
         )
 
     def validation(self, data: str, plan: ShardPlan) -> Validation:
-        """Open other records, to evaluate on."""
+        """Open other records for evaluation."""
         source = open_records(self.definition, data, self.indexes)
         length = DEFAULT_MINIBATCHES_PER_SHARD
         if isinstance(self.definition.input, RecordInput):
@@ -238,20 +240,20 @@ def shard_batches(
     reader: UnitReader,
     plan: ShardPlan,
     epoch: int,
-    piece: Piece,
+    lease: ShardLease,
     *,
     left_out: Sequence[BatchId] = (),
     singly: Callable[[], bool] = lambda: False,
-) -> Iterator[FedBatch]:
-    """Yield the batches of a piece that are not committed yet; see `feed.TrainingData`."""
+) -> Iterator[TrainingBatch]:
+    """Yield the batches of a lease that are not committed yet; see `feed.TrainingData`."""
     if isinstance(definition.input, RecordInput):
         make = functools.partial(make_batch, definition, definition.input)
         gone = records_left_out(plan, left_out, epoch)
-        yield from _record_batches(make, reader, plan, epoch, piece, gone=gone, singly=singly)
+        yield from _record_batches(make, reader, plan, epoch, lease, gone=gone, singly=singly)
         return
     how = _over_records(definition)
-    numbers = plan.record_numbers(epoch, piece.shard)
-    batches = Stream(derive_seed(plan.seed, epoch, piece.shard, 2)).drawn(
+    numbers = plan.record_numbers(epoch, lease.shard)
+    batches = Stream(derive_seed(plan.seed, epoch, lease.shard, 2)).drawn(
         lambda: _pipeline_batches(
             definition,
             how,
@@ -261,7 +263,7 @@ def shard_batches(
             where=lambda some: reader.numbering.name_some(numbers[some]),
         )
     )
-    yield from _after_replay(definition, batches, epoch, piece)
+    yield from _after_replay(definition, batches, epoch, lease)
 
 
 def _record_batches(
@@ -269,25 +271,25 @@ def _record_batches(
     reader: UnitReader,
     plan: ShardPlan,
     epoch: int,
-    piece: Piece,
+    lease: ShardLease,
     *,
     gone: Ints,
     singly: Callable[[], bool],
-) -> Iterator[FedBatch]:
-    size, num_batches = plan.minibatch_size, plan.num_batches(piece.shard)
-    stop = min(num_batches, piece.stop or num_batches)
-    if piece.committed >= stop:
-        # The rear part of a shard that is shorter than others.
-        yield FedBatch(epoch, piece.shard, piece.committed, None, finished=True)
+) -> Iterator[TrainingBatch]:
+    size, num_batches = plan.minibatch_size, plan.num_batches(lease.shard)
+    stop = min(num_batches, lease.stop or num_batches)
+    if lease.committed >= stop:
+        # The rear part of a split shard that is shorter than the others.
+        yield TrainingBatch(epoch, lease.shard, lease.committed, None, finished=True)
         return
-    numbers = plan.record_numbers(epoch, piece.shard)[piece.committed * size : stop * size]
-    # What is left out is not even decoded: that may be what kills.
+    numbers = plan.record_numbers(epoch, lease.shard)[lease.committed * size : stop * size]
+    # Skipped records are not even decoded, because decoding may be what kills the process.
     kept = ~np.isin(numbers, gone)
-    # How many of the records before each place are there.
+    # Number of kept records before each position.
     before = np.concatenate(([0], np.cumsum(kept)))
     numbers = numbers[kept]
     gathered = reader.gather(numbers)
-    # Decoding some batches at once is quicker, but a shard may have thousands.
+    # Decoding several batches at once is faster, but a shard may have thousands of them.
     minibatch_bytes = size * reader.units.memory_bytes // plan.num_records + 1
     at_once = size * max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // minibatch_bytes))
     records: list[Record] = []
@@ -299,10 +301,10 @@ def _record_batches(
             until = min(first + (size if singly() else at_once), len(kept))
             begin = before[first]
             records = gathered.records(begin, before[until]) if begin < before[until] else []
-        number = piece.committed + first // size
+        number = lease.committed + first // size
         batch = None
         if here.start < here.stop:
-            with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
+            with seeded(derive_seed(plan.seed, epoch, lease.shard, number, 2)):
                 batch = make(
                     records[here.start - begin : here.stop - begin],
                     Mode.TRAINING,
@@ -310,7 +312,7 @@ def _record_batches(
                 )
         num_left_out = last - first - int(here.stop - here.start)
         is_last = number + 1 == num_batches
-        yield FedBatch(epoch, piece.shard, number, batch, is_last, num_left_out=num_left_out)
+        yield TrainingBatch(epoch, lease.shard, number, batch, is_last, num_left_out=num_left_out)
 
 
 def batches_in_order(
@@ -322,11 +324,11 @@ def batches_in_order(
     start: int = 0,
     stop: int | None = None,
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield (first record, batch) in the order records are stored: evaluation, prediction.
+    """Yield (first record, batch) in storage order, for evaluation and prediction.
 
     Raises:
-        DataError: In prediction, a pipeline yields another number of examples than there are
-            records, so that outputs cannot be told apart.
+        DataError: In prediction, the number of examples that a pipeline yields differs from the
+            number of records, so outputs cannot be matched with records.
     """
     stop = source.num_records if stop is None else stop
     chunk = minibatch_size * MINIBATCHES_AT_ONCE
@@ -356,7 +358,8 @@ def batches_in_order(
                 raise DataError(
                     f"{_names(source, numbers)}: the pipeline of {definition.origin} yields "
                     f"{done - first} examples of {last - first} records in prediction mode, so "
-                    "outputs cannot be matched with records. Do not filter or repeat there."
+                    "outputs cannot be matched with records. Do not filter or repeat records in "
+                    "prediction mode."
                 )
             continue
         records = source.read_records(first, last, schema)
@@ -367,7 +370,7 @@ def batches_in_order(
                 else record
                 for record in records[at : at + minibatch_size]
             ]
-            # For each, so that what is drawn does not depend on where a range of records begins.
+            # Seeded per batch, so that random numbers do not depend on where a range begins.
             with seeded(derive_seed(0, first + at, 3)):
                 where = functools.partial(_names, source, numbers[at : at + minibatch_size])
                 batch = make_batch(definition, definition.input, some, mode, where)
@@ -384,15 +387,16 @@ def make_batch(
     """Run the user's input function on decoded records.
 
     Args:
-        definition: Whose function it is.
-        how: The function.
-        records: Those of one minibatch.
-        mode: What the batch is for.
-        where: Names the records, for an error.
+        definition: The model definition that the function belongs to.
+        how: The input function.
+        records: The records of one minibatch.
+        mode: Purpose of the batch.
+        where: Returns the names of the records for an error message.
 
     Raises:
-        UserCodeError: It raised; names the records and holds the user's traceback.
-        DefinitionError: What it returned is not a batch.
+        UserCodeError: The function raised. The error names the records and contains the user's
+            traceback.
+        DefinitionError: The function did not return a batch.
     """
 
     def made(some: Sequence[Record]) -> Batch:
@@ -400,7 +404,7 @@ def make_batch(
 
     batch = made(records)
     if mode is Mode.TRAINING:
-        input_alone.look(str(definition.where("input")), records, batch, made)
+        input_checks.look(str(definition.where("input")), records, batch, made)
     return _by_class(definition, replace(batch, where=where), mode)
 
 
@@ -434,7 +438,7 @@ def _made(
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
-    """Return the batch with its examples counted by the user's class weights, in training."""
+    """Return the batch with its examples weighted by the user's class weights in training."""
     if mode is not Mode.TRAINING or definition.class_weight is None:
         return batch
     weights = definition.class_weight()
@@ -442,18 +446,19 @@ def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
-    """Return how a pipeline over records is made.
+    """Return the model's input as a pipeline over records.
 
     Raises:
         DataError: The model's input does not read records.
     """
     if not isinstance(definition.input, DatasetInput):
         raise DataError(
-            f"{definition.origin}: this model's own code reads its data, so it cannot be used on "
-            "records. `elasticdl session run` evaluates it on its validation and test data."
+            f"{definition.origin}: this model reads its data with its own code, so it cannot be "
+            "used on records. `elasticdl session run` evaluates it on its validation and test data."
         )
     # Imported before seeding, or its first pipeline would be unseeded.
-    importlib.import_module("elasticdl.data.tensorflow")
+    with framework_needed(f"{definition.origin}: its tf.data pipeline"):
+        importlib.import_module("elasticdl.data.tensorflow")
     return definition.input
 
 
@@ -497,9 +502,9 @@ def _pipeline_batches(
 
 
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
-    """Return the fewest neighbouring records that raise by themselves, found by halving.
+    """Return the smallest run of adjacent records that raises by itself, found by bisection.
 
-    A pipeline reads ahead, so nothing else knows which record was being read.
+    There is no other way to find the record, because a pipeline reads ahead.
     """
     first, stop = 0, num_records
     until_s = time.monotonic() + _MAX_SEARCH_S
@@ -515,46 +520,44 @@ def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
 
 
 def _after_replay(
-    definition: ModelDefinition, batches: Iterator[Batch], epoch: int, piece: Piece
-) -> Iterator[FedBatch]:
-    """Skip the committed batches of a pipeline, proving that they are the same; yield the rest."""
+    definition: ModelDefinition, batches: Iterator[Batch], epoch: int, lease: ShardLease
+) -> Iterator[TrainingBatch]:
+    """Skip the committed batches of a pipeline, verify that they are the same, yield the rest."""
     digest = 0
     waiting: tuple[int, Batch, int] | None = None
-    replayed = piece.committed == 0
+    replayed = lease.committed == 0
     for number, batch in enumerate(batches):
         digest = chained_digest(batch, digest)
-        if number + 1 == piece.committed:
-            replayed = digest == piece.digest
+        if number + 1 == lease.committed:
+            replayed = digest == lease.digest
             if not replayed:
                 break
         if waiting is not None:
-            yield FedBatch(epoch, piece.shard, waiting[0], waiting[1], False, waiting[2])
-        waiting = (number, batch, digest) if number >= piece.committed else None
+            yield TrainingBatch(epoch, lease.shard, waiting[0], waiting[1], False, waiting[2])
+        waiting = (number, batch, digest) if number >= lease.committed else None
     if not replayed:
         raise DefinitionError(
-            f"{definition.where('input')}: the data pipeline does not yield the same batches "
-            "again: "
-            f"the first {piece.committed} of shard {piece.shard} differ from those that were "
-            "trained "
-            "on. Draw random numbers from tf.random, numpy.random or random (they are seeded "
-            "for you), not from the clock or the system."
+            f"{definition.where('input')}: the data pipeline does not yield the same batches when "
+            f"it is read again: the first {lease.committed} of shard {lease.shard} differ from "
+            "those that were trained on. Draw random numbers from tf.random, numpy.random or "
+            "random (they are seeded for you), not from the clock or the system."
         )
     if waiting is not None:
-        yield FedBatch(epoch, piece.shard, waiting[0], waiting[1], True, waiting[2])
+        yield TrainingBatch(epoch, lease.shard, waiting[0], waiting[1], True, waiting[2])
     else:
-        yield FedBatch(epoch, piece.shard, piece.committed, None, True, digest)
+        yield TrainingBatch(epoch, lease.shard, lease.committed, None, True, digest)
 
 
 def _without_labels(
     definition: ModelDefinition, source: RecordSource, schema: Schema
 ) -> tuple[Schema, list[Any]]:
-    """Return the schema of records that lack labels, and the fields that are lacking.
+    """Return the schema of records that lack labels, and the missing fields.
 
-    Which fields are labels is known to the user's input function alone. So a missing field is
-    filled in, and the function is asked whether the features depend on what with.
+    Only the user's input function knows which fields are labels. So the missing fields are filled
+    with different values, and the function's features must be the same for all of them.
 
     Raises:
-        DataError: A missing field is needed for the features.
+        DataError: The features depend on a missing field.
     """
     missing = [field for field in schema.fields if _is_missing(source, field)]
     if not missing:
@@ -576,30 +579,33 @@ def _without_labels(
         if not all(map(np.array_equal, first, features_with(value))):
             raise DataError(
                 f"{where()}: the records have no {', '.join(f.name for f in missing)}, which "
-                f"{definition.origin} makes the model's inputs from. They have "
+                f"{definition.origin} needs for the model's inputs. They have "
                 f"{', '.join(sorted(f.name for f in present)) or 'none of its fields'}."
             )
     return reduced, missing
 
 
 def _is_missing(source: RecordSource, field: Field) -> bool:
-    """Return whether the records have no such field.
+    """Return whether the records lack a field.
 
-    Asked of a reader: tables keep a field of many values in many columns, and columns that the
-    schema does not name need not be readable.
+    The reader decides, because tables store a field with several values in several columns, and
+    columns that are not in the schema need not be readable.
     """
     try:
         source.read_records(0, 1, Schema((field,)))
     except MissingFieldError:
         return True
     except SchemaError:
-        # It is there; what is wrong with it is told where it is read.
+        # The field exists; its problem is reported where it is read.
         return False
     return False
 
 
 def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a value of a field: a number or a text; what is missing, if it may be."""
+    """Return a value for a field: `value` as a number or text, or for None a missing value.
+
+    None gives 0 for a field that is not nullable.
+    """
     if value is None and field.nullable:
         return field.missing(1)[0, ...]
     shape = (1,) if field.varies else field.shape

@@ -1,8 +1,9 @@
-"""A training run, from the claim on its output to its TrainedModel; how it trains is an engine's.
+"""Training run, from claiming the output folder to publishing the trained model.
 
     claim the output -> copy the code -> define the model -> open the records -> ENGINE -> publish
 
-Each engine is a function from a `Run` to a `Trained`; whatever else a run needs is here once.
+An engine does the training: it is a function from a `Run` to a `TrainResult`. All other stages are
+shared by the engines and live here.
 
 Callers: `in_process.py` and `elastic/`.
 """
@@ -20,9 +21,9 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.attempt import attempt
 from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.job_messages import aloud
-from elasticdl.engines.material import Material, open_material
-from elasticdl.engines.place import Place
-from elasticdl.engines.publish import copy_code, publish, versions
+from elasticdl.engines.publish import copy_code, note_changed_code, publish, versions
+from elasticdl.engines.train_progress import TrainProgress
+from elasticdl.engines.training_context import TrainingContext, open_context
 from elasticdl.errors import CorruptCheckpointError, OutputError
 from elasticdl.events import JobFinished, JobStarted, RecordsSkipped
 from elasticdl.sharding.left_out import BatchId, records_of
@@ -33,28 +34,28 @@ if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.definition import ModelDefinition
-    from elasticdl.engines.seams import EventSink
+    from elasticdl.engines.interfaces import EventSink
     from elasticdl.job import Job
     from elasticdl.training.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is about to train.
+    """A run that is about to train: the input of an engine.
 
     Attributes:
-        material: What to train, and on what.
-        folder: The output.
-        generation: How often the job was started there.
-        store: Its checkpoints.
-        events: Its log.
-        reporter: Who tells people.
-        code: A copy of the user's code, which may be edited meanwhile.
-        checkpoint: What to go on from; None at the start.
-        metadata: What every checkpoint says of plan and data.
+        context: The model and its data.
+        folder: The output folder.
+        generation: How many times the job has been started in this folder.
+        store: The checkpoints in the folder.
+        events: The event log in the folder.
+        reporter: Reports progress to the user.
+        code: A copy of the user's code, because the original may be edited during the run.
+        checkpoint: The checkpoint to resume from; None for a new training.
+        metadata: Metadata of every checkpoint: the plan and the data.
     """
 
-    material: Material
+    context: TrainingContext
     folder: OutputFolder
     generation: int
     store: CheckpointStore
@@ -65,37 +66,37 @@ class Run:
     metadata: Mapping[str, Any]
 
     def started(self, resumed_from_step: int) -> None:
-        """Tell everybody that the training begins."""
+        """Report the start of training to the event log and the user."""
         left_out: Sequence[BatchId] = ()
         if self.checkpoint is not None:
-            left_out = Place.from_json(self.checkpoint.metadata["place"]).ledger.left_out
+            left_out = TrainProgress.from_json(self.checkpoint.metadata["progress"]).ledger.left_out
         self.tell_start(resumed_from_step, left_out)
         if self.checkpoint is not None:
             aloud(self.reporter).note(
-                f"Going on from step {resumed_from_step:,} in {self.folder.uri}."
+                f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
             )
-        total = self.material.num_records * self.material.job.training.num_epochs
+        total = self.context.num_records * self.context.job.training.num_epochs
         done = self.records_done(self.checkpoint)
         self.reporter.started("Training", total, "records", done=done)
 
     def records_done(self, checkpoint: Checkpoint | None) -> int:
-        """Return how many records were trained on up to a checkpoint, over all epochs."""
+        """Return the number of records trained on up to a checkpoint, over all epochs."""
         if checkpoint is None:
             return 0
-        place = Place.from_json(checkpoint.metadata["place"])
-        seen = place.epoch_states["loss"][1] if "loss" in place.epoch_states else 0
-        return place.ledger.epoch * self.material.num_records + int(seen)
+        progress = TrainProgress.from_json(checkpoint.metadata["progress"])
+        return progress.ledger.epoch * self.context.num_records + progress.epoch_examples
 
     def tell_start(self, resumed_from_step: int, left_out: Sequence[BatchId] = ()) -> None:
-        """Write that what was told beyond a step never happened, and that it goes on there.
+        """Write the start event, which voids all earlier events beyond the resumed step.
 
         Args:
-            resumed_from_step: The step.
-            left_out: Batches whose records are left out there: that was taken back as well.
+            resumed_from_step: The step that training resumes from.
+            left_out: Batches whose records are skipped from that step on. Their events are
+                written again, because the start event voids them as well.
         """
-        job, material = self.material.job, self.material
+        job, context = self.context.job, self.context
         assert job.model is not None  # noqa: S101 - a training job
-        num_records = material.num_records
+        num_records = context.num_records
         self.events.write(
             JobStarted(
                 job_id=job.id,
@@ -103,34 +104,34 @@ class Run:
                 resumed_from_step=resumed_from_step,
                 num_records=num_records,
                 num_epochs=job.training.num_epochs,
-                minibatch_size=material.minibatch_size,
+                minibatch_size=context.minibatch_size,
                 model_def=job.model.model_def,
-                framework=material.definition.framework,
+                framework=context.definition.framework,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                resume=material.data.resume,
-                trust_used=material.definition.trust_used,
+                resume=context.data.resume,
+                trust_used=context.definition.trust_used,
                 versions=versions(),
-                num_shards=material.plan.num_shards,
-                batches_per_shard=material.data.batches_per_shard(material.plan),
+                num_shards=context.plan.num_shards,
+                batches_per_shard=context.data.batches_per_shard(context.plan),
             )
         )
         for batch in left_out:
             self.events.write(self.records_skipped(resumed_from_step, batch))
 
     def records_skipped(self, step: int, batch: BatchId) -> RecordsSkipped:
-        """Return the event that the records of a batch are left out, with their numbers."""
-        records = records_of(self.material.plan, batch).tolist()
+        """Return the event for a batch whose records are skipped, with the record numbers."""
+        records = records_of(self.context.plan, batch).tolist()
         return RecordsSkipped(step=step, **batch._asdict(), records=tuple(records))
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """What a training came to.
+class TrainResult:
+    """Result of a training: the output of an engine.
 
     Attributes:
         trainer: The model after the last step.
-        metrics: The last ones known.
+        metrics: The latest metrics.
     """
 
     trainer: Trainer
@@ -140,19 +141,20 @@ class Trained:
 def train(
     job: Job,
     reporter: Reporter,
-    engine: Callable[[Run], Trained],
+    engine: Callable[[Run], TrainResult],
     definition: ModelDefinition | None = None,
 ) -> Outcome:
-    """Train a model with an engine, going on where an earlier run of the job ended.
+    """Train a model with an engine, resuming where an earlier run of the job ended.
 
     Args:
-        job: What is asked for.
-        reporter: Who tells people.
-        engine: Trains.
-        definition: What to train, if it is at hand; None makes it from the job's words.
+        job: The job to run.
+        reporter: Reports progress to the user.
+        engine: The function that trains.
+        definition: The model definition if there already is one; None reads it from the job's
+            model reference.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
     """
     if job.model is None:
         raise ValueError(f"Not a training job: {job}")
@@ -160,22 +162,25 @@ def train(
         folder, checkpoint, generation = begun.folder, begun.checkpoint, begun.generation
         reporter = begun.reporter
         if checkpoint is not None and _is_done(job, checkpoint, begun.store, folder):
-            reporter.note(f"{folder.uri} is trained already: {checkpoint.step:,} steps.")
+            reporter.note(
+                f"The training in {folder.uri} is already complete: {checkpoint.step:,} steps."
+            )
+            note_changed_code(job, begun.scratch, checkpoint, reporter)
             follow_finished_job(begun.events, job, folder, generation, checkpoint.step)
             return Outcome(
                 folder.uri, checkpoint.step, checkpoint.metadata["metrics"], already_done=True
             )
         code_sha256 = copy_code(job, begun.scratch, checkpoint, reporter)
         quiet_frameworks()
-        material, metadata = open_material(job, checkpoint, definition=definition)
-        for note in material.definition.notes():
+        context, metadata = open_context(job, checkpoint, definition=definition)
+        for note in context.definition.notes():
             reporter.note(note)
         step = checkpoint.step if checkpoint is not None else 0
-        about = attempt_of(job, generation, material.definition, versions())
-        about = replace(about, tags={**about.tags, "resume": material.data.resume})
+        about = attempt_of(job, generation, context.definition, versions())
+        about = replace(about, tags={**about.tags, "resume": context.data.resume})
         follow_job(begun.events, job, folder, about, step)
         run = Run(
-            material=material,
+            context=context,
             folder=folder,
             generation=generation,
             store=begun.store,
@@ -192,7 +197,7 @@ def train(
             trained = _best_of(run, trained)
         publish(
             job,
-            material.definition,
+            context.definition,
             trained.trainer,
             trained.metrics,
             folder=folder,
@@ -202,46 +207,47 @@ def train(
         return Outcome(folder.uri, step, trained.metrics)
 
 
-def _best_of(run: Run, trained: Trained) -> Trained:
-    """Return the model as it was at its best checkpoint."""
+def _best_of(run: Run, trained: TrainResult) -> TrainResult:
+    """Return the model of the best checkpoint, or the last one if there is no usable best."""
     try:
         best = run.store.best()
     except CorruptCheckpointError as error:
-        # It may be all that is left of a month; the last model is as whole as without the option.
+        # The run may have taken a month: publish the last model, which is as good as without the
+        # option.
         run.reporter.note(
-            f"WARNING: the best checkpoint by {run.material.job.training.best_metric} is damaged: "
+            f"WARNING: the best checkpoint by {run.context.job.training.best_metric} is damaged: "
             f"{error} The model of the last step, {trained.trainer.step:,}, is published instead."
         )
         run.store.unmark_best()
         return trained
     if best is None:
         run.reporter.note(
-            f"No checkpoint is the best by {run.material.job.training.best_metric}: it was never a "
-            "number. The last one is taken."
+            f"There is no best checkpoint by {run.context.job.training.best_metric}: its value "
+            "was never a number. The last model is published."
         )
         return trained
-    # A checkpoint may hold the state of an accumulator as well.
+    # A checkpoint may contain the state of an accumulator as well.
     own = trained.trainer.state().keys()
     trained.trainer.load_state({path: best.state[path] for path in own})
     if trained.trainer.hooks.measures_averages(best.metadata["hooks"]):
         trained.trainer.finish()
-    return Trained(trained.trainer, dict(best.metadata["metrics"]))
+    return TrainResult(trained.trainer, dict(best.metadata["metrics"]))
 
 
 def _is_done(
     job: Job, checkpoint: Checkpoint, store: CheckpointStore, folder: OutputFolder
 ) -> bool:
-    """Whether the training is at its end, and its model is there."""
-    place = Place.from_json(checkpoint.metadata["place"])
+    """Whether the training is complete and its model is published."""
+    progress = TrainProgress.from_json(checkpoint.metadata["progress"])
     limit = job.training.max_steps
     finished = (
-        place.stopped
-        or place.ledger.epoch >= job.training.num_epochs
+        progress.stopped
+        or progress.ledger.epoch >= job.training.num_epochs
         or bool(limit and checkpoint.step >= limit)
     )
     if not finished:
         return False
-    # A job that is trained further has a model before, of an earlier end.
+    # A job continued with more epochs already has a model, published at its earlier end.
     best = store.best_step() if job.training.restore_best_weights else None
     try:
         step = load_trained_model(folder.uri).description.step

@@ -1,6 +1,6 @@
-"""What is told of steps: progress after each commit, an event for those made within a second.
+"""Step events: reports progress after each commit, and writes one event for several steps.
 
-Callers: `loop.py`; `elastic/journal.py` joins the events that workers hand out.
+Callers: `loop.py`; `elastic/event_writer.py` joins the events that it fetches from workers.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from elasticdl.events import CommittedRow, StepCommitted
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
-    from elasticdl.engines.place import Place
-    from elasticdl.engines.seams import Commit, EventSink
+    from elasticdl.engines.interfaces import Commit, EventSink
+    from elasticdl.engines.train_progress import TrainProgress
     from elasticdl.sharding.ledger import Ledger
     from elasticdl.training.trainer import MetricStates
 
 
 class StepEvents:
-    """Tells of the steps of one training.
+    """Reports the steps of one training.
 
     Args:
-        events: Where events go.
-        reporter: Who tells people.
+        events: Receives the events.
+        reporter: Reports progress to the user.
         num_records: Records in an epoch.
-        num_epochs: How many epochs there are to be.
-        interval_s: Steps are told together that were made within it.
+        num_epochs: Number of epochs of the training.
+        interval_s: Steps made within this interval are reported in one event.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class StepEvents:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what was not told: those steps are made again."""
-        # What comes before the next commit, such as to compile a step, is no pause of a training.
+        """Drop steps that were not written yet, because they are made again."""
+        # Time before the next commit, such as for compiling a step, is not a pause in training.
         self._committed_s: float | None = None
         self._longest_s = 0.0
         self._rows: list[CommittedRow] = []
         self._states: list[MetricStates] = []
-        self._num_left_out = 0
+        self._num_examples, self._num_left_out = 0, 0
         self._last_s = time.monotonic()
 
-    def add(self, commit: Commit, before: Ledger, after: Place, step: int) -> None:
-        """Tell people of a commit, and keep it for the next event.
+    def add(self, commit: Commit, before: Ledger, after: TrainProgress, step: int) -> None:
+        """Report a commit to the user, and keep it for the next event.
 
         Args:
-            commit: What was committed.
-            before: The ledger without it.
-            after: The place with it.
-            step: Updates made so far.
+            commit: The commit.
+            before: The ledger before the commit.
+            after: The training progress after the commit.
+            step: Number of updates so far.
         """
         now = time.monotonic()
         if self._committed_s is not None:
@@ -71,17 +71,17 @@ class StepEvents:
         self._committed_s = now
         self._num_left_out += commit.num_left_out
         for row in commit.rows:
-            piece = before.piece_of(row.slot)
-            if piece is not None and row.num_batches:
-                stop = piece.committed + row.num_batches
-                self._rows.append((before.epoch, row.slot, piece.shard, piece.committed, stop))
+            lease = before.lease_of(row.rank)
+            if lease is not None and row.num_batches:
+                stop = lease.committed + row.num_batches
+                self._rows.append((before.epoch, row.rank, lease.shard, lease.committed, stop))
         if "loss" not in commit.metrics:
             return
+        self._num_examples += commit.num_examples
         self._states.append({"loss": commit.metrics["loss"]})
         total, count = commit.metrics["loss"]
-        seen = after.epoch_states["loss"][1]
         self._reporter.advanced(
-            before.epoch * self._num_records + int(seen),
+            before.epoch * self._num_records + after.epoch_examples,
             {
                 "epoch": f"{before.epoch + 1}/{self._num_epochs}",
                 "step": str(step),
@@ -90,46 +90,46 @@ class StepEvents:
         )
 
     def write_if_due(self, step: int) -> None:
-        """Write the event when the one before is old enough."""
+        """Write the event if `interval_s` has passed since the previous one."""
         if time.monotonic() - self._last_s >= self._interval_s:
             self.write(step)
 
     def write(self, step: int) -> None:
-        """Write the event of the steps since the last one, if there are any.
+        """Write an event for the steps since the last one, if there are any.
 
         Args:
-            step: The update that all of them are part of, or were before.
+            step: The step of the event: the last update that any of the batches belongs to.
         """
         now = time.monotonic()
         if self._rows:
-            # Of a batch whose records are all left out there is no loss.
+            # A batch whose records are all left out has no loss.
             total, count = add_states(self._states)["loss"] if self._states else (0.0, 0.0)
             self._events.write(
                 StepCommitted(
                     step=step,
                     epoch=self._rows[-1][0],
-                    num_records=int(count),
+                    num_records=self._num_examples,
                     loss=float(total / count) if self._states else math.nan,
-                    records_per_s=float(count / max(now - self._last_s, 1e-9)),
+                    records_per_s=self._num_examples / max(now - self._last_s, 1e-9),
                     rows=joined_rows(self._rows),
                     num_left_out=self._num_left_out,
                     longest_s=self._longest_s,
                 )
             )
-        self._rows, self._states, self._num_left_out, self._last_s = [], [], 0, now
-        self._longest_s = 0.0
+        self._rows, self._states, self._last_s = [], [], now
+        self._num_examples, self._num_left_out, self._longest_s = 0, 0, 0.0
 
 
 def joined_rows(rows: Sequence[CommittedRow]) -> list[CommittedRow]:
-    """Return rows with neighbours of one shard made one."""
+    """Return the rows with adjacent ones of the same rank and shard merged."""
     joined: list[CommittedRow] = []
     last_of: dict[int, int] = {}
     for row in rows:
-        slot = row[1]
-        at = last_of.get(slot)
+        rank = row[1]
+        at = last_of.get(rank)
         if at is not None and joined[at][:3] == row[:3] and joined[at][4] == row[3]:
             joined[at] = (*joined[at][:4], row[4])
         else:
-            last_of[slot] = len(joined)
+            last_of[rank] = len(joined)
             joined.append(row)
     return joined

@@ -1,9 +1,9 @@
-"""Which calls of a user's input function this process is in, and for how long.
+"""User calls: tracks running calls of a user's input function to report those that hang.
 
-A function that never returns cannot be ended from Python, but it can be named: another thread
-looks here, and says where the function is.
+A function that never returns cannot be ended from Python, but another thread can check these calls
+and report where the function is.
 
-Callers: `record_data.py` enters; `elastic/worker.py` looks.
+Callers: `record_data.py` records calls; `elastic/worker.py` checks them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from elasticdl import tracebacks
 from elasticdl.errors import UserCodeError
 
-# Who looks does so every second or two. Between two looks that are further apart this process may
-# have been stopped, or the machine asleep, so no more than this counts.
+# Calls are checked every second or two. If two checks are further apart, this process may have been
+# stopped, or the machine may have been asleep, so at most this much time counts.
 _MOST_BETWEEN_LOOKS_S = 5.0
 
 
@@ -31,7 +31,7 @@ class _Call:
 
 
 class _Calls:
-    """Those of this process, by thread."""
+    """Running calls of this process, by thread."""
 
     def __init__(self) -> None:
         self.running: dict[int, _Call] = {}
@@ -44,11 +44,11 @@ _calls = _Calls()
 
 @contextlib.contextmanager
 def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
-    """Note that the block calls a function of the user's.
+    """Record that the block calls a user function.
 
     Args:
-        where: Where the function is, `file:line`.
-        records: Names what it was given.
+        where: Location of the function, `file:line`.
+        records: Returns the names of the records passed to it.
     """
     thread, since_s = threading.get_ident(), time.monotonic()
     _calls.running[thread] = _Call(str(where), records, since_s)
@@ -60,14 +60,14 @@ def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
 
 
 def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | None:
-    """Return the error for a call that takes too long; to be called every second or two.
+    """Return the error for a call that takes too long; must be called every second or two.
 
     Args:
-        limit: How long a call may take, in seconds, where the slowest one so far has taken so many.
-        option: How the user sets that.
+        limit: Seconds of the slowest call so far -> seconds that a call may take.
+        option: The option with which the user sets the limit.
 
     Returns:
-        None if no call has taken so long.
+        The error, or None if no call takes too long.
     """
     allowed_s = limit(_calls.slowest_s)
     now_s = time.monotonic()
@@ -79,8 +79,8 @@ def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | Non
             continue
         name, at = tracebacks.running_at(thread) or ("the input function", call.where)
         return UserCodeError(
-            f"{at}: {name}() has been running for {call.seen_running_s:.0f} s on "
-            f"{call.records()}; expected a batch within {allowed_s:g} s. Look at what it waits for "
-            f"there. If it needs that long, set {option} to more."
+            f"{at}: {name}() has been running for {call.seen_running_s:.0f} s on {call.records()}; "
+            f"expected a batch within {allowed_s:g} s. Check what it is waiting for there. If it "
+            f"needs that long, increase {option}."
         )
     return None

@@ -1,17 +1,16 @@
-"""The per-example evaluation functions of a user's: what they are called, and their columns.
+"""The user's per-example evaluation functions: their names, and their columns.
 
-A function takes one example, `(y_true, y_pred)`, and returns a number. It is what a person
-writes in a minute, and it stays the truth: calling it row by row is what every other way must
-equal. Keras functions cost about a millisecond a call, so a function of TensorFlow is also
-traced once for a whole block of rows; the block's column is used only where that is shown to
-be the same:
+A function takes one example, `(y_true, y_pred)`, and returns a number. It is quick to write, and it
+is the reference: every other way of computing its column must equal calling it row by row. Keras
+functions cost about a millisecond per call, so a TensorFlow function is also traced once for a
+whole block of rows; the block's column is used only if it is shown to be the same:
 
     read its code (`traceable.py`) -> first rows one by one -> trace (`tensorflow.py`)
        -> equal on those and on rows drawn at random? -> blocks; first and last row of each
           | no, ever                                     | checked one by one
-          +-----------> one by one for good <------------+ differs
+          +-----------> one by one from now on <---------+ differs
 
-What is done with the columns is not known here.
+It does not know what the columns are used for.
 
 Callers: `report.py`, and through it sessions and `elasticdl evaluate --report`.
 """
@@ -45,30 +44,30 @@ EvalFunction: TypeAlias = "Callable[[Any, Any], Any]"
 _BlockFunction: TypeAlias = "Callable[[Any, Any], tuple[np.ndarray[Any, Any], str]]"
 
 # Rows that are computed one by one before a block is trusted: the first ones, in their order, so
-# that a function that counts its calls is found out before it is called once too often.
+# that a function that counts its calls is detected before it is called once too often.
 _FIRST_ROWS = 32
 _RANDOM_ROWS = 16
-# A column computed in blocks may differ by eight units in the last place of float32: kernels add
-# up a block in another order than a row, and that costs some units (one or two where measured).
-# Relative to the largest value seen: the difference of two nearly equal numbers has the error of
-# these numbers and not its own.
+# A column computed in blocks may differ by eight units in the last place of float32: kernels sum a
+# block in another order than a row, and that costs some units (one or two where measured). Relative
+# to the largest value seen, because the difference of two nearly equal numbers has their error and
+# not its own.
 _TOLERANCE = 1e-6
 
 
 class EvalFunctions:
-    """Named per-example functions, and what they say of a batch.
+    """Named per-example functions, and their values for a batch.
 
     Args:
-        functions: Name -> function, or functions that are called what their `__name__` says;
-            None is no function. An object with `name` and `get_func()`, as `aimedeval.EvalFunc`
-            has them, stands for the function that `get_func()` returns.
+        functions: Name -> function, or functions that are named by their `__name__`; None means
+            no functions. An object with `name` and `get_func()`, such as `aimedeval.EvalFunc`,
+            stands for the function that `get_func()` returns.
 
     Attributes:
-        names: What they are called, in the order they were given.
+        names: Their names, in the order given.
 
     Raises:
-        DefinitionError: It is neither, a name is no text, a value is no function, or two
-            functions have one name.
+        DefinitionError: It is neither, a name is not text, a value is not a function, or two
+            functions have the same name.
 
     Example:
         >>> functions = EvalFunctions({"off by": lambda y_true, y_pred: abs(y_true - y_pred)})
@@ -84,33 +83,33 @@ class EvalFunctions:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of how the columns came about."""
+        """Notes for the user on how the columns were computed."""
         return [column.note for column in self._columns if column.note]
 
     @property
     def value_types(self) -> dict[str, str]:
-        """Function -> `float32` if it gave nothing wider, else `float64`."""
+        """Function -> `float32` if it returned nothing wider, else `float64`."""
         return {column.name: column.value_type for column in self._columns}
 
     def columns(
         self, ids: Sequence[Any], labels: Arrays, outputs: Arrays
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what each function says of each example.
+        """Return the value of each function for each example.
 
-        A function is given numpy: a scalar where an example has one value, else an array. One
-        that asks its arguments for `.numpy()` is given tensors from then on.
+        A function receives numpy values: a scalar where an example has one value, else an array. A
+        function that calls `.numpy()` on its arguments receives tensors from then on.
 
         Args:
-            ids: What the examples are called, for messages.
+            ids: The ids of the examples, for messages.
             labels: An array or a nesting of arrays; the first axis is the example.
-            outputs: What the model says of them, likewise.
+            outputs: The model's outputs, likewise.
 
         Returns:
-            Name -> float64, one value an example; None of a function's is NaN.
+            Name -> float64, one value per example; a function's None becomes NaN.
 
         Raises:
             UserCodeError: A function raised.
-            DefinitionError: A function returned something else than one number.
+            DefinitionError: A function returned something other than one number.
         """
         for array in (*leaves(labels), *leaves(outputs)):
             if len(array) != len(ids):
@@ -135,7 +134,7 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
         if not isinstance(name, str):
             raise DefinitionError(
                 f"The evaluation function {where_is(function)} is named {name!r}, a "
-                f"{type(name).__name__}. It names a column: give it a text."
+                f"{type(name).__name__}. Expected a string: it names a column."
             )
         if not callable(function):
             raise DefinitionError(
@@ -144,8 +143,8 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
             )
         if name in seen:
             raise DefinitionError(
-                f"Two evaluation functions are called {name!r}: {where_is(seen[name])} and "
-                f"{where_is(function)}. Each has a column of its own: return a dict of name -> "
+                f"Two evaluation functions are named {name!r}: {where_is(seen[name])} and "
+                f"{where_is(function)}. Each needs its own column: return a dict of name -> "
                 "function instead of a list, or set one's `__name__`."
             )
         seen[name] = function
@@ -153,7 +152,7 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
 
 
 def _function_of(given: Any) -> Any:
-    """Return the function that is given, or that an object like `aimedeval.EvalFunc` has."""
+    """Return the given function, or that of an object like `aimedeval.EvalFunc`."""
     if not hasattr(given, "get_func"):
         return given
     try:
@@ -174,7 +173,7 @@ def _own_name(function: Any) -> Any:
 
 
 def where_is(function: Any) -> str:
-    """Return `file:line` of a function, or what it is where it has none."""
+    """Return `file:line` of a function, or a description of it if it has none."""
     inner = inspect.unwrap(function) if callable(function) else function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -186,7 +185,7 @@ def where_is(function: Any) -> str:
 
 
 class _Column:
-    """One function, and the quickest way to its values that is known to be right."""
+    """One function, and the fastest way to its values that is known to be correct."""
 
     def __init__(self, name: str, function: EvalFunction) -> None:
         self.name = name
@@ -198,7 +197,7 @@ class _Column:
         self._largest = 0.0
         self._wide = False
         self._num_rows = 0
-        # Not for secrets; the rows looked at are to be the same in each run.
+        # Not for secrets; the rows checked must be the same in each run.
         self._random = np.random.default_rng(0)
 
     @property
@@ -222,7 +221,7 @@ class _Column:
             if block is None or not self._equal(ids, labels, outputs, block, values[:first]):
                 one_by_one(first, len(ids))
             else:
-                # What was computed one by one stays.
+                # Values computed one by one are kept.
                 values[first:] = block[first:]
         self._num_rows += len(ids)
         return values
@@ -230,7 +229,8 @@ class _Column:
     def _may_be_traced(self) -> bool:
         if self._reason:
             return False
-        # Who has not imported TensorFlow has no function of it, and is not made to wait for it.
+        # If TensorFlow has not been imported, no function uses it, and the user need not wait for
+        # its import.
         if "tensorflow" not in sys.modules:
             return False
         if not self._num_rows:
@@ -238,7 +238,7 @@ class _Column:
         return not self._reason
 
     def _block(self, key: str, labels: Any, outputs: Any) -> np.ndarray[Any, Any] | None:
-        """Return the column of a block; None if there is no way to it but one by one."""
+        """Return the column of a block; None if it must be computed one by one."""
         from elasticdl.evaluation import tensorflow  # noqa: PLC0415 - TensorFlow, if it is there
 
         try:
@@ -259,7 +259,7 @@ class _Column:
         block: np.ndarray[Any, Any],
         first: np.ndarray[Any, Any],
     ) -> bool:
-        """Return whether a block is what the function says of the rows that are looked at."""
+        """Return whether a block equals the function's values for the rows that are checked."""
         last = len(ids) - 1
         if len(first):
             drawn = self._random.integers(len(first), last + 1, _RANDOM_ROWS)
@@ -307,7 +307,7 @@ class _Column:
     def _number(self, value: Any, data_id: Any) -> float:
         if value is None:
             return float("nan")
-        # A float, as most are, needs none of the questions below.
+        # Most values are floats and need none of the checks below.
         if type(value) is float:
             self._wide = True
             return value
@@ -318,8 +318,9 @@ class _Column:
             shape = f" of shape {list(array.shape)}" if array.ndim else ""
             raise DefinitionError(
                 f"{where_is(self._function)}: the evaluation function {self.name!r} returned a "
-                f"{type(value).__name__}{shape} for the example {data_id!r}. It is given one "
-                "example, not a batch, and returns one number; None or NaN where there is none."
+                f"{type(value).__name__}{shape} for the example {data_id!r}. It receives one "
+                "example, not a batch, and must return one number, or None or NaN if there is "
+                "none."
             )
         self._wide |= array.dtype.name not in _NARROW
         return float(array.reshape(()).astype(np.float64))
@@ -333,7 +334,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _row(tree: Arrays, row: int) -> Any:
-    # Nearly always one array: a nesting's price is not paid for it.
+    # Nearly always one array, which need not pay the price of a nesting.
     return tree[row] if isinstance(tree, np.ndarray) else map_arrays(lambda a: a[row], tree)
 
 

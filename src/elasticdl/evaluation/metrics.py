@@ -1,4 +1,4 @@
-"""Adding up metric states: pure, so that one batch, one worker and many are the same thing."""
+"""Sums of metric states: pure, so that one batch, one worker and many give the same result."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) -> MetricStates:
-    """Return the sum of metric states, each counted by its number of examples.
+    """Return the sum of metric states, each weighted by its number of examples.
 
-    float64 while summing: in float32 a million batches would lose the last ones.
+    float64 while summing: in float32 the last of a million batches would be lost.
 
     Args:
-        states: In any order; every one may name other metrics. In the order of the batches if
-            there are names in `ordered`.
-        ordered: Metrics whose states do not add up (`Metrics.ordered`): the last ones count.
+        states: In any order; each may contain other metrics. In the order of the batches if there
+            are names in `ordered`.
+        ordered: Metrics whose states do not add up (`Metrics.ordered`): the last states are used.
 
     Returns:
         float64 arrays with the shapes of the inputs; those of `ordered` may be the inputs.
@@ -36,7 +36,8 @@ def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) ->
                 for mine, other in zip(total[name], arrays, strict=True):
                     np.add(mine, other, out=mine)
             else:
-                # What is not added to is not copied: it may be all that was seen so far.
+                # States that are not added to are not copied, because they may hold everything seen
+                # so far.
                 copied = None if name in ordered else True
                 total[name] = tuple(np.array(a, dtype=np.float64, copy=copied) for a in arrays)
     return total

@@ -1,13 +1,13 @@
-"""What a model says of each example, as one value beside its label.
+"""Reads a model's outputs as one prediction per example, to compare with its label.
 
     outputs (n, C > 1), labels (n,) whole numbers or (n, C) one-hot    classification
     outputs (n,) or (n, 1), labels 0 and 1                             binary
     outputs (n,) or (n, 1), other labels                               regression
     anything else: masks, sequences, several outputs, no labels        other
 
-Which of them it is, and whether outputs are probabilities or logits, is decided once, on the first
-rows, and kept: a column means the same in every row. A row that does not fit has no value
-there. Confidence is the probability of what was predicted.
+The task, and whether outputs are probabilities or logits, is decided once, on the first rows, and
+kept, so a column means the same in every row. A row that does not fit has no value there.
+Confidence is the probability of the predicted class.
 
 Callers: `report.py`.
 """
@@ -27,19 +27,19 @@ Task: TypeAlias = Literal["classification", "binary", "regression", "other"]
 Scores: TypeAlias = Literal["probabilities", "logits", "values"]
 
 _MATRIX = 2
-# Half precision: the sum of a row of a thousand classes is this near to 1.
+# For half precision: the sum of a row of a thousand classes is within this distance of 1.
 _SUM_TOLERANCE = 1e-2
 _THRESHOLD = 0.5
 
 
 @dataclass(frozen=True)
-class Reading:
+class OutcomeReading:
     """How outputs and labels are read.
 
     Attributes:
-        task: What the model does.
-        scores: What its outputs are.
-        num_classes: Scores an example, 2 if binary; 0 where there are no classes.
+        task: The task of the model.
+        scores: The kind of its outputs.
+        num_classes: Scores per example, 2 if binary; 0 if there are no classes.
     """
 
     task: Task
@@ -47,20 +47,20 @@ class Reading:
     num_classes: int = 0
 
     def __str__(self) -> str:
-        """Return it as a person is told."""
+        """Return a description for the user."""
         if self.task in {"regression", "other"}:
             return self.task
         turned = "sigmoid" if self.task == "binary" else "softmax"
-        said = "the outputs" if self.scores == "probabilities" else f"the outputs' {turned}"
-        return f"{self.task}, {self.num_classes} classes; confidence is read from {said}"
+        source = "the outputs" if self.scores == "probabilities" else f"the outputs' {turned}"
+        return f"{self.task}, {self.num_classes} classes; confidence is read from {source}"
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """One value an example; masked where a row has none.
+    """One value per example; masked where a row has none.
 
     Attributes:
-        labels: int64 where there are classes, else float64.
+        labels: int64 if there are classes, else float64.
         predictions: Likewise.
         confidences: float64.
         correct: bool.
@@ -72,12 +72,12 @@ class Outcomes:
     correct: np.ma.MaskedArray[Any, Any]
 
 
-def read(labels: Arrays, outputs: Arrays) -> Reading:
-    """Decide what outputs and labels are.
+def read(labels: Arrays, outputs: Arrays) -> OutcomeReading:
+    """Decide how outputs and labels are read.
 
     Args:
-        labels: Of the first rows; None if there are none.
-        outputs: Of the first rows.
+        labels: Labels of the first rows; None if there are none.
+        outputs: Outputs of the first rows.
 
     Example:
         >>> print(read(np.int64([1, 0]), np.float32([[0.1, 0.9], [0.8, 0.2]])))
@@ -87,32 +87,36 @@ def read(labels: Arrays, outputs: Arrays) -> Reading:
     """
     found, label = _only(outputs), _only(labels)
     if found is None or found.dtype.kind not in "fiubV" or len(found) == 0:
-        return Reading("other", "values")
+        return OutcomeReading("other", "values")
     found = _as_floats(found)
     if found.ndim == _MATRIX and found.shape[1] > 1:
         return _read_classes(label, found)
     flat = _flat(found)
     if flat is None or label is None:
-        return Reading("other", "values")
+        return OutcomeReading("other", "values")
     numbers = _flat(label)
     if numbers is None or numbers.dtype.kind not in "fiub":
-        return Reading("other", "values")
+        return OutcomeReading("other", "values")
     if np.isin(numbers, (0, 1)).all():
         known = flat[np.isfinite(flat)]
         inside = ((known >= 0) & (known <= 1)).all()
-        return Reading("binary", "probabilities" if inside else "logits", 2)
-    return Reading("regression", "values")
+        return OutcomeReading("binary", "probabilities" if inside else "logits", 2)
+    return OutcomeReading("regression", "values")
 
 
-def _read_classes(label: np.ndarray[Any, Any] | None, found: np.ndarray[Any, Any]) -> Reading:
+def _read_classes(
+    label: np.ndarray[Any, Any] | None, found: np.ndarray[Any, Any]
+) -> OutcomeReading:
     num_classes = found.shape[1]
     known = found[np.isfinite(found).all(axis=1)]
     sums_to_one = (np.abs(known.sum(axis=1) - 1) <= _SUM_TOLERANCE).all()
     probable = bool(len(known) and (known >= 0).all() and sums_to_one)
-    classes = Reading("classification", "probabilities" if probable else "logits", num_classes)
-    other = Reading("other", "values")
+    classes = OutcomeReading(
+        "classification", "probabilities" if probable else "logits", num_classes
+    )
+    other = OutcomeReading("other", "values")
     if label is None:
-        # Ten numbers an example may be anything; ten that sum to one are probabilities.
+        # Ten numbers per example may be anything; ten that sum to one are probabilities.
         return classes if probable else other
     if label.dtype.kind not in "fiub":
         return other
@@ -123,14 +127,16 @@ def _read_classes(label: np.ndarray[Any, Any] | None, found: np.ndarray[Any, Any
     return classes if label.shape == found.shape and _one_hot(label).all() else other
 
 
-def outcomes(reading: Reading, labels: Arrays, outputs: Arrays, num_examples: int) -> Outcomes:
-    """Return what the model says of each example.
+def outcomes(
+    reading: OutcomeReading, labels: Arrays, outputs: Arrays, num_examples: int
+) -> Outcomes:
+    """Return the model's outcome for each example.
 
     Args:
-        reading: What `read` said of the first rows.
-        labels: Of these rows; None if there are none.
-        outputs: Of these rows.
-        num_examples: How many they are.
+        reading: The result of `read` on the first rows.
+        labels: Labels of these rows; None if there are none.
+        outputs: Outputs of these rows.
+        num_examples: Number of rows.
     """
     found, label = _only(outputs), _only(labels)
     if reading.task == "other" or found is None:
@@ -153,7 +159,7 @@ def outcomes(reading: Reading, labels: Arrays, outputs: Arrays, num_examples: in
         confidence = np.where(predicted == 1, share, 1 - share)
     right = _classes(label, num_examples, reading.num_classes)
     unknown = ~np.isfinite(found.reshape(num_examples, -1)).all(axis=1)
-    # A model that says nothing of an example is not right about it.
+    # A model without a valid output for an example is not correct about it.
     correct = np.ma.array((predicted == right.data) & ~unknown, mask=np.ma.getmaskarray(right))
     return Outcomes(
         right,
@@ -164,7 +170,7 @@ def outcomes(reading: Reading, labels: Arrays, outputs: Arrays, num_examples: in
 
 
 def _only(tree: Arrays) -> np.ndarray[Any, Any] | None:
-    """Return the array of a nesting that has one; None if it has another number of them."""
+    """Return the array of a nesting that has exactly one; else None."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
@@ -176,12 +182,12 @@ def _only(tree: Arrays) -> np.ndarray[Any, Any] | None:
 
 
 def _as_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    # float16 sums are coarse, and bfloat16 has next to no functions in numpy.
+    # float16 sums are coarse, and numpy has hardly any functions for bfloat16.
     return array if array.dtype.name in {"float32", "float64"} else array.astype(np.float64)
 
 
 def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return one value an example; None if an example has another number of them."""
+    """Return one value per example; None if an example has another number of values."""
     return array.reshape(len(array)) if array.size == len(array) else None
 
 
@@ -198,7 +204,7 @@ def _best(
     if scores == "probabilities":
         return predicted, highest
     with np.errstate(invalid="ignore", over="ignore"):
-        # The highest score is e^0 of the sum.
+        # The highest score contributes e^0 to the sum.
         above = np.exp(found.astype(np.float64) - highest[:, np.newaxis]).sum(axis=1)
     return predicted, 1 / above
 

@@ -1,4 +1,4 @@
-"""Measuring a model on records, here or as one of many workers."""
+"""Evaluates a model on records, in one process or as one of several workers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def running_states(
     trainer: Trainer, batches: Iterable[tuple[int, Batch]]
 ) -> Iterator[tuple[int, MetricStates]]:
-    """Yield (examples done, metric states of them) after each batch; the last is of all.
+    """Yield (examples done, metric states of them) after each batch; the last covers all.
 
-    Nothing of the model changes.
+    The model is not changed.
 
     Args:
         trainer: The model.

@@ -1,8 +1,8 @@
-"""Small pictures as PNG, so that a page can show them without a file beside it.
+"""Encodes small pictures as PNG, so that a page can embed them.
 
-What arrays of numbers mean as a picture is decided here, and what is no picture: a picture has a
-height, a width and one, three or four channels. Written by hand because a base install has no
-library for pictures, and an uncompressed-filter PNG is four chunks.
+Decides how arrays of numbers are shown as a picture, and which are not pictures: a picture has a
+height, a width and one, three or four channels. Written by hand because a base install has no image
+library, and a PNG without line filters is a signature and three chunks.
 
 Callers: `report_page.py`.
 """
@@ -23,14 +23,14 @@ _PLANE, _CHANNELS = 2, 3
 
 
 def as_picture(array: Any) -> np.ndarray[Any, Any] | None:
-    """Return uint8 (height, width, channels) of what may be a picture; None if it is none.
+    """Return uint8 (height, width, channels) if the array may be a picture; else None.
 
-    Whole numbers are levels from 0 to 255. Floats are shares of white if they lie in 0 .. 1,
-    levels if they lie in 0 .. 255, and are else stretched from their least to their largest: a
-    normalised input shows what the model saw.
+    Whole numbers are levels from 0 to 255. Floats are fractions of white if they lie in 0 .. 1,
+    levels if they lie in 0 .. 255, and are otherwise stretched from their minimum to their
+    maximum: a normalised input shows what the model saw.
 
     Args:
-        array: (H, W) or (H, W, C). A flat vector is no picture: nobody knows its width.
+        array: (H, W) or (H, W, C). A flat vector is not a picture, because its width is unknown.
     """
     picture = np.asarray(array)
     if picture.ndim == _PLANE:
@@ -51,12 +51,12 @@ def as_picture(array: Any) -> np.ndarray[Any, Any] | None:
 
 
 def smaller(picture: np.ndarray[Any, Any], max_side: int) -> np.ndarray[Any, Any]:
-    """Return a picture of at most so many pixels a side, each the mean of those it replaces."""
+    """Return a picture of at most `max_side` pixels a side, each the mean of those it replaces."""
     step = -(-max(picture.shape[:2]) // max_side)
     if step == 1:
         return picture
     height, width = (max(1, size // step) for size in picture.shape[:2])
-    # What is narrower than a step is kept whole.
+    # A side shorter than a step is kept whole.
     rows, columns = min(step, picture.shape[0]), min(step, picture.shape[1])
     cut = picture[: height * rows, : width * columns].astype(np.float64)
     mean = cut.reshape(height, rows, width, columns, -1).mean(axis=(1, 3))
@@ -72,7 +72,7 @@ def encode(picture: np.ndarray[Any, Any]) -> bytes:
     """
     height, width, channels = picture.shape
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    # Each line begins with its filter: 0 is none.
+    # Each line begins with its filter type: 0 is none.
     lines = np.zeros((height, 1 + width * channels), np.uint8)
     lines[:, 1:] = picture.reshape(height, width * channels)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
@@ -84,5 +84,5 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def data_uri(picture: np.ndarray[Any, Any]) -> str:
-    """Return a picture as a text that a page takes for an address."""
+    """Return a picture as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(encode(picture)).decode()}"

@@ -1,9 +1,9 @@
-"""A report on records: what `evaluate` sums up, kept for each of them under its key.
+"""A report on records: what `evaluate` sums up, kept for each record under its key.
 
-The keys are those that predictions have, so that a report and a prediction of the same records
-can be joined. The model goes over the records once.
+The keys are those of predictions, so that a report and a prediction on the same records can be
+joined. The model runs over the records once.
 
-Callers: `engines/trained.py`.
+Callers: `engines/inference.py`.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from elasticdl.evaluation.report import ReportResult
     from elasticdl.training.trainer import MetricStates, Trainer
 
-# Beyond rounding: the mean of the examples' losses is then not what the loss of a batch is.
+# More than rounding: the mean of the examples' losses is then not the loss of a batch.
 _LOSS_TOLERANCE = 1e-4
 _LEAST_SIDE = 8
 
 
 class RecordReport:
-    """A report in the making; used in a `with` statement, as a `ReportWriter` is.
+    """A report in progress; used in a `with` statement, like `ReportWriter`.
 
     Args:
-        folder: Where the report goes.
+        folder: Folder of the report.
         trainer: The model.
-        definition: What it is.
+        definition: Its definition.
         source: The records.
 
     Attributes:
-        writer: What the report is written with.
+        writer: The writer of the report.
 
     Raises:
-        UsageError: The model's framework cannot tell examples apart.
-        OutputError: The place cannot be written to.
+        UsageError: The model's framework cannot evaluate examples separately.
+        OutputError: The folder is not writable.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RecordReport:
     ) -> None:
         if not isinstance(trainer, Examiner):
             raise UsageError(
-                f"--report: models of {definition.framework} are evaluated as a whole only. "
+                f"--report: models of {definition.framework} can only be evaluated as a whole. "
                 "Leave --report out."
             )
         self._folder, self._trainer, self._source = folder, trainer, source
@@ -75,7 +75,7 @@ class RecordReport:
             batches: First record and batch, in the records' order.
 
         Raises:
-            DataError: There are not as many examples as records.
+            DataError: The number of examples differs from the number of records.
             OutputError: The report cannot be written.
         """
         keys = RecordKeys(self._source.files)
@@ -99,16 +99,16 @@ class RecordReport:
         self._check_complete(self._source.num_records, done)
 
     def finish(self, title: str) -> tuple[ReportResult, list[str]]:
-        """Write what is read from the report, once its writer is closed.
+        """Write the files derived from the report, after its writer is closed.
 
         Args:
             title: The page's heading.
 
         Returns:
-            What the report came to, and what a person should be told.
+            The result of the report, and notes for the user.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: They cannot be written.
         """
         result = self.writer.result
         report = Report(result.path)
@@ -118,8 +118,8 @@ class RecordReport:
         notes = [*result.notes, *views.notes]
         if not self._loss_is_a_mean:
             notes.append(
-                "The loss of a batch is not the mean of its examples' losses, each computed alone: "
-                "the report's loss column says how examples compare, not what they add up to."
+                "The loss of a batch is not the mean of the losses of its single examples: use "
+                "the report's loss column to compare examples, not to compute a total."
             )
         return result, notes
 
@@ -135,16 +135,16 @@ class RecordReport:
         if done != expected:
             raise DataError(
                 f"{self._source.files[0].uri}: the input function of {self._definition.origin} "
-                f"makes examples up to number {done} of the records up to number {expected}, so "
-                "a report cannot say which record an example is. Do not leave out or add any in "
-                "evaluation mode, or evaluate without --report."
+                f"made {done} examples of the first {expected} records, so a report cannot match "
+                "examples with records. Do not drop or add examples in evaluation mode, or "
+                "evaluate without --report."
             )
 
 
 def pictures_of(source: RecordSource, schema: Schema | None) -> Callable[[int, str], Any]:
-    """Return what finds the picture in a record: its only field that may be one.
+    """Return a function that finds the picture in a record: its only field that may be one.
 
-    Two fields that may be pictures are none: which one the model looks at is not known here.
+    If two fields may be pictures, it finds none, because it is unknown which one the model uses.
     """
 
     def picture_of(row: int, data_id: str) -> Any:

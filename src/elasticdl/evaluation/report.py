@@ -1,11 +1,11 @@
-"""A report on each example of a split: one row an example, in a Parquet file.
+"""A report on each example of a split: one row per example, in a Parquet file.
 
     data_id  split  source | label  prediction  confidence  correct | weight | metric.<function> ...
 
-The file is the store; CSV files, tables and the page are read from it (`report_views.py`,
-`report_tables.py`, `report_page.py`). Rows are as many as ids were given, in their order, under
-their ids; two of one id are two rows and a note. It appears when it is whole. Where batches come
-from is not known here.
+The file is the source of all other forms: CSV files, tables and the page are read from it
+(`report_views.py`, `report_tables.py`, `report_page.py`). There is one row per id, in the given
+order; an id that occurs twice has two rows and a note. The file appears when it is complete. Where
+batches come from is not known here.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -30,7 +30,7 @@ from elasticdl.data.batch import arrays_bytes, leaves
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError
 from elasticdl.evaluation.functions import EvalFunctions, signature
-from elasticdl.evaluation.outcomes import Reading, outcomes, read
+from elasticdl.evaluation.outcomes import OutcomeReading, outcomes, read
 
 if TYPE_CHECKING:
     import os
@@ -42,7 +42,7 @@ METRIC = "metric."
 METADATA = b"elasticdl.report"
 FORMAT_VERSION = 1
 
-# Functions are called on blocks of so many rows, or of so many bytes where rows are large.
+# Functions are called on blocks of this many rows, or of this many bytes if rows are large.
 _BLOCK_ROWS = 4096
 _BLOCK_BYTES = 32 << 20
 # A reader of a few columns reads whole groups.
@@ -52,19 +52,19 @@ _SHOWN_IDS = 10
 
 @dataclass(frozen=True)
 class ReportResult:
-    """What a report came to.
+    """Summary of a report.
 
     Attributes:
         path: Path or URI of the Parquet file.
-        split: What was reported on.
-        num_rows: Examples.
-        reading: How outputs were read, in words.
+        split: The evaluated split.
+        num_rows: Number of examples.
+        reading: How outputs were read, as text.
         means: Function -> mean over the examples that have a value; NaN if none has.
-        weighted_means: The same with each example counted by its weight; empty without weights.
-        num_missing: Function -> how many examples have no value (None or NaN).
-        num_duplicated: How many ids stand in more than one row.
+        weighted_means: The same with each example weighted; empty without weights.
+        num_missing: Function -> number of examples without a value (None or NaN).
+        num_duplicated: Number of ids that occur in more than one row.
         duplicated: Some of them.
-        notes: What a person should know.
+        notes: Notes for the user.
     """
 
     path: str
@@ -81,7 +81,7 @@ class ReportResult:
 
 @dataclass
 class _Mean:
-    """The mean of one column, in the making."""
+    """Running mean of one column."""
 
     total: float = 0.0
     count: int = 0
@@ -103,7 +103,7 @@ class _Mean:
 
 @dataclass(eq=False)
 class _Block:
-    """Rows that wait for being computed."""
+    """Rows that have not been computed yet."""
 
     ids: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
@@ -118,20 +118,20 @@ class _Block:
 class ReportWriter(WholeOrNothing):
     """Writes a report row by row, and publishes it when it is closed.
 
-    Used in a `with` statement: an exception in its body publishes nothing, and what was there
-    before still is.
+    Used in a `with` statement: if its body raises, nothing is published, and an earlier report
+    is kept.
 
     Args:
         folder: Where the report goes: a path, a URI, or an output folder.
-        name: The file is called `<name>.parquet`.
-        split: What is reported on, such as `validation`.
-        functions: What is computed of each example, beside the metrics that `add` is given.
+        name: The file is named `<name>.parquet`.
+        split: The evaluated split, such as `validation`.
+        functions: Computed for each example, in addition to the metrics passed to `add`.
 
     Attributes:
-        result: What it came to; there when it is closed.
+        result: The summary; available once the writer is closed.
 
     Raises:
-        OutputError: The place cannot be written to.
+        OutputError: The folder is not writable.
     """
 
     result: ReportResult
@@ -150,12 +150,12 @@ class ReportWriter(WholeOrNothing):
         self._split = split
         self._functions = EvalFunctions() if functions is None else functions
         self._block = _Block()
-        self._reading: Reading | None = None
+        self._reading: OutcomeReading | None = None
         self._means: dict[str, _Mean] = {}
         self._has_weights = False
         self._num_rows = 0
         self._tables: list[Any] = []
-        # Kept to the end, some tens of bytes a row: which of them stand twice is known only then.
+        # Kept to the end, some tens of bytes per row, because duplicates are known only then.
         self._ids: list[Any] = []
         self._writer: Any = None
         self._stack = ExitStack()
@@ -175,21 +175,21 @@ class ReportWriter(WholeOrNothing):
         """Append examples.
 
         Args:
-            ids: One an example: texts, bytes (decoded) or numbers.
-            labels: An array or a nesting of arrays, one row an example; None if there are none.
-            outputs: What the model says of them, likewise.
-            weights: One number an example; weights of parts of an example (of pixels) are not
+            ids: One per example: texts, bytes (decoded) or numbers.
+            labels: An array or a nesting of arrays, one row per example; None if there are none.
+            outputs: The model's outputs, likewise.
+            weights: One number per example; weights of parts of an example (of pixels) are not
                 reported.
-            sources: Where each example comes from: a path, or None.
-            metrics: Further columns, computed already: name -> one number an example; the same
-                names in each call.
+            sources: The source of each example: a path, or None.
+            metrics: Further columns that are already computed: name -> one number per example; the
+                same names in each call.
 
         Raises:
             UserCodeError: A function raised.
-            DefinitionError: A function returned something else than one number, or a metric is
-                called like one of the functions.
+            DefinitionError: A function returned something other than one number, or a metric has
+                the name of one of the functions.
             OutputError: The rows cannot be written.
-            ValueError: Something has another number of rows, or the writer is closed.
+            ValueError: An argument has another number of rows, or the writer is closed.
         """
         if self._closed:
             raise ValueError(f"{self._where} is closed")
@@ -198,8 +198,8 @@ class ReportWriter(WholeOrNothing):
         both = sorted(set(given) & set(self._functions.names))
         if both:
             raise DefinitionError(
-                f"{both[0]!r} is the name of an evaluation function and of a metric of the "
-                "report's own. Rename the function."
+                f"{both[0]!r} is the name of an evaluation function and of a built-in metric of "
+                "the report. Rename the function."
             )
         weight = _weight_of_each(weights, num_rows)
         labels, outputs = as_arrays(labels), as_arrays(outputs)
@@ -211,7 +211,7 @@ class ReportWriter(WholeOrNothing):
             return
         described = signature(labels, outputs)
         if block.ids and described != block.signature:
-            # Pictures of another size, say: they cannot lie in one array.
+            # Pictures of another size, for example, cannot be stacked in one array.
             self._compute()
             block = self._block
         block.signature = described
@@ -260,7 +260,8 @@ class ReportWriter(WholeOrNothing):
                     str(self._path),
                     table.schema,
                     compression="zstd",
-                    # Numbers hardly ever come again; trying costs as much as writing them.
+                    # Numbers are hardly ever repeated; trying to find repeats costs as much as
+                    # writing them.
                     use_dictionary=["split", "source"],
                 )
             self._writer.write_table(table, row_group_size=_GROUP_ROWS)
@@ -269,7 +270,7 @@ class ReportWriter(WholeOrNothing):
         """Complete the report and publish it.
 
         Raises:
-            ElasticDLError: As `add`; what was there before still is.
+            ElasticDLError: As for `add`; an earlier report is kept.
         """
         if self._closed:
             return
@@ -289,7 +290,7 @@ class ReportWriter(WholeOrNothing):
             self.discard()
 
     def discard(self) -> None:
-        """Leave nothing of the report that is not published."""
+        """Remove everything that has not been published."""
         self._closed = True
         if self._writer is not None:
             self._writer.close()
@@ -298,7 +299,7 @@ class ReportWriter(WholeOrNothing):
     def _empty(self) -> Any:
         nothing: np.ndarray[Any, Any] = np.zeros(0)
         metrics = dict.fromkeys(self._functions.names, nothing)
-        found = outcomes(Reading("other", "values"), None, None, 0)
+        found = outcomes(OutcomeReading("other", "values"), None, None, 0)
         return _table(_Block(), self._split, found, nothing, metrics)
 
     def _summed_up(self) -> ReportResult:
@@ -306,11 +307,11 @@ class ReportWriter(WholeOrNothing):
         notes = self._functions.notes
         if num_duplicated:
             notes.append(
-                f"{num_duplicated:,} ids stand in more than one row: {', '.join(duplicated)}"
-                f"{', ...' if num_duplicated > len(duplicated) else ''}. Every row is in the "
-                "report; what is looked up by id finds all of them."
+                f"{num_duplicated:,} ids occur in more than one row: "
+                f"{', '.join(duplicated)}{', ...' if num_duplicated > len(duplicated) else ''}. "
+                "Every row is in the report; a lookup by id returns all of them."
             )
-        reading = self._reading or Reading("other", "values")
+        reading = self._reading or OutcomeReading("other", "values")
         return ReportResult(
             path=self._where,
             split=self._split,
@@ -327,7 +328,7 @@ class ReportWriter(WholeOrNothing):
         )
 
     def _metadata(self, result: ReportResult) -> str:
-        reading = self._reading or Reading("other", "values")
+        reading = self._reading or OutcomeReading("other", "values")
         return json.dumps(
             {
                 "format_version": FORMAT_VERSION,
@@ -343,7 +344,7 @@ class ReportWriter(WholeOrNothing):
 
 
 def _weight_of_each(weights: Any, num_rows: int) -> np.ndarray[Any, Any] | None:
-    """Return one weight an example; None if there are none, or several for each."""
+    """Return one weight per example; None if there are none, or several per example."""
     if weights is None:
         return None
     weight = np.asarray(weights, np.float64)
@@ -367,14 +368,14 @@ def as_arrays(tree: Any) -> Arrays:
 
 
 def as_texts(ids: Any) -> list[Any]:
-    """Return ids as texts: bytes decoded, numbers as they are written, None as it is.
+    """Return ids as texts: bytes decoded, numbers as written, None unchanged.
 
     Example:
         >>> as_texts(["a", b"b.jpg", 3, np.int64(4), np.bytes_(b"c")])
         ['a', 'b.jpg', '3', '4', 'c']
     """
     values = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    # Nearly always they are texts already, and a million of them take their time.
+    # Nearly always they are texts already, and converting a million of them takes time.
     return list(values) if set(map(type, values)) == {str} else [_as_text(v) for v in values]
 
 
@@ -386,13 +387,13 @@ def _as_text(value: Any) -> str | None:
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.reshape(()).item()
     if isinstance(value, bytes):
-        # What is no UTF-8 must still be told apart from any other id.
+        # Bytes that are not UTF-8 must still differ from every other id.
         return value.decode(errors="backslashreplace")
     return str(value)
 
 
 def _joined(trees: Sequence[Any]) -> Any:
-    """Return one nesting of the rows of many."""
+    """Concatenate the rows of many nestings into one."""
     first = trees[0]
     if len(trees) == 1:
         return first
@@ -430,7 +431,7 @@ def _table(
         "confidence": _as_column(found.confidences),
         "correct": _as_column(found.correct),
         "weight": pa.array(weights, pa.float64(), mask=np.isnan(weights)),
-        # NaN of a function's stays NaN: it said so.
+        # A function's NaN stays NaN, because the function returned it.
         **{f"{METRIC}{name}": pa.array(values, pa.float64()) for name, values in metrics.items()},
     }
     return pa.table(columns)

@@ -1,8 +1,8 @@
-"""A report as one HTML page that needs nothing else: no network, no script, no file beside it.
+"""A report as one self-contained HTML page: no network, no script, no other file.
 
-Headline numbers, what the classes come to, which are confused, how each metric is distributed,
-and the worst examples with their pictures. What is worst and what is counted is decided in
-`report_tables.py`; here it is only shown. Everything that a user named is escaped.
+Shows headline numbers, per-class results, confusions, the distribution of each metric, and the
+worst examples with their pictures. `report_tables.py` decides what is worst and what is counted;
+this module only displays it. All names that come from the user are escaped.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.evaluation.png import as_picture, data_uri, smaller
 from elasticdl.evaluation.report import METRIC
-from elasticdl.evaluation.report_tables import Report, Summary
+from elasticdl.evaluation.report_tables import Report, ReportSummary
 
 if TYPE_CHECKING:
     import os
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from elasticdl.evaluation.report_tables import ClassRow
 
 PictureOf: TypeAlias = "Callable[[int, str], Any]"
-"""`(row, data_id)` -> an array (H, W) or (H, W, C), or None where there is no picture."""
+"""`(row, data_id)` -> an array (H, W) or (H, W, C), or None if there is no picture."""
 
-# With more classes the table is larger than any screen; the pairs most often confused say more.
+# With more classes the table exceeds any screen; the most frequent confusions show more.
 _MAX_MATRIX = 25
 _MAX_PAIRS = 25
 _MAX_CLASSES = 200
@@ -49,22 +49,22 @@ def write_page(
     class_names: Sequence[str] | None = None,
     num_worst: int = _NUM_WORST,
 ) -> str:
-    """Write `<name>.html` and return where it is.
+    """Write `<name>.html` and return its path or URI.
 
     Args:
-        report: A report, or where it lies.
-        folder: Where the page goes.
-        name: What it is called.
-        title: Its heading.
-        picture_of: What an example looks like; see `png.as_picture` for what its numbers mean.
-            Called for the worst examples only.
-        class_names: What the classes are called, by number.
-        num_worst: How many of the worst examples are shown for each metric.
+        report: A report, or its path.
+        folder: Folder of the page.
+        name: Name of the file, without extension.
+        title: Heading of the page.
+        picture_of: Returns the picture of an example; see `png.as_picture` for how its numbers
+            are interpreted. Called for the worst examples only.
+        class_names: Names of the classes, by number.
+        num_worst: Number of worst examples shown for each metric.
 
     Raises:
         OutputError: It cannot be written.
         NoDataError: There is no such report.
-        CorruptDataError: It is none.
+        CorruptDataError: The file is not a report.
     """
     report = report if isinstance(report, Report) else Report(report)
     folder = folder if isinstance(folder, OutputFolder) else OutputFolder(folder)
@@ -91,7 +91,7 @@ class _Page:
             name: report.worst(name, num_worst, largest=largest)
             for name, largest in self._largest_first.items()
         }
-        # At once: rows of many metrics lie in the same few groups.
+        # Read together, because rows of many metrics lie in the same few groups.
         numbers = sorted({number for rows in self._worst_rows.values() for number in rows})
         self._rows = dict(zip(numbers, report.rows(numbers), strict=True))
 
@@ -131,7 +131,7 @@ class _Page:
 
     # --- sections -----------------------------------------------------------------------------
 
-    def _headline(self, summaries: dict[str, Summary]) -> str:
+    def _headline(self, summaries: dict[str, ReportSummary]) -> str:
         cards = [_card("examples", f"{self._report.num_rows:,}", "")]
         right, known = self._report.accuracy
         if known:
@@ -158,11 +158,11 @@ class _Page:
             cells = "".join(_cell(counts.get((label, p), 0), largest, label == p) for p in numbers)
             lines.append(f'<tr><th scope="row">{self._class(label)}</th>{cells}</tr>')
         about = (
-            "How many examples of each label (row) were said to be what (column). Right ones are "
-            "framed; the stronger its colour, the larger the count."
+            "Number of examples by label (row) and prediction (column). Correct predictions are "
+            "framed; a stronger colour means a larger count."
         )
         table = (
-            '<table class="matrix"><thead><tr><th scope="col">label \\ said</th>'
+            '<table class="matrix"><thead><tr><th scope="col">label \\ predicted</th>'
             f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
         )
         return _section("Confusions", _wide(about, table))
@@ -170,16 +170,18 @@ class _Page:
     def _confused_pairs(self, counts: dict[tuple[int, int], int]) -> str:
         wrong = sorted(((n, pair) for pair, n in counts.items() if pair[0] != pair[1]), key=_first)
         rows = (
-            (self._class(label), self._class(said), f"{count:,}")
-            for count, (label, said) in wrong[:_MAX_PAIRS]
+            (self._class(label), self._class(predicted), f"{count:,}")
+            for count, (label, predicted) in wrong[:_MAX_PAIRS]
         )
         shown = f"The {min(len(wrong), _MAX_PAIRS)} pairs that are confused most often."
-        return _section("Confusions", _table(shown, ["label", "said", "examples"], rows, texts=2))
+        return _section(
+            "Confusions", _table(shown, ["label", "predicted", "examples"], rows, texts=2)
+        )
 
     def _classes(self, classes: Sequence[ClassRow]) -> str:
         if not classes:
             return ""
-        # The worst first where not all can be shown.
+        # Show the worst first if not all can be shown.
         shown = list(classes)
         if len(classes) > _MAX_CLASSES:
             shown = sorted(classes, key=lambda row: row.f1)[:_MAX_CLASSES]
@@ -196,13 +198,16 @@ class _Page:
                     between,
                 )
             )
-        caption = "Support is how many examples have the label; the interval is Wilson's."
+        caption = (
+            "Support is the number of examples with the label; the interval is the Wilson score "
+            "interval."
+        )
         if len(shown) < len(classes):
             caption = f"The {len(shown)} of {len(classes)} classes with the lowest F1. {caption}"
         head = ["class", "support", "precision", "recall", "F1", "recall, 95 % interval"]
         return _section("Classes", _table(caption, head, rows, texts=1))
 
-    def _distribution(self, name: str, summary: Summary) -> str:
+    def _distribution(self, name: str, summary: ReportSummary) -> str:
         values = self._report.metric(name)
         finite = values[np.isfinite(values)]
         heading = f"Distribution of {escape(name)}"
@@ -225,7 +230,7 @@ class _Page:
         largest, numbers = self._largest_first[name], self._worst_rows[name]
         if not numbers:
             return ""
-        head = ["example", "value", "label", "said", "confidence"]
+        head = ["example", "value", "label", "predicted", "confidence"]
         rows = [self._rows[number] for number in numbers]
         pictures = [self._picture(n, row["data_id"]) for n, row in zip(numbers, rows, strict=True)]
         lines = []
@@ -243,7 +248,7 @@ class _Page:
             lines.append([picture, *line] if any(pictures) else line)
         if any(pictures):
             head.insert(0, "picture")
-        order = "Largest values first." if largest else "Least values first."
+        order = "Largest values first." if largest else "Smallest values first."
         table = _table(order, head, lines, texts=2 if any(pictures) else 1)
         return _section(f"Worst examples by {escape(name)}", table)
 
@@ -281,14 +286,15 @@ def _card(name: str, value: str, beside: str) -> str:
 
 
 def _wide(about: str, table: str) -> str:
-    # To be scrolled with the keyboard, it must be possible to go there; what it is about stays.
+    # A region can be scrolled with the keyboard only if it can take the focus; its description
+    # stays visible.
     label = escape(about or "Numbers", quote=True)
     shown = f'<p class="about">{about}</p>' if about else ""
     return f'{shown}<div class="wide" role="region" tabindex="0" aria-label="{label}">{table}</div>'
 
 
 def _table(about: str, head: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> str:
-    """Return a table whose cells are HTML already; the first `texts` columns are no numbers."""
+    """Return a table whose cells are HTML already; the first `texts` columns are not numbers."""
     kinds = ["" if i < texts else ' class="number"' for i in range(len(head))]
     titles = "".join(
         f'<th scope="col"{kind}>{name}</th>' for name, kind in zip(head, kinds, strict=True)
@@ -301,7 +307,7 @@ def _table(about: str, head: Sequence[str], rows: Iterable[Sequence[str]], texts
 
 
 def _cell(count: int, largest: int, right: bool) -> str:
-    # By the square root: one confusion among thousands is to be seen.
+    # By the square root, so that one confusion among thousands is visible.
     heat = round(100 * math.sqrt(count / largest))
     kind = ' class="right"' if right else ""
     shown = f"{count:,}" if count else '<span class="none">0</span>'
@@ -313,23 +319,23 @@ def _histogram(name: str, values: np.ndarray[Any, Any]) -> str:
     if least == most:
         return f"<p>Every example has the value {_number(least)}.</p>"
     if math.isinf(most - least):
-        return "<p>The values lie too far apart to be drawn.</p>"
+        return "<p>The values are too far apart to be plotted.</p>"
     counts, edges = np.histogram(values, _NUM_BINS)
     width, height = 20, 160
     highest = int(counts.max())
     bars = []
     for i, count in enumerate(counts.tolist()):
-        # What is there is seen, be it one example among a million.
+        # Every non-empty bar is visible, even one example among a million.
         tall = max(1.5, height * count / highest) if count else 0
-        said = f"{_number(edges[i])} to {_number(edges[i + 1])}: {count:,} examples"
+        predicted = f"{_number(edges[i])} to {_number(edges[i + 1])}: {count:,} examples"
         bars.append(
             f'<rect x="{i * width + 1}" y="{height - tall:.1f}" width="{width - 2}" '
-            f'height="{tall:.1f}"><title>{said}</title></rect>'
+            f'height="{tall:.1f}"><title>{predicted}</title></rect>'
         )
     full = _NUM_BINS * width
     about = (
         f"Histogram of {name}: {len(values):,} examples from {_number(least)} to {_number(most)}; "
-        f"the fullest of {_NUM_BINS} bins has {highest:,}."
+        f"the largest of {_NUM_BINS} bins has {highest:,}."
     )
     return (
         f'<svg class="histogram" viewBox="0 0 {full} {height + 24}" role="img" '

@@ -1,7 +1,7 @@
-"""What a report says when it is summed up: worst examples, confusions, classes, distributions.
+"""Tables read from a report: worst examples, confusions, classes, distributions.
 
-Each function reads the columns it needs and no other, so that the worst hundred of a million
-examples cost some hundredths of a second. What is worst is decided here; how it is shown is not.
+Each function reads only the columns it needs, so that the worst hundred of a million examples cost
+a few hundredths of a second. This module decides what is worst, but not how it is shown.
 
 Callers: `report_views.py`, `report_page.py`, users.
 """
@@ -27,10 +27,10 @@ from elasticdl.data.stored_file import filesystem
 from elasticdl.errors import CorruptDataError, NoDataError
 from elasticdl.evaluation.report import METADATA, METRIC
 
-# Of the normal distribution: 95 % lie within so many standard deviations.
+# Normal distribution: 95 % lie within this many standard deviations.
 _Z95 = 1.959963984540054
 _QUANTILES = (0.25, 0.5, 0.75)
-# Words in the names of what is better when it is more.
+# Words in the names of metrics of which larger values are better.
 _BETTER_WHEN_MORE = (
     "acc", "dice", "iou", "jaccard", "f1", "precision", "recall", "auc", "score", "similarity",
     "ssim", "psnr", "confidence", "correct", "likelihood",
@@ -39,13 +39,13 @@ _BETTER_WHEN_MORE = (
 
 @dataclass(frozen=True)
 class ClassRow:
-    """How a model does on one class.
+    """Results of a model on one class.
 
     Attributes:
         name: The class's number.
-        support: Examples that have this label.
-        predicted: Examples that were said to have it.
-        correct: Examples of which both are true.
+        support: Number of examples that have this label.
+        predicted: Number of examples predicted as this class.
+        correct: Number of examples for which both are true.
     """
 
     name: int
@@ -55,35 +55,35 @@ class ClassRow:
 
     @property
     def precision(self) -> float:
-        """Which share of what was said to be of the class is; NaN if nothing was."""
+        """Fraction of the predictions of the class that are correct; NaN if there are none."""
         return self.correct / self.predicted if self.predicted else math.nan
 
     @property
     def recall(self) -> float:
-        """Which share of the class was found; NaN if there is none."""
+        """Fraction of the class that was found; NaN if the class has no examples."""
         return self.correct / self.support if self.support else math.nan
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall; NaN if there is nothing to it."""
+        """The harmonic mean of precision and recall; NaN without labels and predictions."""
         total = self.support + self.predicted
         return 2 * self.correct / total if total else math.nan
 
     @property
     def recall_interval(self) -> tuple[float, float]:
-        """Where the recall lies with 95 % confidence (Wilson)."""
+        """The 95 % confidence interval of the recall (Wilson)."""
         return wilson(self.correct, self.support)
 
 
 @dataclass(frozen=True)
-class Summary:
+class ReportSummary:
     """One metric over all examples that have a value; quantiles are interpolated.
 
     Attributes:
-        count: Examples that have one.
-        mean: NaN if there are none, as all that follow.
-        std: Of a sample (divided by count - 1).
-        min: Least value.
+        count: Number of examples that have a value.
+        mean: NaN if there are none, like all that follow.
+        std: Sample standard deviation (divided by count - 1).
+        min: Smallest value.
         quartiles: 25 %, 50 %, 75 %.
         max: Largest value.
     """
@@ -97,14 +97,14 @@ class Summary:
 
 
 class Report:
-    """A report that was written.
+    """A report that has been written.
 
     Args:
         path: Path or URI of the Parquet file.
 
     Raises:
         NoDataError: There is no such file.
-        CorruptDataError: It is no report.
+        CorruptDataError: The file is not a report.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -125,14 +125,14 @@ class Report:
 
     def columns(self, *names: str) -> Any:
         """Return a pyarrow table of some columns."""
-        # By place: a dot in a name means a nested column to pyarrow.
+        # By position, because pyarrow reads a dot in a name as a nested column.
         table = self._file.reader.read_all(
             column_indices=[self._names.index(name) for name in names]
         )
         return table.select(list(names))
 
     def batches(self, *names: str, num_rows: int = 1 << 16) -> Any:
-        """Yield tables of some columns and at most so many rows."""
+        """Yield tables of some columns, of at most `num_rows` rows each."""
         for group in range(self._file.num_row_groups):
             table = self._file.reader.read_row_group(
                 group, column_indices=[self._names.index(name) for name in names]
@@ -151,26 +151,26 @@ class Report:
         values: np.ndarray[Any, Any] = self.columns(METRIC + name).column(0).to_numpy()
         return values
 
-    def summary(self, metric: str) -> Summary:
-        """Return the distribution of a metric, as pandas' `describe` has it."""
+    def summary(self, metric: str) -> ReportSummary:
+        """Return the distribution of a metric, as pandas' `describe` computes it."""
         values = self.metric(metric)
         values = values[~np.isnan(values)]
         if not len(values):
             nothing = math.nan
-            return Summary(0, nothing, nothing, nothing, (nothing,) * 3, nothing)
-        # Infinite values have no spread, and that is what comes out.
+            return ReportSummary(0, nothing, nothing, nothing, (nothing,) * 3, nothing)
+        # Infinite values have no spread, and the result shows it.
         with np.errstate(invalid="ignore", over="ignore"):
             low, median, high = (float(q) for q in np.quantile(values, _QUANTILES))
             std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
             mean, least, most = float(values.mean()), float(values.min()), float(values.max())
-        return Summary(len(values), mean, std, least, (low, median, high), most)
+        return ReportSummary(len(values), mean, std, least, (low, median, high), most)
 
     def worst(self, metric: str, k: int = 100, *, largest: bool | None = None) -> list[int]:
         """Return the rows of the worst examples, worst first.
 
         Args:
             metric: Name of the function.
-            k: How many; examples without a value are never among them.
+            k: Number of examples; those without a value are never included.
             largest: Whether large values are bad; None decides as `is_worse_when_larger` does.
         """
         values = self.metric(metric)
@@ -181,15 +181,15 @@ class Report:
         if 0 < k < len(found):
             last = np.partition(order[found], k - 1)[k - 1]
             found = found[order[found] <= last]
-        # Among equals the first come first, so that a page is the same each time.
+        # Equal values are in the order of their rows, so that a page is the same each time.
         return [int(row) for row in found[np.lexsort((found, order[found]))][:k]]
 
     def is_worse_when_larger(self, metric: str) -> bool:
         """Return whether large values of a metric are bad.
 
-        Where the report knows which examples the model got wrong, they tell: bad is what the
-        wrong ones have. Elsewhere the name tells: a score, a share of agreement is good when it
-        is large, anything else is an error or a loss.
+        If the report contains which examples the model got wrong, these decide: bad are the values
+        of the wrong ones. Otherwise the name decides: a score or a measure of agreement is good
+        when it is large, anything else is an error or a loss.
         """
         values, right = self.metric(metric), self._correct
         known = ~np.isnan(values) & (right >= 0)
@@ -202,9 +202,9 @@ class Report:
         return not any(word in name for word in _BETTER_WHEN_MORE)
 
     def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return some rows, each as a dict of column -> value, in the order they are asked for.
+        """Return some rows, each as a dict of column -> value, in the requested order.
 
-        Reads only the groups of rows they are in.
+        Reads only the row groups that contain them.
         """
         wanted: dict[int, list[int]] = {}
         starts = np.cumsum(
@@ -220,7 +220,7 @@ class Report:
         return [found[number] for number in numbers]
 
     def confusion(self) -> dict[tuple[int, int], int]:
-        """Return (label, prediction) -> how many examples; pairs without one are left out."""
+        """Return (label, prediction) -> number of examples; pairs without any are left out."""
         if self.facts["num_classes"] == 0:
             return {}
         known = self.columns("label", "prediction").drop_null()
@@ -228,9 +228,9 @@ class Report:
         return {(r["label"], r["prediction"]): r["count_all"] for r in counted.to_pylist()}
 
     def classes(self) -> list[ClassRow]:
-        """Return how the model does on each class that there is, in the order of their numbers.
+        """Return the results for each class that occurs, ordered by its number.
 
-        An example the model gave no valid output for counts as not found.
+        An example without a valid model output counts as not found.
         """
         if self.facts["num_classes"] == 0:
             return []
@@ -249,13 +249,13 @@ class Report:
 
     @property
     def accuracy(self) -> tuple[int, int]:
-        """How many examples are right, and of how many that is known."""
+        """Number of correct examples, and number of examples for which correctness is known."""
         right = self._correct
         return int((right == 1).sum()), int((right >= 0).sum())
 
     @cached_property
     def _correct(self) -> np.ndarray[Any, Any]:
-        """1 where the model is right, 0 where it is wrong, -1 where nobody knows."""
+        """1 where the model is right, 0 where it is wrong, -1 where it is unknown."""
         column = self.columns("correct").column(0)
         values: np.ndarray[Any, Any] = pc.fill_null(pc.cast(column, pa.int8()), -1).to_numpy()
         return values
@@ -267,9 +267,9 @@ class Report:
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return where a share lies with 95 % confidence (Wilson, 1927, with z = 1.96).
+    """Return the 95 % confidence interval of a proportion (Wilson, 1927, with z = 1.96).
 
-    Unlike the textbook interval it stays within 0 and 1 and is honest where all or none succeed.
+    Unlike the textbook interval it stays within 0 and 1, and is accurate if all or none succeed.
 
     Example:
         >>> [round(bound, 3) for bound in wilson(9, 10)]

@@ -3,12 +3,12 @@
     eval_report.csv            ,<function> ...,label,prediction,confidence,source
     eval_report_summary.csv    ,<function> ...   count mean std min 25% 50% 75% max
 
-The first column is the id and has no name, then comes one column for each function under the
-name it was given: what the sessions' documents promise, byte for byte what pandas would write.
-The files are read from the Parquet file and appear whole.
+The first column is the id and has no name, followed by one column per function under its given
+name: the format that the sessions' documentation promises, byte for byte what pandas would write.
+The files are derived from the Parquet file and appear when they are complete.
 
-Texts of a million rows cost more time than all the rest of a report, so beyond
-`DEFAULT_MAX_ROWS` the first file is not written unless it is asked for; the result says so.
+Writing a million rows as text takes longer than all the rest of a report, so beyond
+`DEFAULT_MAX_ROWS` the first file is written only on request; the result contains a note.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 DEFAULT_MAX_ROWS = 200_000
 _BESIDE = ("label", "prediction", "confidence", "source")
 _NEEDS_QUOTES = '[,"\r\n]'
-# Between these, and where it is no whole number, Arrow writes a float as Python does.
+# Within these bounds, unless it is a whole number, Arrow formats a float as Python does.
 _PLAIN_FROM = 1e-3
 _PLAIN_TO = {"float32": 1e5, "float64": 1e9}
 
 
 @dataclass(frozen=True)
 class Views:
-    """Which files were written.
+    """The files written.
 
     Attributes:
-        rows: The file of one row an example; None if there are too many.
+        rows: The file with one row per example; None if there are too many.
         summary: The file of the functions' distributions.
-        notes: What a person should know.
+        notes: Notes for the user.
     """
 
     rows: str | None
@@ -65,15 +65,15 @@ def write_views(
     """Write `<name>.csv` and `<name>_summary.csv`.
 
     Args:
-        report: A report, or where it lies.
-        folder: Where the files go.
-        name: What they are called.
-        max_rows: With more rows than these, the first file is not written.
+        report: A report, or its path.
+        folder: Folder of the files.
+        name: Prefix of their names.
+        max_rows: The first file is not written if there are more rows than this.
 
     Raises:
         OutputError: They cannot be written.
         NoDataError: There is no such report.
-        CorruptDataError: It is none.
+        CorruptDataError: The file is not a report.
     """
     report = report if isinstance(report, Report) else Report(report)
     folder = folder if isinstance(folder, OutputFolder) else OutputFolder(folder)
@@ -83,7 +83,7 @@ def write_views(
     if report.num_rows > max_rows:
         many = f"{report.num_rows:,} rows are more than {max_rows:,}"
         notes = (f"{name}.csv was not written: {many}. All of them are in {report.path}.",)
-        # One of an earlier report would be taken for this one's.
+        # A file from an earlier report would be mistaken for this one's.
         folder.delete(f"{name}.csv")
     else:
         where = folder.where(f"{name}.csv")
@@ -107,14 +107,14 @@ def _write_rows(report: Report, path: Any) -> None:
             ]
             rows = pc.binary_join_element_wise(*columns, ",")
             lines = pc.binary_join_element_wise(rows, "", "\n")
-            # The texts of an Arrow array lie one behind the other.
+            # The texts of an Arrow array are contiguous.
             start, stop = lines.offset, lines.offset + len(lines)
             offsets = np.frombuffer(lines.buffers()[1], np.int32)
             file.write(memoryview(lines.buffers()[2])[offsets[start] : offsets[stop]])
 
 
 def _texts(column: Any, value_type: str) -> Any:
-    """Return a column as the texts pandas writes."""
+    """Return a column as the texts that pandas writes."""
     if pa.types.is_floating(column.type):
         return _of_floats(column, np.dtype(value_type or "float64"))
     if not pa.types.is_string(column.type):
@@ -128,7 +128,7 @@ def _texts(column: Any, value_type: str) -> Any:
 
 
 def _of_floats(column: Any, dtype: np.dtype[Any]) -> Any:
-    # A function that gave float32 is shown as such: 0.1, and not 0.10000000149011612.
+    # A function that returned float32 is shown as such: 0.1, and not 0.10000000149011612.
     values = column.to_numpy(zero_copy_only=False).astype(dtype)
     size = np.abs(values)
     with np.errstate(invalid="ignore"):
@@ -138,7 +138,8 @@ def _of_floats(column: Any, dtype: np.dtype[Any]) -> Any:
     texts = pc.cast(pa.array(values), pa.string())
     others = np.flatnonzero(~is_plain)
     if len(others):
-        # Many of them are few values: 0.0 and 1.0. By their bits, or 0.0 and -0.0 were one.
+        # Few distinct values occur often: 0.0 and 1.0. Compared by their bits, because 0.0 equals
+        # -0.0.
         bits = values.view(f"i{dtype.itemsize}")[others]
         unique, places = np.unique(bits, return_inverse=True)
         shown = pa.array(

@@ -1,11 +1,11 @@
-"""A per-example function of TensorFlow, traced once for a block of examples.
+"""Traces a TensorFlow per-example function once, for a block of examples.
 
-Functions end in `.numpy()`, which a tensor without a value does not have. While one is traced,
-such a tensor answers with itself: the value then is the traced result. Whatever else a function
-asks of a value (`float(...)`, `if`, numpy functions) raises, and it is called one by one. That
-a traced function gives the same numbers is not claimed here; `functions.py` proves it.
+Functions end in `.numpy()`, which a tensor without a value does not have. While a function is
+traced, such a tensor returns itself: the value is then the traced result. Any other use of a value
+(`float(...)`, `if`, numpy functions) raises, and the function is called one by one. This module
+does not claim that a traced function returns the same numbers; `functions.py` proves it.
 
-The only file of this folder that imports TensorFlow, and only when the user's code has.
+The only file of this folder that imports TensorFlow, and only if the user's code has.
 
 Callers: `functions.py`.
 """
@@ -24,12 +24,12 @@ from elasticdl.data.batch import leaves, map_arrays
 if TYPE_CHECKING:
     import numpy as np
 
-# One attribute of a class of TensorFlow's is changed meanwhile.
+# Tracing temporarily changes an attribute of a TensorFlow class.
 _tracing = threading.Lock()
 
 
 class NotOneNumberError(TypeError):
-    """What was traced is no single number that depends on the example."""
+    """The traced result is not a single number that depends on the example."""
 
 
 def traced(
@@ -43,10 +43,11 @@ def traced(
         outputs: Likewise.
 
     Returns:
-        Takes a block and returns its column as float64, and the dtype it was computed in.
+        A function that takes a block and returns its column as float64, and the dtype in which it
+        was computed.
 
     Raises:
-        Exception: Whatever the function, or TensorFlow, says of being traced.
+        Exception: Any exception of the function, or of TensorFlow, during tracing.
     """
     dtypes: list[str] = []
 
@@ -78,7 +79,7 @@ def as_tensors(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def _with_numpy(symbols: list[Any]) -> Iterator[None]:
-    """Let tensors without a value answer `.numpy()` with themselves."""
+    """Make tensors without a value return themselves from `.numpy()`."""
     kinds = {type(symbol) for symbol in symbols}
     with _tracing:
         changed = [kind for kind in kinds if not hasattr(kind, "numpy")]

@@ -1,13 +1,13 @@
-"""Whether a function may be traced: read from its code, before it is called on symbols.
+"""Decides from a function's code whether it may be traced, before it is called on symbols.
 
-A traced function is called once, on tensors without values. That gives the same column only if
-the function is a function of its two arguments and asks them nothing that a tensor answers in
-another way than an array. What could do otherwise is refused here, whether it does or not:
-catching errors (a symbol raises where a value does not), keeping state, drawing at random,
-looking at types. The rest of the proof, that numbers are equal, is made with numbers.
+A traced function is called once, on tensors without values. The result is the same column only if
+the function depends on nothing but its two arguments, and uses nothing of them for which a tensor
+behaves differently from an array. Everything that could break this is rejected here, whether it
+does or not: catching errors (a symbol raises where a value does not), keeping state, drawing random
+numbers, looking at types. The rest of the proof, that numbers are equal, is made with numbers.
 
-The code that is read is the user's: the function, what it refers to, and so on. Installed
-libraries are taken at their word.
+The code that is read is the user's: the function, what it refers to, and so on. Installed libraries
+are trusted.
 
 Callers: `functions.py`.
 """
@@ -24,7 +24,8 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-# Asking what an argument is, or what time it is; writing somewhere; state of frameworks.
+# Names that inspect an argument, read the clock, write somewhere, or change the state of
+# frameworks.
 _TELLING_NAMES = frozenset(
     "isinstance issubclass type hasattr getattr setattr delattr callable globals locals vars dir "  # noqa: SIM905 - words, to be read as such
     "eval exec compile open print input id hash repr str format next iter __class__ __dict__ "
@@ -40,22 +41,22 @@ _CHANGES = frozenset(
     "append extend insert pop popitem clear update setdefault appendleft popleft remove discard "  # noqa: SIM905
     "add sort reverse".split()
 )
-# Shapes and dtypes are other classes for tensors: an empty shape of TensorFlow is true.
+# Shapes and dtypes are other classes for tensors: an empty TensorFlow shape is truthy.
 _FACTS_THAT_DIFFER = frozenset({"shape", "dtype"})
 _PATHS = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
 _INSTALLED = (*_PATHS, str(Path(__file__).parents[1]), "<frozen")
-# Packages whose classes call no method of a derived one by themselves.
+# Packages whose classes do not call methods of a derived class by themselves.
 _OURS = frozenset({"abc", "abstractions", "builtins", "elasticdl", "typing"})
 
 
 def why_not_traceable(function: Any) -> str:
-    """Return why a function must be called one by one; empty if nothing speaks against a trace.
+    """Return why a function must be called one by one; empty if it may be traced.
 
     Example:
         >>> why_not_traceable(lambda y_true, y_pred: abs(y_true - y_pred))
         ''
         >>> why_not_traceable(lambda y_true, y_pred: isinstance(y_true, int))
-        "it asks 'isinstance'"
+        "it uses 'isinstance'"
     """
     return _Reading().why_not(function)
 
@@ -63,15 +64,15 @@ def why_not_traceable(function: Any) -> str:
 class _Reading:
     def __init__(self) -> None:
         self._seen: set[int] = set()
-        # Keeps what was seen alive: the number of a dead object would be given to another.
+        # Keeps visited objects alive, because the id of a dead object may be reused.
         self._kept: list[Any] = []
 
     def why_not(self, value: Any, names: AbstractSet[str] = frozenset()) -> str:
-        """Return what speaks against a value that a traced function may use.
+        """Return the reason against a value that a traced function may use.
 
         Args:
             value: Anything.
-            names: What the function that uses it may ask it for.
+            names: The attributes that the function may read from it.
         """
         if id(value) in self._seen:
             return ""
@@ -111,17 +112,17 @@ class _Reading:
         return next((why for why in (self.why_not(v, names) for v in values) if why), "")
 
     def _of_class(self, cls: type, names: AbstractSet[str]) -> str:
-        """Read the methods that may be called; those of a library's classes are its own."""
-        # A library calls methods of a class derived from its own that nobody named.
+        """Check the methods that may be called; library classes are trusted."""
+        # A library may call methods of a class derived from its own that no code names.
         any_name = any(owner.__module__.partition(".")[0] not in _OURS for owner in cls.__mro__[1:])
         for owner in cls.__mro__:
             for name, member in vars(owner).items():
                 inner = getattr(member, "__func__", getattr(member, "fget", member))
-                # What made an object is over.
+                # The constructor of an existing object has already run.
                 if not isinstance(inner, types.FunctionType) or name == "__init__":
                     continue
                 if any_name or name in names or name.startswith("__"):
-                    # `self` is what it is called on.
+                    # `self` is the object that it is called on.
                     why = self.why_not(inner) or self._of_class_again(cls, inner, names)
                     if why:
                         return why
@@ -130,7 +131,7 @@ class _Reading:
     def _of_class_again(
         self, cls: type, method: types.FunctionType, names: AbstractSet[str]
     ) -> str:
-        """Read the methods that a method names and nobody did before."""
+        """Check the methods that a method names and that have not been checked."""
         if method.__code__.co_filename.startswith(_INSTALLED):
             return ""
         more = _names_in(method) - names
@@ -188,13 +189,13 @@ def _of_code(top: types.CodeType, *, holds_containers: bool) -> str:
                 return f"it assigns to {instruction.argval or 'an item'!r}"
             branches |= "JUMP_IF" in instruction.opname or "JUMP_FORWARD_IF" in instruction.opname
         names = set(code.co_names)
-        told = sorted(names & _TELLING_NAMES)
-        if told:
-            return f"it asks {told[0]!r}"
+        found = sorted(names & _TELLING_NAMES)
+        if found:
+            return f"it uses {found[0]!r}"
         changed = sorted(names & _CHANGES)
         if changed and holds_containers:
             return f"it calls {changed[0]!r} and refers to a list or dict"
         differing = sorted(names & _FACTS_THAT_DIFFER)
         if branches and differing:
-            return f"it decides, and asks for {differing[0]!r}"
+            return f"it has branches and uses {differing[0]!r}"
     return ""

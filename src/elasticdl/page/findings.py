@@ -20,7 +20,7 @@ from elasticdl.page.stalls import LOG_DELAY_S
 from elasticdl.page.words import brief, clock_text, duration_text
 
 if TYPE_CHECKING:
-    from elasticdl.page.history import History
+    from elasticdl.page.history import JobHistory
     from elasticdl.page.lanes import Activity, Stay
     from elasticdl.page.stalls import Stall
 
@@ -36,14 +36,16 @@ _EVALUATIONS_AFTER = 2
 _WORSE_BY, _TIMES_NOISE = 0.05, 4.0
 _ENOUGH_FOR_NOISE = 8
 _MEAN_OF = 3
-# Speeds before and after a loss are measured over up to 60 s, and never over less than 3 s.
+# Speeds before and after the loss of a worker cover at most 60 s, and at least 3 s.
 _SPEED_S, _LEAST_SPEED_S = 60.0, 3.0
-# A worker without a batch for a shorter time is seen in its lane only.
+# Lower speeds are shown with decimals.
+_WHOLE_FROM = 100.0
+# A worker without a batch for a shorter time is shown only in its lane.
 _LEAST_BEHIND_S = 10.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class PageFinding:
     """A noteworthy observation about a job.
 
     Attributes:
@@ -61,7 +63,7 @@ class Finding:
         return {"level": self.level, "text": self.text, "time": self.time}
 
 
-def find(history: History, stalls: Sequence[Stall], activity: Activity) -> list[Finding]:
+def find(history: JobHistory, stalls: Sequence[Stall], activity: Activity) -> list[PageFinding]:
     """Return the findings about a job, most severe first."""
     found = [
         *_overfitting(history),
@@ -77,7 +79,7 @@ def find(history: History, stalls: Sequence[Stall], activity: Activity) -> list[
     return sorted(found, key=lambda finding: order[finding.level])
 
 
-def _overfitting(history: History) -> list[Finding]:
+def _overfitting(history: JobHistory) -> list[PageFinding]:
     """Compare the current validation loss with its minimum, given the training loss's trend."""
     points = [
         (event.step, float(loss))
@@ -97,16 +99,16 @@ def _overfitting(history: History) -> list[Finding]:
     unit = history.unit
     numbers = f"{last:.4g} at {unit} {last_step:,}, minimum {least:.4g} at {unit} {step:,}"
     if worse <= _WORSE_BY * abs(least):
-        return [Finding("good", f"No overfitting so far: validation loss {numbers}.")]
+        return [PageFinding("good", f"No overfitting so far: validation loss {numbers}.")]
     if worse <= _TIMES_NOISE * noise:
         text = "The validation loss varies too much to tell whether the model is overfitting"
-        return [Finding("note", f"{text}: {numbers}.")]
+        return [PageFinding("note", f"{text}: {numbers}.")]
     before, after = _training_loss(history, step), _training_loss(history, last_step)
     if before is None or after is None or after >= before:
         text = f"The validation loss has not improved since {unit} {step:,}: {numbers}."
-        return [Finding("note", text)]
+        return [PageFinding("note", text)]
     return [
-        Finding(
+        PageFinding(
             "warning",
             f"Overfitting since {unit} {step:,} ({clock_text(history.evaluations[step].time)}): "
             f"validation loss {numbers}, while the training loss fell from {before:.4g} to "
@@ -115,7 +117,7 @@ def _overfitting(history: History) -> list[Finding]:
     ]
 
 
-def _training_loss(history: History, step: int) -> float | None:
+def _training_loss(history: JobHistory, step: int) -> float | None:
     """Return the training loss around a step, averaged over several steps to reduce noise."""
     if history.rounds:
         loss = history.rounds[step].metrics.get("loss") if step in history.rounds else None
@@ -128,7 +130,7 @@ def _training_loss(history: History, step: int) -> float | None:
     return float(near.mean()) if len(near) else None
 
 
-def _not_finite(history: History) -> list[Finding]:
+def _not_finite(history: JobHistory) -> list[PageFinding]:
     counts = history.steps["counts"] & (history.steps["num_records"] > 0)
     losses, steps = history.steps["loss"][counts], history.steps["step"][counts]
     bad = np.flatnonzero(~np.isfinite(losses))
@@ -136,7 +138,7 @@ def _not_finite(history: History) -> list[Finding]:
         return []
     first = int(steps[bad[0]])
     return [
-        Finding(
+        PageFinding(
             "bad",
             f"The loss was NaN or infinite in {counted(len(bad), 'logged interval')}, first at "
             f"step {first:,}.",
@@ -144,13 +146,13 @@ def _not_finite(history: History) -> list[Finding]:
     ]
 
 
-def _losses(history: History) -> list[Finding]:
+def _losses(history: JobHistory) -> list[PageFinding]:
     lost = [stay for stay in history.stays if stay.is_lost and stay.incarnation]
     lost.sort(key=lambda stay: stay.left or 0.0)
     found = [_loss(history, stay) for stay in lost[-_MOST_LOSSES:]]
     if len(lost) > _MOST_LOSSES:
         found.append(
-            Finding(
+            PageFinding(
                 "warning",
                 f"{len(lost):,} workers were lost in total. The last {_MOST_LOSSES} are listed "
                 "here; the lanes show all of them.",
@@ -159,9 +161,9 @@ def _losses(history: History) -> list[Finding]:
     return found
 
 
-def _loss(history: History, stay: Stay) -> Finding:
+def _loss(history: JobHistory, stay: Stay) -> PageFinding:
     left = stay.left or 0.0
-    text = f"Worker {stay.slot} was lost at {clock_text(left)}, at step {stay.step:,}: it "
+    text = f"Worker {stay.rank} was lost at {clock_text(left)}, at step {stay.step:,}: it "
     text += f"{brief(stay.reason)}."
     waited = waited_s(history, left)
     if waited is not None:
@@ -169,7 +171,7 @@ def _loss(history: History, stay: Stay) -> Finding:
     following = [
         each
         for each in history.stays
-        if each.slot == stay.slot and each.joined >= left and each is not stay
+        if each.rank == stay.rank and each.joined >= left and each is not stay
     ]
     if not following:
         text += " It was not replaced."
@@ -182,10 +184,10 @@ def _loss(history: History, stay: Stay) -> Finding:
             )
         text += "."
     back = following[0].first_batch if following else None
-    return Finding("warning", text + _speeds(history, left, waited or 0.0, back), left)
+    return PageFinding("warning", text + _speeds(history, left, waited or 0.0, back), left)
 
 
-def _speeds(history: History, left: float, waited: float, back: float | None) -> str:
+def _speeds(history: JobHistory, left: float, waited: float, back: float | None) -> str:
     """Describe the speed before, during and after the absence of a worker; empty if unknown."""
     away = back if back is not None else left + _SPEED_S
     spans = {
@@ -194,14 +196,18 @@ def _speeds(history: History, left: float, waited: float, back: float | None) ->
         "with its replacement": None if back is None else (back, back + _SPEED_S),
     }
     known = [
-        f"{speed:,.3g} {'' if said else 'examples/s '}{when}"
-        for said, (when, span) in enumerate(spans.items())
+        f"{_speed_text(speed)} {'' if number else 'examples/s '}{when}"
+        for number, (when, span) in enumerate(spans.items())
         if span is not None and (speed := speed_between(history, *span)) is not None
     ]
     return f" Speed: {', '.join(known)}." if len(known) > 1 else ""
 
 
-def speed_between(history: History, start: float, stop: float) -> float | None:
+def _speed_text(speed: float) -> str:
+    return f"{speed:,.0f}" if speed >= _WHOLE_FROM else f"{speed:.3g}"
+
+
+def speed_between(history: JobHistory, start: float, stop: float) -> float | None:
     """Return the examples per second between two times; None if too little was logged then."""
     logged, attempts = history.steps["time"], history.steps["attempt"]
     first = int(np.searchsorted(logged, start, "right"))
@@ -214,7 +220,7 @@ def speed_between(history: History, start: float, stop: float) -> float | None:
     return float(history.steps["num_records"][first + 1 : last + 1].sum()) / seconds
 
 
-def waited_s(history: History, left: float) -> float | None:
+def waited_s(history: JobHistory, left: float) -> float | None:
     """Return how long the remaining workers committed nothing around a loss; None if unknown.
 
     Args:
@@ -226,19 +232,19 @@ def waited_s(history: History, left: float) -> float | None:
         return None
     gaps = np.diff(logged, prepend=logged[0])
     pauses = longest if (longest > 0).any() else np.maximum(0.0, gaps - np.median(gaps[1:]))
-    # A pause ends at the latest when it is logged.
+    # A pause ends when it is logged, or up to LOG_DELAY_S earlier.
     around = (logged >= left) & (logged - pauses - LOG_DELAY_S <= left)
     return float(pauses[around].max(initial=0.0))
 
 
-def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
+def _stalls(stalls: Sequence[Stall]) -> list[PageFinding]:
     if not stalls:
         return []
     unplanned = [stall for stall in stalls if not stall.is_planned]
     total = sum(stall.seconds for stall in unplanned)
     longest = sorted(unplanned, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
     found = [
-        Finding(
+        PageFinding(
             "warning",
             f"No step was committed for {duration_text(stall.seconds)} from "
             f"{clock_text(stall.start)}: {stall.cause}.",
@@ -250,7 +256,7 @@ def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
         cause, times = Counter(stall.cause for stall in unplanned).most_common(1)[0]
         often = f" Most frequent cause ({times} times): {cause}." if times > 1 else ""
         found.append(
-            Finding(
+            PageFinding(
                 "note",
                 f"Training stalled {len(unplanned)} times, {duration_text(total)} in total.{often}",
             )
@@ -258,7 +264,7 @@ def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
     planned = [stall.seconds for stall in stalls if stall.is_planned]
     if planned:
         found.append(
-            Finding(
+            PageFinding(
                 "note",
                 f"Evaluations and checkpoints paused the training {counted(len(planned), 'time')} "
                 f"for {duration_text(sum(planned))} in total, at most {duration_text(max(planned))}"
@@ -268,27 +274,27 @@ def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
     return found
 
 
-def _behind(history: History, activity: Activity) -> list[Finding]:
+def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
     """Find workers that committed nothing for a while although they were not lost."""
     late = [
-        (last - first, first, stay.slot)
+        (last - first, first, stay.rank)
         for stay in history.stays
         for first, last in activity.behind(stay)
         if last - first > _LEAST_BEHIND_S
     ]
     return [
-        Finding(
+        PageFinding(
             "warning",
-            f"Worker {slot} committed no batch for {duration_text(seconds)} from "
+            f"Worker {rank} committed no batch for {duration_text(seconds)} from "
             f"{clock_text(first)}, while the others trained on. It was not replaced, and came back "
             "by itself.",
             first,
         )
-        for seconds, first, slot in sorted(late, reverse=True)[:_MOST_STALLS]
+        for seconds, first, rank in sorted(late, reverse=True)[:_MOST_STALLS]
     ]
 
 
-def _attempts(history: History) -> list[Finding]:
+def _attempts(history: JobHistory) -> list[PageFinding]:
     found = []
     counts, attempts = history.steps["counts"], history.steps["attempt"]
     for before, start in zip(history.starts, history.starts[1:], strict=False):
@@ -305,11 +311,11 @@ def _attempts(history: History) -> list[Finding]:
                 f"of attempt {before.attempt}."
             )
         text += f" It resumed from {history.unit} {start.resumed_from_step:,}{taken_back}."
-        found.append(Finding("note", text, start.time))
+        found.append(PageFinding("note", text, start.time))
     return found[-_MOST_LOSSES:]
 
 
-def _parties(history: History) -> list[Finding]:
+def _parties(history: JobHistory) -> list[PageFinding]:
     by_party: dict[str, list[tuple[int, str]]] = {}
     for event in history.rounds.values():
         for party, why in event.left_out.items():
@@ -321,7 +327,7 @@ def _parties(history: History) -> list[Finding]:
         common = Counter(why for _, why in rounds).most_common(_MOST_REASONS)
         why = "; ".join(each for each, _ in common)
         found.append(
-            Finding(
+            PageFinding(
                 "warning",
                 f"Party {shown_name(party)!r} was left out of {counted(len(rounds), 'round')} of "
                 f"{len(history.rounds):,} ({numbers}{more}): {brief(why)}.",
@@ -330,12 +336,12 @@ def _parties(history: History) -> list[Finding]:
     return found
 
 
-def _left_out(history: History) -> list[Finding]:
+def _left_out(history: JobHistory) -> list[PageFinding]:
     count = sum(len(event.records) for event in history.skipped)
     if not count:
         return []
     return [
-        Finding(
+        PageFinding(
             "warning",
             f"{counted(count, 'record')} left out because their batches repeatedly killed workers; "
             "`elasticdl job audit` lists their files.",

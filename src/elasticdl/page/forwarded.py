@@ -1,11 +1,11 @@
-"""The page of a job on a cluster: this machine passes requests on to the head's pod.
+"""Local proxy for the page of a job on a cluster: forwards requests to the head pod.
 
     browser --token of this machine--> proxy --port-forward, token of the pod--> page in the pod
 
-The page in the pod reads the log where the job writes it, so it shows events that are not on the
-object store yet. The proxy has a token and a URL of its own, which stay the same when the head is
-replaced and which nothing in the cluster knows. It passes on nothing that a browser sends but the
-path and the query.
+The page in the pod reads the log directly from the job's disk, so it shows events that are not on
+the object store yet. The proxy has its own token and URL. They stay the same when the head is
+replaced, and are unknown in the cluster. Of a browser's request, it forwards only the path and the
+query.
 
 Callers: `api.py`, `cli/`.
 """
@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from elasticdl.cluster.head import Head, check_runs, connect, find_head
+from elasticdl.cluster.head import HeadPod, check_runs, connect, find_head
 from elasticdl.errors import ElasticDLError, UnavailableError, UsageError
 from elasticdl.page.security import new_token
 from elasticdl.page.server import guarded
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from elasticdl.cluster.kubernetes import Kubernetes
 
 _BETWEEN_TRIES_S = 2.0
-# Longer than a page is silent.
+# Longer than the keepalive interval of a page.
 _SILENT_S = 60.0
 _CHUNK_BYTES = 1 << 16
 _KEPT = {"content-type", "content-security-policy"}
@@ -47,32 +47,32 @@ _PROBE = "/static/page.css"
 
 
 class Forward:
-    """Requests to the page in the head's pod of a job. Its methods are thread-safe.
+    """Sends requests to the page in a job's head pod. Its methods are thread-safe.
 
     Args:
-        cluster: Where the job is.
-        name: Of its RayJob.
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
     """
 
     def __init__(self, cluster: Kubernetes, name: str) -> None:
         self._cluster, self._name = cluster, name
-        self._head: Head | None = None
+        self._head: HeadPod | None = None
 
     def get(self, target: str) -> http.client.HTTPResponse:
-        """Return the answer to a request; its owner closes it.
+        """Return the response to a request; the caller closes it.
 
         Args:
             target: Path and query.
 
         Raises:
-            UsageError: The job has no page, or ports may not be forwarded.
+            UsageError: The job has no page, or port forwarding is not allowed.
             UnavailableError: The page does not answer now.
         """
         head = self._head or find_head(self._cluster, self._name)
         try:
             answer = self._answer(head, target)
         except Exception:
-            # Another pod may have taken its place.
+            # The head may have been replaced by another pod.
             self._head = None
             raise
         self._head = head
@@ -91,7 +91,7 @@ class Forward:
         except UnavailableError:
             return False
 
-    def _answer(self, head: Head, target: str) -> http.client.HTTPResponse:
+    def _answer(self, head: HeadPod, target: str) -> http.client.HTTPResponse:
         link = connect(self._cluster, head)
         connection = http.client.HTTPConnection("127.0.0.1", head.port)
         connection.sock = link
@@ -104,20 +104,23 @@ class Forward:
         except (http.client.HTTPException, OSError) as error:
             connection.close()
             raise UnavailableError(
-                f"The page in the pod {head.pod} does not answer. It does while the training runs."
+                f"The page in the pod {head.pod} does not answer. It answers only while the "
+                "training runs."
             ) from error
         if answer.status == http.client.FORBIDDEN:
-            # Another process listens there, or the pod is not the one that was looked at.
+            # Another process listens there, or the pod has been replaced.
             answer.close()
-            raise UnavailableError(f"What listens in the pod {head.pod} is not the job's page.")
+            raise UnavailableError(
+                f"The process that listens in the pod {head.pod} is not the job's page."
+            )
         return answer
 
 
 def create_proxy(forward: Forward, token: str, allowed_host: str = "") -> ASGIApp:
-    """Return the ASGI application that passes requests on.
+    """Return the ASGI application that forwards requests.
 
     Args:
-        forward: Where to.
+        forward: Sends the requests.
         token: The token that requests must carry.
         allowed_host: An allowed host name besides this machine's own.
     """
@@ -136,13 +139,13 @@ def create_proxy(forward: Forward, token: str, allowed_host: str = "") -> ASGIAp
 
 
 async def _chunks(answer: http.client.HTTPResponse) -> AsyncIterator[bytes]:
-    """Yield what a page sends, as it comes."""
+    """Yield the content of a response as it arrives."""
     with contextlib.closing(answer):
         while True:
             try:
                 chunk = await run_in_threadpool(answer.read1, _CHUNK_BYTES)
             except (http.client.HTTPException, OSError):
-                # The pod is gone; browsers ask again.
+                # The pod is gone; browsers send a new request.
                 return
             if not chunk:
                 return
@@ -156,26 +159,26 @@ def serve_forwarded(
     """Serve the page of a job on a cluster until the process is interrupted or terminated.
 
     Args:
-        cluster: Where the job is.
-        name: Of its RayJob.
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
         listen: `HOST:PORT` on this machine; port 0 selects a free port.
         tell: Called with the URL once the page answers.
-        on_state: Called with what the job is doing, in words, until then.
+        on_state: Called with the state of the job, in words, until then.
 
     Raises:
         UsageError: `listen` is not an address, there is no such job, it has ended or has no page,
-            or ports of its pod may not be forwarded.
+            or port forwarding is not allowed.
         UnavailableError: The port is in use, or the server does not answer.
     """
     host, _ = parse_address(listen)
-    forward, told = Forward(cluster, name), ""
+    forward, reported = Forward(cluster, name), ""
     while True:
         state = check_runs(cluster, name)
         if forward.answers():
             break
-        if state != told:
+        if state != reported:
             on_state(state)
-            told = state
+            reported = state
         threading.Event().wait(_BETWEEN_TRIES_S)
     token = new_token()
     serve_app(create_proxy(forward, token, host), token, listen, tell)
@@ -185,8 +188,8 @@ class ForwardedPage:
     """The page of a job on a cluster, served in a thread until the `with` block ends.
 
     Args:
-        cluster: Where the job is.
-        name: Of its RayJob.
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
         tell: Called in the thread with the URL once the page answers, or with the reason why
             there is none.
     """
@@ -216,9 +219,9 @@ class ForwardedPage:
                 if self._is_over.wait(_BETWEEN_TRIES_S):
                     return
             app = create_proxy(self._forward, token)
-            serve_app(app, token, DEFAULT_LISTEN, self._told, until=self._is_over)
+            serve_app(app, token, DEFAULT_LISTEN, self._tell_url, until=self._is_over)
         except (UnavailableError, UsageError) as error:
             self._tell(f"There is no job page: {error}")
 
-    def _told(self, url: str) -> None:
+    def _tell_url(self, url: str) -> None:
         self._tell(f"Job page: {url}")

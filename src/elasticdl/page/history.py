@@ -1,8 +1,8 @@
 """History of a job: folds its event log, piece by piece, into the values that the page needs.
 
 The curves of a model follow the effective history: steps that a later attempt rolled back are not
-in them, by the rule of `events.read_events`. Everything over time follows the log: a worker that
-died during steps that were later repeated still died, and the time was still spent.
+in them, by the rule of `event_file.read_events`. Everything over time follows the log: a worker
+that died during steps that were later repeated still died, and the time was still spent.
 
     events in the log     1 2 3 4 | resumed from 2: 3' 4' 5'
     loss, metrics         1 2 3' 4' 5'
@@ -37,15 +37,15 @@ from elasticdl.events import (
     WorkerLeft,
 )
 from elasticdl.page.lanes import GAP_S, Stay
-from elasticdl.page.parse import Damage, Item, Steps
+from elasticdl.page.parse import Damage, Item, StepColumns
 from elasticdl.page.table import GrowingTable
 
 Bools = npt.NDArray[np.bool_]
 
-_MOST_TOLD = 400
+_MAX_RECENT_EVENTS = 400
 _MOST_DAMAGES = 20
 # A number edited by hand must not make the page allocate all memory.
-_MOST_SHARDS, _MOST_SLOTS = 50_000_000, 1_000_000
+_MOST_SHARDS, _MOST_RANKS = 50_000_000, 1_000_000
 _STEP_COLUMNS = {
     "time": np.float64,
     "step": np.int64,
@@ -61,10 +61,10 @@ _STEP_COLUMNS = {
 
 @dataclass(frozen=True)
 class _Block:
-    """Batches of consecutive steps, kept for an attempt that takes some of them back.
+    """Batches of consecutive steps, kept in case a later attempt rolls some of them back.
 
     Attributes:
-        first: Where its steps begin in `History.steps`.
+        first: Index of its first step in `JobHistory.steps`.
         event_of: For each batch row, the step it belongs to, counted from `first`.
         rows: [rows, 5]: see `events.CommittedRow`.
         newest_epoch: The highest of its epochs.
@@ -76,7 +76,7 @@ class _Block:
     newest_epoch: int
 
 
-class History:
+class JobHistory:
     """State of the fold over a job's event log; see the module.
 
     "Effective" attributes leave out what a later attempt rolled back; the others cover the whole
@@ -84,7 +84,7 @@ class History:
 
     Attributes:
         steps: All `StepCommitted` events as columns; `counts` is false for rolled-back steps.
-        has_batches: Whether a step said which batches it committed.
+        has_batches: Whether any step lists the batches it committed.
         starts: All `JobStarted` events.
         evaluations: Step -> `Evaluated`, effective.
         checkpoints: Step -> `Checkpointed`, effective.
@@ -92,10 +92,10 @@ class History:
         parties: Name -> its latest `PartyJoined`.
         epoch: The epoch of the latest batches, from 0.
         shard_batches: Committed batches of that epoch, by shard.
-        shard_of: Slot -> the shard of that epoch whose batch it committed last.
-        stays: All workers' times in slots.
+        shard_of: Rank -> the shard of that epoch whose batch it committed last.
+        stays: All workers' times in ranks.
         end: How the last attempt ended; None while it is running.
-        told: The latest events other than steps, oldest first.
+        recent_events: The latest events other than steps, oldest first.
         damages: The first damaged lines.
         num_damaged: Number of damaged lines.
         num_unknown: Number of events of an unknown type or with unexpected values.
@@ -119,7 +119,7 @@ class History:
         self._skipped: list[RecordsSkipped] = []
         self.stays: list[Stay] = []
         self.end: JobFinished | JobFailed | None = None
-        self.told: deque[Event] = deque(maxlen=_MOST_TOLD)
+        self.recent_events: deque[Event] = deque(maxlen=_MAX_RECENT_EVENTS)
         self.damages: list[Damage] = []
         self.num_damaged = self.num_unknown = 0
         self.first_time = self.last_time = 0.0
@@ -136,10 +136,10 @@ class History:
                     self.num_damaged += 1
                     if len(self.damages) < _MOST_DAMAGES:
                         self.damages.append(item)
-                case Steps():
+                case StepColumns():
                     self._take_steps(item)
                 case _:
-                    self.told.append(item)
+                    self.recent_events.append(item)
                     self._take(item)
                     self._note_time(item.time, item.time)
 
@@ -184,8 +184,8 @@ class History:
 
     @property
     def present(self) -> list[Stay]:
-        """Workers that are present, by slot."""
-        return [self._open[slot] for slot in sorted(self._open)]
+        """Workers that are present, by rank."""
+        return [self._open[rank] for rank in sorted(self._open)]
 
     @property
     def stays_so_far(self) -> list[Stay]:
@@ -193,19 +193,19 @@ class History:
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
             replace(stay, gaps=[*stay.gaps, (last, now)])
-            if self._open.get(stay.slot) is stay
-            and (last := self._last_batch.get(stay.slot, now)) < now - GAP_S
+            if self._open.get(stay.rank) is stay
+            and (last := self._last_batch.get(stay.rank, now)) < now - GAP_S
             else stay
             for stay in self.stays
         ]
 
-    def last_batch(self, slot: int) -> float | None:
+    def last_batch(self, rank: int) -> float | None:
         """Return when a worker that is present was last seen to commit a batch."""
-        return self._last_batch.get(slot)
+        return self._last_batch.get(rank)
 
     # --- steps --------------------------------------------------------------------------------
 
-    def _take_steps(self, steps: Steps) -> None:
+    def _take_steps(self, steps: StepColumns) -> None:
         count = len(steps)
         if not self.stays and self.starts:
             self._add_own_process()
@@ -229,38 +229,38 @@ class History:
         self.has_batches = True
         per_event = np.diff(steps.row_ends, prepend=0)
         event_of = np.repeat(np.arange(count, dtype=np.int32), per_event)
-        epoch, slot, _, _, _ = steps.rows.T
+        epoch, rank, _, _, _ = steps.rows.T
         self._blocks.append(_Block(first, event_of, _compact(steps.rows), int(epoch.max())))
-        self._note_batches(slot, steps.time[event_of])
+        self._note_batches(rank, steps.time[event_of])
         self._count_shards(*steps.rows.T)
 
-    def _note_batches(self, slots: npt.NDArray[Any], times: npt.NDArray[Any]) -> None:
+    def _note_batches(self, ranks: npt.NDArray[Any], times: npt.NDArray[Any]) -> None:
         """Record for each worker when it committed batches."""
         # Times are sorted already. Short integers get a radix sort, which is ten times faster.
-        few = 0 <= int(slots.min()) <= int(slots.max()) < np.iinfo(np.int16).max
-        order = np.argsort(slots.astype(np.int16) if few else slots, kind="stable")
-        slots, times = slots[order], times[order]
-        firsts = np.flatnonzero(np.diff(slots, prepend=slots[:1] - 1))
-        stops = np.append(firsts[1:], len(slots))
+        few = 0 <= int(ranks.min()) <= int(ranks.max()) < np.iinfo(np.int16).max
+        order = np.argsort(ranks.astype(np.int16) if few else ranks, kind="stable")
+        ranks, times = ranks[order], times[order]
+        firsts = np.flatnonzero(np.diff(ranks, prepend=ranks[:1] - 1))
+        stops = np.append(firsts[1:], len(ranks))
         for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
-            slot = int(slots[first])
-            stay = self._open.get(slot)
+            rank = int(ranks[first])
+            stay = self._open.get(rank)
             if stay is None:
                 continue
             mine = times[first:stop]
             if stay.first_batch is None:
                 stay.first_batch = float(mine[0])
-                self._last_batch.pop(slot, None)
-            before = self._last_batch.get(slot, float(mine[0]))
+                self._last_batch.pop(rank, None)
+            before = self._last_batch.get(rank, float(mine[0]))
             gaps = np.diff(mine, prepend=before)
             for at in np.flatnonzero(gaps > GAP_S).tolist():
                 stay.gaps.append((float(mine[at] - gaps[at]), float(mine[at])))
-            self._last_batch[slot] = float(mine[-1])
+            self._last_batch[rank] = float(mine[-1])
 
     def _count_shards(
         self,
         epoch: npt.NDArray[Any],
-        slot: npt.NDArray[Any],
+        rank: npt.NDArray[Any],
         shard: npt.NDArray[Any],
         first: npt.NDArray[Any],
         stop: npt.NDArray[Any],
@@ -271,8 +271,8 @@ class History:
             self.epoch, self.shard_of = newest, {}
             self.shard_batches = np.zeros(0, np.int64)
         mine = (epoch == self.epoch) & (shard >= 0) & (shard < _MOST_SHARDS)
-        mine &= (slot >= 0) & (slot < _MOST_SLOTS)
-        slot, shard, counts = slot[mine], shard[mine], (stop - first)[mine]
+        mine &= (rank >= 0) & (rank < _MOST_RANKS)
+        rank, shard, counts = rank[mine], shard[mine], (stop - first)[mine]
         if not len(shard):
             return
         size = int(shard.max()) + 1
@@ -282,8 +282,8 @@ class History:
             self.shard_batches = grown
         np.add.at(self.shard_batches, shard, counts)
         # If an index occurs several times, the last value is kept.
-        last = np.full(int(slot.max()) + 1, -1, np.int64)
-        last[slot] = shard
+        last = np.full(int(rank.max()) + 1, -1, np.int64)
+        last[rank] = shard
         there = np.flatnonzero(last >= 0)
         self.shard_of.update(zip(there.tolist(), last[there].tolist(), strict=True))
 
@@ -327,7 +327,7 @@ class History:
             case WorkerJoined():
                 self._join(event)
             case WorkerLeft():
-                stay = self._open.pop(event.slot, None)
+                stay = self._open.pop(event.rank, None)
                 if stay is not None:
                     stay.end(event.time, event.reason, step=event.step, is_lost=True)
             case _:
@@ -348,7 +348,7 @@ class History:
             if same:
                 stay.end(event.time, f"was restarted from step {step}", step=step)
             else:
-                before = max(stay.joined, self._last_batch.get(stay.slot, 0.0))
+                before = max(stay.joined, self._last_batch.get(stay.rank, 0.0))
                 stay.end(before, "ended with its attempt", step=step)
         self._open.clear()
         self._last_batch.clear()
@@ -376,11 +376,11 @@ class History:
             self._count_shards(*np.concatenate(of_newest).T)
 
     def _join(self, event: WorkerJoined) -> None:
-        before = self._open.pop(event.slot, None)
+        before = self._open.pop(event.rank, None)
         if before is not None:
             before.end(event.time, "was replaced", step=event.step, is_lost=True)
         stay = Stay(
-            slot=event.slot,
+            rank=event.rank,
             incarnation=event.incarnation,
             attempt=self.attempt,
             joined=event.time,
@@ -389,15 +389,17 @@ class History:
             started=event.started,
             replaces=event.replaces,
         )
-        self._open[event.slot] = stay
-        self._last_batch.pop(event.slot, None)
+        self._open[event.rank] = stay
+        self._last_batch.pop(event.rank, None)
         self.stays.append(stay)
 
     def _finish(self, event: JobFinished | JobFailed) -> None:
         self.end = event
         done = isinstance(event, JobFinished)
         for stay in self._open.values():
-            stay.end(event.time, "the job is done" if done else "the job ended", step=event.step)
+            stay.end(
+                event.time, "the job was complete" if done else "the job ended", step=event.step
+            )
         self._open.clear()
 
     def _note_time(self, first: float, last: float) -> None:

@@ -1,9 +1,9 @@
-"""Lanes of workers over time: what each slot of a job was doing, and why that changed.
+"""Lanes of workers over time: what each rank of a job was doing, and why that changed.
 
     started --> joined --> first batch --> ... --> left
      starting    joining     training      (behind)      lost, until the next one joins
 
-A worker's time in a slot is a `Stay`. Its first committed batch ends the joining. It is behind
+A worker's time in a rank is a `Stay`. Its first committed batch ends the joining. It is behind
 while others commit batches and it has committed none for a while. All of this comes from the log.
 
 Pure. Callers: `history.py` keeps the stays, `view.py` shows them.
@@ -26,17 +26,17 @@ _MOST_SEGMENTS = 400
 
 @dataclass
 class Stay:
-    """A worker's time in a slot.
+    """A worker's time in a rank.
 
     Attributes:
-        slot: The slot.
+        rank: The rank.
         incarnation: Number of the process within the attempt; 0 for a job without workers.
         attempt: Attempt of the job.
-        joined: When the worker got the slot, in seconds since 1970-01-01 UTC.
+        joined: When the worker got the rank, in seconds since 1970-01-01 UTC.
         host: Its machine.
         pid: Its process ID.
         started: When its process was started; 0 if unknown.
-        replaces: Number of the process that had the slot before; 0 if there was none.
+        replaces: Number of the process that had the rank before; 0 if there was none.
         first_batch: When its first batch was logged; None before that.
         left: When it left; None while it is present.
         reason: Why it left.
@@ -45,7 +45,7 @@ class Stay:
         gaps: Periods without batches, between periods with batches.
     """
 
-    slot: int
+    rank: int
     incarnation: int
     attempt: int
     joined: float
@@ -89,7 +89,7 @@ class Segment:
 def lanes(
     stays: Sequence[Stay], activity: Activity, end: float
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the lanes of the slots, and the number of lanes left out.
+    """Return the lanes of the ranks, and the number of lanes left out.
 
     Args:
         stays: Stays, ordered by their start.
@@ -97,26 +97,26 @@ def lanes(
         end: End of the lanes of workers that are still present.
 
     Returns:
-        The slot and the segments of each lane. If there are very many workers, only the lanes in
+        The rank and the segments of each lane. If there are very many workers, only the lanes in
         which something happened.
     """
-    by_slot: dict[int, list[Stay]] = {}
+    by_rank: dict[int, list[Stay]] = {}
     for stay in stays:
-        by_slot.setdefault(stay.slot, []).append(stay)
-    chosen = sorted(by_slot)
+        by_rank.setdefault(stay.rank, []).append(stay)
+    chosen = sorted(by_rank)
     if len(chosen) > _MOST_LANES:
-        eventful = sorted(chosen, key=lambda slot: (-len(by_slot[slot]), slot))
+        eventful = sorted(chosen, key=lambda rank: (-len(by_rank[rank]), rank))
         chosen = sorted(eventful[:_MOST_LANES])
     shown = [
         {
-            "slot": slot,
-            "segments": [segment.to_json() for segment in _segments(by_slot[slot], activity, end)][
+            "rank": rank,
+            "segments": [segment.to_json() for segment in _segments(by_rank[rank], activity, end)][
                 -_MOST_SEGMENTS:
             ],
         }
-        for slot in chosen
+        for rank in chosen
     ]
-    return shown, len(by_slot) - len(chosen)
+    return shown, len(by_rank) - len(chosen)
 
 
 def _segments(stays: Sequence[Stay], activity: Activity, end: float) -> list[Segment]:
@@ -158,7 +158,7 @@ def _segments(stays: Sequence[Stay], activity: Activity, end: float) -> list[Seg
 
 
 class Activity:
-    """Tells how long a job trained within a period, without its pauses.
+    """Measures how long a job trained within a period, without its pauses.
 
     Args:
         logged: When steps were logged, ascending, in seconds since 1970-01-01 UTC.
@@ -187,4 +187,4 @@ def _name_of(stay: Stay) -> str:
     if not stay.incarnation:
         return f"process {stay.pid}" if stay.pid else "process"
     where = f" on {stay.host}" if stay.host else ""
-    return f"worker {stay.slot} (process {stay.pid}{where})"
+    return f"worker {stay.rank} (process {stay.pid}{where})"

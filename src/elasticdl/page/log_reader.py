@@ -35,7 +35,7 @@ _GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Piece:
+class LogPiece:
     """Complete lines of a log.
 
     Attributes:
@@ -72,10 +72,10 @@ class LogReader:
 
     @property
     def is_local(self) -> bool:
-        """Whether the log is read from a file of this machine."""
+        """Whether the log is read from a file on this machine."""
         return self._path is not None or (self._written is not None and self._written.is_file())
 
-    def read(self) -> Iterator[Piece]:
+    def read(self) -> Iterator[LogPiece]:
         """Yield what was appended since the last call.
 
         Raises:
@@ -106,12 +106,12 @@ class LogReader:
             raise FileNotFoundError
         return io.BytesIO(self._folder.read_bytes(EVENTS_FILE))
 
-    def _pieces(self, file: BinaryIO) -> Iterator[Piece]:
+    def _pieces(self, file: BinaryIO) -> Iterator[LogPiece]:
         is_new = self._offset > 0 and not self._is_same(file)
         if is_new:
             self._offset, self._last = 0, b""
         file.seek(self._offset)
-        # What is after the last line feed; joined only when the next one is found.
+        # The data after the last line feed; joined only when the next line feed is found.
         rest: list[bytes] = []
         while chunk := file.read(_CHUNK_BYTES):
             self._check_gzip(chunk, is_first=not rest)
@@ -119,7 +119,7 @@ class LogReader:
             if end:
                 whole = b"".join([*rest, chunk[:end]])
                 rest = [chunk[end:]]
-                yield Piece(whole, self._offset, is_new)
+                yield LogPiece(whole, self._offset, is_new)
                 is_new = False
                 self._offset += len(whole)
                 self._last = (self._last + whole[-_REMEMBERED_BYTES:])[-_REMEMBERED_BYTES:]
@@ -132,7 +132,7 @@ class LogReader:
                         "copy; the events after it are not shown"
                     )
         if is_new:
-            yield Piece(b"", 0, is_new_log=True)
+            yield LogPiece(b"", 0, is_new_log=True)
 
     def _check_gzip(self, chunk: bytes, *, is_first: bool) -> None:
         if is_first and not self._offset and chunk.startswith(_GZIP):
@@ -140,7 +140,7 @@ class LogReader:
 
     def _error(self, problem: str) -> OutputError:
         where = self._folder.where(EVENTS_FILE)
-        return OutputError(f"{where}: the log of events cannot be read: {problem}.")
+        return OutputError(f"{where}: the event log cannot be read: {problem}.")
 
     def _is_same(self, file: BinaryIO) -> bool:
         file.seek(self._offset - len(self._last))

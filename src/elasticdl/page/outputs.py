@@ -25,7 +25,7 @@ from elasticdl.artifacts.lock import is_held
 from elasticdl.errors import OutputError
 from elasticdl.job import Job
 from elasticdl.page.facts import Facts
-from elasticdl.page.history import History
+from elasticdl.page.history import JobHistory
 from elasticdl.page.log_reader import LogReader
 from elasticdl.page.parse import parse
 from elasticdl.page.view import loss_curve, summary, view
@@ -37,8 +37,8 @@ _SKIPPED = {"checkpoints", "zoo", "saved_model", "logs", "report", "reports", "n
 _STEP_FOLDER = re.compile(r"^step-(\d+)$")
 _REPORT_FOLDERS = ("", "report", "reports")
 _LEAST_PAUSE_S = 0.4
-# The page of a long log is made less often, to limit the load on the training machine: however many
-# viewers there are, this takes at most a thirtieth of a core.
+# Minimum pause between two views, as a multiple of the time for one: the page of a long log is
+# computed less often, so that it uses at most a thirtieth of a core, for any number of viewers.
 _TIMES_LONGER = 30.0
 # Each read downloads the whole log.
 _LEAST_REMOTE_PAUSE_S = 10.0
@@ -59,7 +59,7 @@ class WatchedOutput:
     """
 
     def __init__(self, folder: OutputFolder, name: str, written: Path | None = None) -> None:
-        self.history = History()
+        self.history = JobHistory()
         self.version = 0
         self._folder, self._name = folder, name
         self._reader = LogReader(folder, written)
@@ -131,7 +131,7 @@ class WatchedOutput:
         try:
             for piece in self._reader.read():
                 if piece.is_new_log:
-                    self.history = History()
+                    self.history = JobHistory()
                 self.history.add(parse(piece.data, piece.offset))
                 self.version += 1
             self._error = ""
@@ -206,7 +206,7 @@ class WatchedOutput:
         reports = {}
         places = [*_REPORT_FOLDERS]
         if PurePosixPath(self._folder.uri).name == "training":
-            # A session stores its reports beside its training.
+            # A session stores its reports next to its training.
             places.append("../reports")
         for place in places:
             folder = _folder_of(self._folder, place)

@@ -3,7 +3,7 @@
 Nearly all lines of a long log are `step_committed`. msgspec parses them about ten times as fast as
 `json`, into columns instead of one event object per line. All other lines become events. The page
 should show whatever is readable in a damaged log, so a damaged line is counted and skipped, whereas
-`events.read_events` raises an error.
+`event_file.read_events` raises an error.
 
 Pure: bytes in, values out. Callers: `history.py`.
 """
@@ -37,7 +37,7 @@ _NUM_ROW_FIELDS = 5
 # If a block of lines has an irregular one, blocks of at most this size are parsed line by line.
 _FEW_LINES = 16
 _SHOWN_BYTES = 60
-# The first second of the year 10000: a calendar has no later one.
+# The first second of the year 10000, which calendars cannot represent.
 _END_OF_TIME_S = 253_402_300_800.0
 
 
@@ -73,7 +73,7 @@ _COMMAS = bytes.maketrans(b";", b",")
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StepColumns:
     """Consecutive `StepCommitted` events as columns, one entry each.
 
     Attributes:
@@ -101,11 +101,11 @@ class Steps:
     def __len__(self) -> int:
         return len(self.time)
 
-    def part(self, start: int, stop: int) -> Steps:
+    def part(self, start: int, stop: int) -> StepColumns:
         """Return the events `start` to `stop` (exclusive)."""
         first = int(self.row_ends[start - 1]) if start else 0
         last = int(self.row_ends[stop - 1])
-        return Steps(
+        return StepColumns(
             self.time[start:stop],
             self.step[start:stop],
             self.epoch[start:stop],
@@ -131,7 +131,7 @@ class Damage:
     text: str
 
 
-Item: TypeAlias = Steps | Event | Damage
+Item: TypeAlias = StepColumns | Event | Damage
 
 _APART_FROM_STEPS = (Evaluated, Checkpointed, EpochFinished, Damage, NoneType)
 
@@ -192,7 +192,7 @@ class _Lines:
         return self._data[self._starts[first] : self._starts[stop]]
 
 
-def _one(line: bytes) -> Steps | Event | None:
+def _one(line: bytes) -> StepColumns | Event | None:
     """Return the event of a line; None if the line is damaged."""
     try:
         event = from_json(line.decode(errors="surrogateescape"))
@@ -212,10 +212,10 @@ def _one(line: bytes) -> Steps | Event | None:
     return _of_event(event) if isinstance(event, StepCommitted) else event
 
 
-def _of_event(event: StepCommitted) -> Steps | None:
+def _of_event(event: StepCommitted) -> StepColumns | None:
     try:
         rows = np.array(event.rows, np.int64).reshape(-1, _NUM_ROW_FIELDS)
-        return Steps(
+        return StepColumns(
             np.array([event.time], np.float64),
             np.array([event.step], np.int64),
             np.array([event.epoch], np.int64),
@@ -232,8 +232,8 @@ def _of_event(event: StepCommitted) -> Steps | None:
 
 def _blocks(
     lines: _Lines, first: int, stop: int
-) -> Iterator[tuple[int, Steps | None, Sequence[int]]]:
-    """Yield blocks of lines: the start of each, its steps, and which of its lines are none.
+) -> Iterator[tuple[int, StepColumns | None, Sequence[int]]]:
+    """Yield blocks of lines: the start of each, its steps, and its lines that are not steps.
 
     Args:
         lines: All lines of a piece of a log.
@@ -262,7 +262,7 @@ def _blocks(
         yield from _blocks(lines, half, stop)
 
 
-def _of_lines(steps: Sequence[_Line]) -> Steps | None:
+def _of_lines(steps: Sequence[_Line]) -> StepColumns | None:
     """Return lines of steps as columns; None if there is none, or one is irregular."""
     parsed = _rows([line.rows for line in steps]) if steps else None
     if parsed is None:
@@ -287,7 +287,7 @@ def _of_lines(steps: Sequence[_Line]) -> Steps | None:
         # The loss is missing or is not a number, or a number is too large for an integer.
         return None
     table = np.frombuffer(packed, _PACKED)
-    columns = Steps(
+    columns = StepColumns(
         **{name: np.ascontiguousarray(table[name]) for name in _NUMBERS},
         row_ends=row_ends,
         rows=rows,

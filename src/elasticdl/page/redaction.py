@@ -1,6 +1,6 @@
-"""Removes what a page must not show: passwords in addresses, and values with names of secrets.
+"""Removes secrets from what a page shows: passwords in addresses, values with names of secrets.
 
-Characters that a screen obeys instead of showing them become escapes.
+Control characters, which a screen would execute instead of displaying them, are escaped.
 
 Outputs are shared, and screens can be seen by others. Environment variables are never read. Pure.
 Callers: `view.py`.
@@ -22,11 +22,11 @@ _SECRET_NAME = re.compile(
 _SIGNATURE = re.compile(r"(?i)([?&][^=&\s]*(?:signature|sig|key|credential)[^=&\s]*=)[^&\s]*")
 _MOST_CHARACTERS = 4_000
 _MOST_OF_A_NAME = 100
-# C0 without newline and tab, DEL and C1; marks that turn the direction of writing; surrogates,
+# C0 except newline and tab, DEL and C1; marks that change the writing direction; surrogates,
 # which stand for bytes that are not UTF-8.
 _CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _CONTROLS = re.compile(_CONTROL)
-# Most texts have none of these, and one search tells so.
+# One quick search shows that a text contains none of these, which is true for most texts.
 _NOTABLE = re.compile(f"{_CONTROL}|://|=")
 
 

@@ -1,4 +1,4 @@
-"""Web server of the page: serves static files, data as JSON, and changes as server-sent events.
+"""Web application of the job page: answers the requests of browsers. `serving.py` runs it.
 
     GET /            the page; sets a cookie from ?token=
     GET /jobs.json   one row per job, with its loss
@@ -178,7 +178,7 @@ class _Site:
         try:
             self._outputs = self._find()
         except OutputError as error:
-            # All of them were removed. Their pages show the last known state.
+            # All outputs were removed. Their pages show the last known state.
             if not self._outputs:
                 return PlainTextResponse(f"{error}\n", 404)
         rows = [output.row() for output in self._outputs.values()]
@@ -190,7 +190,7 @@ class _Site:
                 self._outputs = self._find()
         wanted = request.query_params.get("job")
         for name, output in self._outputs.items():
-            # A browser knows a job by the name that is shown.
+            # A browser knows a job by its displayed name.
             if wanted is None or wanted in {name, shown_text(name)}:
                 return output
         return None

@@ -1,4 +1,6 @@
-"""Serves job pages: in this process until Ctrl-C, or in a separate process during a training.
+"""Runs the web server of job pages, and reports its URL. `server.py` answers the requests.
+
+It runs in this process until Ctrl-C, or in a separate process during a training:
 
     elasticdl job page OUTPUT      serve()
     elasticdl train --page ...     PageProcess: python -m elasticdl.page OUTPUT --> prints its URL
@@ -44,7 +46,7 @@ DEFAULT_LISTEN = "127.0.0.1:0"
 _HIGHEST_PORT = 65_535
 _LAST_LOOK_S = 2.5
 _POLL_S = 1.0
-# The page of a driver that was killed has its port for a moment longer.
+# The page of a killed driver keeps its port for a moment longer.
 _BIND_WITHIN_S = 15.0
 # Secrets of services that the training uses are not passed to the page.
 _KEPT_VARIABLES = {
@@ -69,8 +71,8 @@ def serve(
         listen: `HOST:PORT`; port 0 selects a free port.
         tell: Called with the URL once the server accepts connections.
         must_exist: Whether to raise an error if there is no job yet; otherwise wait for one.
-        written: Where this machine has the log of a running job; see `LogReader`.
-        token: The token that requests must carry; None makes a random one.
+        written: Local file of a running job's log; see `LogReader`.
+        token: The token that requests must carry; None creates a random one.
 
     Raises:
         UsageError: `listen` is not an address.
@@ -95,7 +97,7 @@ def serve(
 
     found = find()
     if must_exist and len(found) == 1:
-        # Somebody is about to open this page: read a long log meanwhile.
+        # A viewer is about to open this page: read a long log in the meantime.
         for output in found.values():
             threading.Thread(target=output.refresh, daemon=True).start()
     token = token or new_token()
@@ -112,11 +114,11 @@ def serve_app(
     """Serve an application until the process is interrupted or terminated.
 
     Args:
-        app: An application that asks for a token.
+        app: An application that requires a token.
         token: The token, for the URL.
         listen: `HOST:PORT`; port 0 selects a free port.
         tell: Called with the URL once the server accepts connections.
-        until: Ends the server when it is set.
+        until: Stops the server when set.
 
     Raises:
         UsageError: `listen` is not an address.
@@ -202,10 +204,10 @@ def _bound(host: str, port: int, listen: str) -> socket.socket:
 
 @dataclass(frozen=True)
 class InPod:
-    """Where the page of a job listens in a pod of a cluster.
+    """Address of a job's page in a pod of a cluster.
 
     Attributes:
-        port: On the pod's loopback.
+        port: Port on the pod's loopback.
         token: The token that requests must carry.
     """
 
@@ -221,7 +223,8 @@ class PageProcess:
     Args:
         output: Output of the training.
         tell: Called in a thread with the URL, or with the reason why there is no page.
-        in_pod: Listen there. The URL is not told: what a pod prints can be read by others.
+        in_pod: Address to use in a pod. The URL is then not reported, because a pod's output can be
+            read by others.
     """
 
     def __init__(
@@ -292,8 +295,8 @@ def serve_beside(output: str, written: str, listen: str) -> None:
 
     Args:
         output: The output.
-        written: Where the job writes its log on this machine.
-        listen: `HOST:PORT`; a port other than 0 is waited for.
+        written: Local file of the job's log.
+        listen: `HOST:PORT`; a port other than 0 that is in use is retried for up to 15 s.
     """
     token = os.environ.pop(PAGE_TOKEN_VARIABLE, None)
     parent = os.getppid()

@@ -33,7 +33,7 @@ def shard_states(
     """Return the state of each shard of an epoch.
 
     Args:
-        num_committed: Number of committed batches by shard; shards after its end have none.
+        num_committed: Number of committed batches by shard; shards beyond its end have none.
         leased: Shards that workers are training on.
         num_shards: Number of shards.
         batches_per_shard: Batches of each shard except the last; 0 if unknown.
@@ -69,7 +69,8 @@ def cells(states: Ints) -> dict[str, Any]:
 
     Returns:
         `per_cell`: shards per cell; `counts`: number of shards in each state; `cells`: the state of
-        each cell as a digit; if shards share a cell, the most informative of their states.
+        each cell as a digit; a cell of several shards is returned or leased if one of them is,
+        and done only if all are.
     """
     per_cell = max(1, -(-len(states) // _MOST_CELLS))
     if per_cell == 1:

@@ -66,10 +66,10 @@ def find_stalls(
         time: When steps were logged, ascending within an attempt.
         longest_s: The longest pause between two commits for each entry; 0 if unknown.
         attempt: Attempt of each entry.
-        stays: Workers' times in slots.
+        stays: Workers' times in ranks.
         checkpoints: Checkpoints of the job.
         evaluations: Evaluations of the job.
-        behind: When workers began to commit nothing although others did, and their slots.
+        behind: When workers began to commit nothing although others did, and their ranks.
     """
     if len(time) < 2:  # noqa: PLR2004 - a pause is between two
         return []
@@ -81,11 +81,11 @@ def find_stalls(
     is_long = (seconds > max(_LEAST_S, _TIMES_USUAL * ordinary)) & (attempt[1:] == attempt[:-1])
     found = np.flatnonzero(is_long)
     lost = _Timeline(
-        (stay.left, f"worker {stay.slot} {brief(stay.reason)}")
+        (stay.left, f"worker {stay.rank} {brief(stay.reason)}")
         for stay in stays
         if stay.is_lost and stay.left is not None
     )
-    joined = _Timeline((stay.joined, f"worker {stay.slot} joined") for stay in stays)
+    joined = _Timeline((stay.joined, f"worker {stay.rank} joined") for stay in stays)
     evaluated = _Timeline(
         (event.time, "the validation data was evaluated") for event in evaluations
     )
@@ -94,7 +94,7 @@ def find_stalls(
         for event in checkpoints
         if event.blocked_s > _LEAST_S / 4
     )
-    silent = _Timeline((since, f"worker {slot} did not answer") for since, slot in behind)
+    silent = _Timeline((since, f"worker {rank} did not answer") for since, rank in behind)
     stalls, explained = [], 0.0
     for at in found.tolist():
         start, stop = min(float(time[at]), float(time[at + 1] - seconds[at])), float(time[at + 1])
@@ -112,7 +112,7 @@ def find_stalls(
 
 
 class _Timeline:
-    """Texts with their times, found by time."""
+    """Texts sorted by time, for lookups by period."""
 
     def __init__(self, texts: Iterable[tuple[float, str]]) -> None:
         self._texts = sorted(texts)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.cluster.progress import Progress
+from elasticdl.cluster.progress import JobProgress
 from elasticdl.data.wording import counted
 from elasticdl.events import JobFailed, JobFinished, StepCommitted
 from elasticdl.page.words import duration_text
@@ -21,9 +21,9 @@ from elasticdl.page.words import duration_text
 if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.page.facts import Facts
-    from elasticdl.page.history import History
+    from elasticdl.page.history import JobHistory
 
-# Number of recent log entries from which the speed is computed; `Progress` weights them by age.
+# Number of recent log entries from which the speed is computed; `JobProgress` weights them by age.
 _RECENT = 120
 _RECENT_ROUNDS = 5
 _QUIET_S = 5.0
@@ -32,7 +32,7 @@ _SILENT_S = 600.0
 _TIMES_USUAL = 5.0
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """State of a job."""
 
     STARTING = "starting"
@@ -45,7 +45,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Status:
+class JobStatus:
     """Current status of a job.
 
     Attributes:
@@ -57,7 +57,7 @@ class Status:
         loss: Loss of the latest steps; None if there is none.
     """
 
-    state: State
+    state: JobState
     message: str
     progress: str
     share: float | None
@@ -76,7 +76,7 @@ class Status:
         }
 
 
-def status_of(history: History, facts: Facts, now: float) -> Status:
+def status_of(history: JobHistory, facts: Facts, now: float) -> JobStatus:
     """Return the current status of a job.
 
     Args:
@@ -90,34 +90,34 @@ def status_of(history: History, facts: Facts, now: float) -> Status:
         progress, share, eta_s, loss = _of_rounds(history)
     else:
         progress, share, eta_s, loss = _of_steps(history, job)
-    if state is State.FINISHED:
+    if state is JobState.FINISHED:
         share, eta_s = 1.0, 0.0
-    return Status(
+    return JobStatus(
         state=state,
         message=_message(history, facts, state, now),
         progress=progress,
         share=share,
-        eta_s=eta_s if state in {State.RUNNING, State.FINISHED} else None,
+        eta_s=eta_s if state in {JobState.RUNNING, JobState.FINISHED} else None,
         loss=loss,
     )
 
 
-def _state(history: History, facts: Facts, now: float) -> State:
+def _state(history: JobHistory, facts: Facts, now: float) -> JobState:
     match history.end:
         case JobFinished():
-            return State.FINISHED
+            return JobState.FINISHED
         case JobFailed(kind="Interrupted"):
-            return State.INTERRUPTED
+            return JobState.INTERRUPTED
         case JobFailed():
-            return State.FAILED
+            return JobState.FAILED
     if not facts.is_held:
-        return State.KILLED if history.starts else State.UNKNOWN
+        return JobState.KILLED if history.starts else JobState.UNKNOWN
     if facts.is_elsewhere and history.starts and now - history.last_time > _SILENT_S:
-        return State.UNKNOWN
-    return State.RUNNING if history.starts else State.STARTING
+        return JobState.UNKNOWN
+    return JobState.RUNNING if history.starts else JobState.STARTING
 
 
-def _of_rounds(history: History) -> tuple[str, float | None, float | None, float | None]:
+def _of_rounds(history: JobHistory) -> tuple[str, float | None, float | None, float | None]:
     start, done = history.start, max(history.rounds, default=0)
     wanted = start.num_epochs if start is not None else 0
     recent = list(history.rounds.values())[-_RECENT_ROUNDS:]
@@ -133,7 +133,7 @@ def _of_rounds(history: History) -> tuple[str, float | None, float | None, float
 
 
 def _of_steps(
-    history: History, job: Job | None
+    history: JobHistory, job: Job | None
 ) -> tuple[str, float | None, float | None, float | None]:
     progress = progress_of(history, job)
     shown = progress.annotations()
@@ -153,18 +153,18 @@ def _of_steps(
     )
 
 
-def progress_of(history: History, job: Job | None) -> Progress:
+def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
     """Return the progress of a training, computed as `cluster/progress.py` does for a RayJob."""
     start = history.start
     if start is None:
-        return Progress()
+        return JobProgress()
     steps = history.steps
     counting = np.flatnonzero(steps["counts"])
     before, recent = counting[:-_RECENT], counting[-_RECENT:]
     epoch = int(steps["epoch"][before[-1]]) if len(before) else 0
     mine = before[steps["epoch"][before] == epoch]
     seen = int(steps["num_records"][mine].sum() + steps["num_left_out"][mine].sum())
-    progress = Progress(
+    progress = JobProgress(
         num_workers=job.workers.max if job is not None and job.workers is not None else 0,
         max_steps=job.training.max_steps if job is not None else 0,
         num_epochs=start.num_epochs,
@@ -172,7 +172,7 @@ def progress_of(history: History, job: Job | None) -> Progress:
         epoch=epoch,
         num_seen=seen,
         step=int(steps["step"][before[-1]]) if len(before) else 0,
-        slots=frozenset(stay.slot for stay in history.present),
+        ranks=frozenset(stay.rank for stay in history.present),
     )
     logged = steps["time"]
     for at in recent.tolist():
@@ -196,16 +196,16 @@ def progress_of(history: History, job: Job | None) -> Progress:
     return progress.after(history.end) if isinstance(history.end, JobFinished) else progress
 
 
-def _message(history: History, facts: Facts, state: State, now: float) -> str:
+def _message(history: JobHistory, facts: Facts, state: JobState, now: float) -> str:
     match state:
-        case State.FINISHED:
+        case JobState.FINISHED:
             took = duration_text(history.last_time - history.first_time)
             return f"after {took}" + (
                 f" and {counted(history.attempt, 'start')}" if history.attempt > 1 else ""
             )
-        case State.FAILED if isinstance(history.end, JobFailed):
+        case JobState.FAILED if isinstance(history.end, JobFailed):
             return f"{history.end.kind}: {history.end.message}"
-        case State.INTERRUPTED:
+        case JobState.INTERRUPTED:
             step = (
                 f"{history.unit} {history.end.step:,}"
                 if history.end is not None
@@ -215,25 +215,25 @@ def _message(history: History, facts: Facts, state: State, now: float) -> str:
                 "ended by Ctrl-C, `job stop` or SIGTERM; run the same command to resume from "
                 f"{step}"
             )
-        case State.KILLED:
+        case JobState.KILLED:
             silent = duration_text(now - history.last_time)
             return (
                 f"the process ended without reporting why; its last event was {silent} ago. Run "
                 "the same command to resume"
             )
-        case State.STARTING:
+        case JobState.STARTING:
             return "the process has started; no event yet"
-        case State.UNKNOWN if history.starts:
+        case JobState.UNKNOWN if history.starts:
             return (
                 f"no event for {duration_text(now - history.last_time)}; {facts.holder} is on "
                 "another machine, so whether it is alive is unknown"
             )
-        case State.UNKNOWN:
+        case JobState.UNKNOWN:
             return "no event yet, and no process is working on it"
     return _waiting(history, facts.job, now)
 
 
-def _waiting(history: History, job: Job | None, now: float) -> str:
+def _waiting(history: JobHistory, job: Job | None, now: float) -> str:
     """Describe what a running job is doing or waiting for."""
     silent_s = max(0.0, now - history.last_time)
     if job is not None and job.federation is not None:
@@ -248,7 +248,7 @@ def _waiting(history: History, job: Job | None, now: float) -> str:
             return f"waiting for workers: {len(present)} of at least {job.workers.min} are ready"
         joining = [stay for stay in present if stay.first_batch is None]
         if is_quiet and joining:
-            names = ", ".join(str(stay.slot) for stay in joining[:5])
+            names = ", ".join(str(stay.rank) for stay in joining[:5])
             since = duration_text(now - min(stay.joined for stay in joining))
             return f"waiting for {counted(len(joining), 'worker')} to join ({names}), for {since}"
     if not len(counting):
@@ -262,21 +262,21 @@ def _waiting(history: History, job: Job | None, now: float) -> str:
     return f"no step reported for {duration_text(quiet_s)}, usually every {duration_text(usual)}"
 
 
-def _absent(history: History, now: float, least_s: float) -> str:
-    """Name the workers that have had no batch for a while although others have."""
+def _absent(history: JobHistory, now: float, least_s: float) -> str:
+    """Name the workers without a batch for a while although others had some."""
     late = [
-        (stay.slot, now - last)
+        (stay.rank, now - last)
         for stay in history.present
-        if (last := history.last_batch(stay.slot)) is not None and now - last > least_s
+        if (last := history.last_batch(stay.rank)) is not None and now - last > least_s
     ]
     if not late:
         return ""
-    names = ", ".join(str(slot) for slot, _ in late[:5]) + (", ..." if len(late) > 5 else "")  # noqa: PLR2004 - as above
+    names = ", ".join(str(rank) for rank, _ in late[:5]) + (", ..." if len(late) > 5 else "")  # noqa: PLR2004 - as above
     since = duration_text(max(seconds for _, seconds in late))
     return f"; {counted(len(late), 'worker')} without a batch ({names}), for up to {since}"
 
 
-def _waiting_for_parties(history: History, job: Job, now: float) -> str:
+def _waiting_for_parties(history: JobHistory, job: Job, now: float) -> str:
     assert job.federation is not None  # noqa: S101 - ensured by the caller
     wanted, done = job.federation.num_parties, max(history.rounds, default=0)
     if not history.rounds and len(history.parties) < wanted:

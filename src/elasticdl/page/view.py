@@ -19,14 +19,14 @@ from elasticdl.page import findings, lanes, shard_map
 from elasticdl.page.curves import per_second, thinned
 from elasticdl.page.redaction import redacted, shown_name, shown_text
 from elasticdl.page.stalls import Stall, find_stalls
-from elasticdl.page.status import State, Status, status_of
+from elasticdl.page.status import JobState, JobStatus, status_of
 from elasticdl.page.words import in_words
 from elasticdl.tracking.points import flat
 
 if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.page.facts import Facts
-    from elasticdl.page.history import History
+    from elasticdl.page.history import JobHistory
 
 Section: TypeAlias = Any
 
@@ -45,7 +45,7 @@ _MARKS = {
 }
 
 
-def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
+def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
     """Return the sections of a job's page.
 
     Args:
@@ -54,7 +54,7 @@ def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
         now: Current time in seconds since 1970-01-01 UTC.
     """
     status = status_of(history, facts, now)
-    is_live = status.state in {State.RUNNING, State.STARTING}
+    is_live = status.state in {JobState.RUNNING, JobState.STARTING}
     end = now if is_live else history.last_time
     stays, activity = history.stays_so_far, lanes.Activity(history.steps["time"])
     stalls = _stalls_of(history, stays, activity)
@@ -69,14 +69,14 @@ def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
         "checkpoints": _checkpoints(history, facts),
         "evaluations": _evaluations(history, facts),
         "rounds": _rounds(history),
-        "told": _told(history),
+        "events": _events(history),
         "about": _about(history, facts),
     }
     plain: dict[str, Section] = _for_json(sections)
     return plain
 
 
-def summary(history: History, facts: Facts, now: float) -> dict[str, Any]:
+def summary(history: JobHistory, facts: Facts, now: float) -> dict[str, Any]:
     """Return a job's row in a list of jobs."""
     status = status_of(history, facts, now)
     seconds = history.last_time - history.first_time
@@ -98,7 +98,7 @@ def summary(history: History, facts: Facts, now: float) -> dict[str, Any]:
     return plain
 
 
-def loss_curve(history: History) -> dict[str, Any]:
+def loss_curve(history: JobHistory) -> dict[str, Any]:
     """Return the loss over steps, and over rounds of a federation."""
     if history.rounds:
         return _points(
@@ -113,10 +113,10 @@ def loss_curve(history: History) -> dict[str, Any]:
 # --- sections ---------------------------------------------------------------------------------
 
 
-def _head(history: History, facts: Facts, status: Status, now: float) -> Section:
+def _head(history: JobHistory, facts: Facts, status: JobStatus, now: float) -> Section:
     start, present = history.start, history.present
     workers = facts.job.workers if facts.job is not None else None
-    eta_s = status.eta_s if status.state is State.RUNNING else None
+    eta_s = status.eta_s if status.state is JobState.RUNNING else None
     return {
         "name": facts.name,
         "output": facts.output,
@@ -135,7 +135,7 @@ def _head(history: History, facts: Facts, status: Status, now: float) -> Section
         "workers_joining": sum(bool(s.incarnation and s.first_batch is None) for s in present),
         "workers_lost": sum(bool(stay.is_lost and stay.incarnation) for stay in history.stays),
         "examples_per_s": _recent_speed(history)
-        if status.state is State.RUNNING
+        if status.state is JobState.RUNNING
         else _mean_speed(history),
         "last_time": history.last_time,
         "now": now,
@@ -146,7 +146,7 @@ def _head(history: History, facts: Facts, status: Status, now: float) -> Section
     }
 
 
-def _curves(history: History, job: Job | None) -> Section:
+def _curves(history: JobHistory, job: Job | None) -> Section:
     curves: dict[str, dict[str, Any]] = {}
     for event in sorted(history.epochs.values(), key=lambda event: event.step):
         for name, value in flat(event.metrics).items():
@@ -177,7 +177,7 @@ def _curves(history: History, job: Job | None) -> Section:
 
 
 def _clock(
-    history: History,
+    history: JobHistory,
     stalls: Sequence[Stall],
     drawn: tuple[list[dict[str, Any]], int],
     end: float,
@@ -187,7 +187,7 @@ def _clock(
     """Return what is drawn over time: lanes, speed, step time and events."""
     begin = history.first_time
     logged = history.steps["time"]
-    # Up to the last log entry: the last second of a running job would look like a stall.
+    # Up to the last log entry, because the last second of a running job would look like a stall.
     until = float(logged[-1]) if len(logged) else end
     records = history.steps["num_records"].astype(np.float64)
     rests = [start.time for start in history.starts]
@@ -220,7 +220,7 @@ def _clock(
     }
 
 
-def _step_times(history: History, begin: float, until: float) -> dict[str, Any]:
+def _step_times(history: JobHistory, begin: float, until: float) -> dict[str, Any]:
     """Return the mean step time in each time bin, leaving out bins without a step."""
     logged, steps = history.steps["time"], history.steps["step"].astype(np.float64)
     if not len(logged):
@@ -239,7 +239,7 @@ def _step_times(history: History, begin: float, until: float) -> dict[str, Any]:
     return {"x": [at for at, _ in pairs], "y": [seconds for _, seconds in pairs], "bad": []}
 
 
-def _shards(history: History) -> Section:
+def _shards(history: JobHistory) -> Section:
     start = history.start
     if start is None or not history.has_batches:
         return None
@@ -255,9 +255,9 @@ def _shards(history: History) -> Section:
     is_over = epoch in history.epochs
     # A worker's current shard is the shard of its latest committed batch.
     shard_of = {
-        stay.slot: history.shard_of[stay.slot]
+        stay.rank: history.shard_of[stay.rank]
         for stay in history.present
-        if stay.slot in history.shard_of and not is_over
+        if stay.rank in history.shard_of and not is_over
     }
     states = shard_map.shard_states(
         committed,
@@ -275,12 +275,12 @@ def _shards(history: History) -> Section:
         "num_shards": num_shards,
         "batches_per_shard": start.batches_per_shard,
         "is_known": start.num_shards > 0,
-        "holders": {str(shard): slot for slot, shard in list(shard_of.items())[:_MOST_MARKS]},
+        "holders": {str(shard): rank for rank, shard in list(shard_of.items())[:_MOST_MARKS]},
         **shard_map.cells(states),
     }
 
 
-def _checkpoints(history: History, facts: Facts) -> Section:
+def _checkpoints(history: JobHistory, facts: Facts) -> Section:
     best, kept = _best(history), set(facts.kept_steps)
     events = list(history.checkpoints.values())
     shown = [event for event in events[:-_MOST_CHECKPOINTS] if event.step == best]
@@ -301,8 +301,8 @@ def _checkpoints(history: History, facts: Facts) -> Section:
     }
 
 
-def _of_best(history: History, facts: Facts) -> str:
-    """Say which checkpoint is the best, by which metric, and whether it is still there."""
+def _of_best(history: JobHistory, facts: Facts) -> str:
+    """Describe the best checkpoint: its metric, and whether it is still stored."""
     best = _best(history)
     if best is None:
         return "No checkpoint is marked as the best one."
@@ -316,12 +316,12 @@ def _of_best(history: History, facts: Facts) -> str:
     return f"The best checkpoint{by} is of {history.unit} {best:,}; it is {where} on disk."
 
 
-def _best(history: History) -> int | None:
+def _best(history: JobHistory) -> int | None:
     marked = [event.step for event in history.checkpoints.values() if event.best]
     return marked[-1] if marked else None
 
 
-def _evaluations(history: History, facts: Facts) -> Section:
+def _evaluations(history: JobHistory, facts: Facts) -> Section:
     events: list[Evaluated] = sorted(history.evaluations.values(), key=lambda event: event.step)
     final = dict(flat(history.end.metrics)) if isinstance(history.end, JobFinished) else None
     return {
@@ -334,7 +334,7 @@ def _evaluations(history: History, facts: Facts) -> Section:
     }
 
 
-def _rounds(history: History) -> Section:
+def _rounds(history: JobHistory) -> Section:
     if not history.rounds and not history.parties:
         return None
     rounds = list(history.rounds.values())[-_MOST_ROUNDS:]
@@ -392,22 +392,24 @@ def _rounds(history: History) -> Section:
 
 
 def _metric_by_party(measured: Sequence[Evaluated]) -> str:
-    """Return the metric that is drawn for each party: accuracy, another one, or else the loss."""
+    """Return the metric to draw for each party: accuracy if known, else another one or the loss."""
     known = {name for event in measured for each in event.party_metrics.values() for name in each}
     return min(known, key=lambda name: (name == "loss", "accuracy" not in name, name), default="")
 
 
 def _of_validation(measured: Sequence[Evaluated], party: str) -> dict[str, Any]:
-    """Return the metrics of the global model on a party's data, when it was measured last."""
+    """Return the metrics of the global model on a party's data, from the latest evaluation."""
     latest = measured[-1].party_metrics.get(party, {}) if measured else {}
     return {f"{_VALIDATION}{name}": value for name, value in flat(latest).items()}
 
 
-def _told(history: History) -> Section:
-    return [[event.time, event.event, in_words(event, history.unit)] for event in history.told]
+def _events(history: JobHistory) -> Section:
+    return [
+        [event.time, event.event, in_words(event, history.unit)] for event in history.recent_events
+    ]
 
 
-def _about(history: History, facts: Facts) -> Section:
+def _about(history: JobHistory, facts: Facts) -> Section:
     start, job = history.start, facts.job
     return {
         "definition": redacted(facts.definition),
@@ -431,7 +433,7 @@ def _about(history: History, facts: Facts) -> Section:
 
 
 def _stalls_of(
-    history: History, stays: Sequence[lanes.Stay], activity: lanes.Activity
+    history: JobHistory, stays: Sequence[lanes.Stay], activity: lanes.Activity
 ) -> list[Stall]:
     steps = history.steps
     return find_stalls(
@@ -441,7 +443,7 @@ def _stalls_of(
         stays=stays,
         checkpoints=list(history.checkpoints.values()),
         evaluations=list(history.evaluations.values()),
-        behind=[(first, stay.slot) for stay in stays for first, _ in activity.behind(stay)],
+        behind=[(first, stay.rank) for stay in stays for first, _ in activity.behind(stay)],
     )
 
 
@@ -456,7 +458,7 @@ def _points(points: Iterable[tuple[float, Any]]) -> dict[str, Any]:
     return thinned([float(x) for x, _ in pairs], [float(y) for _, y in pairs]).to_json()
 
 
-def _recent_speed(history: History, window_s: float = 15.0) -> float | None:
+def _recent_speed(history: JobHistory, window_s: float = 15.0) -> float | None:
     """Return examples per second over the last seconds in which steps were logged."""
     logged = history.steps["time"]
     if len(logged) < 2:  # noqa: PLR2004 - a speed is between two
@@ -470,7 +472,7 @@ def _recent_speed(history: History, window_s: float = 15.0) -> float | None:
     return records / seconds if seconds > 0 else None
 
 
-def _mean_speed(history: History) -> float | None:
+def _mean_speed(history: JobHistory) -> float | None:
     seconds = history.last_time - history.first_time
     records = int(history.steps["num_records"].sum())
     return records / seconds if records and seconds > 0 else None

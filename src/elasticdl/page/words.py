@@ -41,7 +41,7 @@ def in_words(event: Event, unit: str = "step") -> str:
         unit: What its `step` counts: `step`, or `round` in a federation (`History.unit`).
 
     Example:
-        >>> in_words(WorkerLeft(step=7, slot=2, incarnation=3, reason="died"))
+        >>> in_words(WorkerLeft(step=7, rank=2, incarnation=3, reason="died"))
         'Worker 2 left at step 7: died'
     """
     counting = _WORDS_OF_UNIT.get(type(event))
@@ -78,11 +78,11 @@ def _checkpoint(event: Checkpointed, unit: str) -> str:
 def _joining(event: WorkerJoined) -> str:
     replaces = f", replaces process number {event.replaces}" if event.replaces else ""
     where = f"process {event.pid} on {event.host}" if event.host else f"process {event.pid}"
-    return f"Worker {event.slot} joined at step {event.step:,} ({where}{replaces})"
+    return f"Worker {event.rank} joined at step {event.step:,} ({where}{replaces})"
 
 
 def _leaving(event: WorkerLeft) -> str:
-    return f"Worker {event.slot} left at step {event.step:,}: {event.reason or 'unknown'}"
+    return f"Worker {event.rank} left at step {event.step:,}: {event.reason or 'unknown'}"
 
 
 def _skipping(event: RecordsSkipped) -> str:
@@ -133,7 +133,7 @@ _WORDS: Mapping[type[Event], Callable[[Any], str]] = {
     Noted: _note,
     UnknownEvent: _unknown,
 }
-# Engines and federations both write these.
+# Engines and federations both write these, so their text depends on the unit.
 _WORDS_OF_UNIT: Mapping[type[Event], Callable[[Any, str], str]] = {
     JobStarted: _start,
     Evaluated: _evaluation,
@@ -158,7 +158,7 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 def brief(reason: str) -> str:
     """Return a reason for a sentence: without a full stop and, if it is long, without its middle.
 
-    A traceback says what happened in its last line.
+    The end is kept because the last line of a traceback contains the error.
 
     Example:
         >>> brief("The loss is nan.")

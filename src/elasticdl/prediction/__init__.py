@@ -1,1 +1,1 @@
-"""A phase of a run: read, predict, hand each batch to a writer."""
+"""The prediction phase of a run: read, predict, pass each batch to a writer."""

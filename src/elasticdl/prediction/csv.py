@@ -1,27 +1,29 @@
 """Predictions as CSV (RFC 4180, UTF-8, a header line): for people and spreadsheets.
 
 An output with one value per row is a column of its name; one with several is flattened into
-`NAME_0`, `NAME_1`, ... Floats have as many digits as it takes to read the same value again.
+`NAME_0`, `NAME_1`, ... Floats have enough digits to restore the same value.
 
-Callers: `parts.py`.
+Callers: `parts.py`; `target.py` joins parts.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import math
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DataError, DefinitionError
 from elasticdl.prediction.rows import KEY, as_bytes, is_text, plain_floats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from elasticdl.prediction.rows import Columns, Field
+    from elasticdl.prediction.rows import Columns, PredictionField
 
 
 class RowWriter:
@@ -31,7 +33,7 @@ class RowWriter:
         DefinitionError: Two outputs would share a column.
     """
 
-    def __init__(self, path: Path, fields: Sequence[Field]) -> None:
+    def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None:
         header = [KEY, *(name for field in fields for name in _column_names(field))]
         twice = {name for name in header if header.count(name) > 1}
         if twice:
@@ -59,11 +61,50 @@ class RowWriter:
         self._file.close()
 
     def discard(self) -> None:
-        """Leave the file as it is; it is going to be removed."""
+        """Close the unfinished file; the caller removes it."""
         self._file.close()
 
 
-def _column_names(field: Field) -> list[str]:
+def join(parts: Iterable[Path], joined: Path) -> None:
+    """Write the rows of parts, which have the same header, into one new file."""
+    number = -1
+    with joined.open("wb") as target:
+        for number, part in enumerate(parts):
+            with part.open("rb") as source:
+                if number:
+                    source.seek(_header_bytes(part))
+                shutil.copyfileobj(source, target)
+        if number < 0:
+            target.write(f"{KEY}\n".encode())
+
+
+def _header_bytes(path: Path) -> int:
+    """Return the size of a part's header, which may have line breaks within names."""
+    with path.open(encoding="utf-8", newline="") as file:
+        header = next(csv.reader(file))
+    again = io.StringIO()
+    csv.writer(again, lineterminator="\n").writerow(header)
+    return len(again.getvalue().encode())
+
+
+def first_key(path: Path) -> bytes | None:
+    """Return the key of a file's first row; empty if it has none, None if it has no rows.
+
+    Raises:
+        DataError: It is not a CSV file.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.reader(file)
+            header, first = next(rows, []), next(rows, None)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {error}") from error
+    if header[:1] != [KEY]:
+        return b""
+    return None if first is None else "".join(first[:1]).encode()
+
+
+def _column_names(field: PredictionField) -> list[str]:
     size = math.prod(field.shape)
     return [field.name] if size == 1 else [f"{field.name}_{i}" for i in range(size)]
 
@@ -76,7 +117,7 @@ def _as_texts(name: str, array: np.ndarray[Any, Any]) -> Any:
         texts = [value.decode() for value in as_bytes(array)]
     except UnicodeDecodeError as error:
         raise DefinitionError(
-            f"The model's output {name!r} holds bytes that are no UTF-8 text. Write with "
+            f"The model's output {name!r} holds bytes that are not UTF-8 text. Write with "
             "--format=recordio or --format=parquet."
         ) from error
     return [texts[row * shape[1] : (row + 1) * shape[1]] for row in range(shape[0])]

@@ -1,8 +1,8 @@
 """Predictions as Parquet: typed columns, arrays as lists of fixed size.
 
-This is the only file of the folder that knows pyarrow.
+The only file of the folder that imports pyarrow.
 
-Callers: `parts.py`, which loads it when this format is asked for.
+Callers: `parts.py` and `target.py`, which load it when this format is requested.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from elasticdl.errors import DataError
 from elasticdl.prediction.rows import KEY, as_bytes, is_text, plain_floats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from elasticdl.prediction.rows import Columns, Field
+    from elasticdl.prediction.rows import Columns, PredictionField
 
-# Rows are collected into groups of about this size: small groups make a file slow to read.
+# Rows are collected into groups of about this size, because small groups make a file slow to read.
 _GROUP_BYTES = 32 << 20
+# Rows of a group in a joined file, whichever parts they come from.
+_JOINED_ROWS = 1 << 16
 
 
 class RowWriter:
     """Writes rows into a new file."""
 
-    def __init__(self, path: Path, fields: Sequence[Field]) -> None:
-        del fields  # the first rows say what the columns are
+    def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None:
+        del fields  # the first rows define the columns
         self._path = path
         self._writer: Any = None
         self._tables: list[Any] = []
@@ -65,9 +68,57 @@ class RowWriter:
             self._writer.close()
 
     def discard(self) -> None:
-        """Leave the file as it is; it is going to be removed."""
+        """Close the unfinished file; the caller removes it."""
         if self._writer is not None:
             self._writer.close()
+
+
+def join(parts: Iterable[Path], joined: Path) -> None:
+    """Write the rows of parts into one new file."""
+    writer: Any = None
+    waiting: list[Any] = []
+    count = 0
+
+    def write(*, everything: bool) -> None:
+        nonlocal waiting, count
+        table = pa.concat_tables(waiting)
+        stop = table.num_rows if everything else table.num_rows // _JOINED_ROWS * _JOINED_ROWS
+        writer.write_table(table.slice(0, stop), row_group_size=_JOINED_ROWS)
+        waiting, count = [table.slice(stop)], table.num_rows - stop
+
+    for part in parts:
+        with pyarrow.parquet.ParquetFile(part) as source:
+            if writer is None:
+                writer = pyarrow.parquet.ParquetWriter(str(joined), source.schema_arrow)
+            for batch in source.iter_batches(_JOINED_ROWS):
+                waiting.append(pa.table(batch))
+                count += batch.num_rows
+                if count >= _JOINED_ROWS:
+                    write(everything=False)
+    if writer is None:
+        pyarrow.parquet.write_table(pa.table({KEY: pa.array([], pa.string())}), str(joined))
+        return
+    write(everything=True)
+    writer.close()
+
+
+def first_key(path: Path) -> bytes | None:
+    """Return the key of a file's first row; empty if it has none, None if it has no rows.
+
+    Raises:
+        DataError: It is not a Parquet file.
+    """
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if KEY not in file.schema_arrow.names:
+                return b""
+            batch = next(file.iter_batches(1, columns=[KEY]), None)
+    except pa.ArrowException as error:
+        raise DataError(f"{path}: {error}") from error
+    if batch is None or not batch.num_rows:
+        return None
+    key = batch.column(0)[0].as_py()
+    return key.encode() if isinstance(key, str) else b""
 
 
 def _as_column(array: np.ndarray[Any, Any]) -> Any:

@@ -1,8 +1,8 @@
-"""Parts of a prediction: ranges of records, each written once and whole, by whoever gets to it.
+"""Parts of a prediction: ranges of records, each written once and as a whole, by any worker.
 
-Part i holds records i * n to (i + 1) * n (exclusive), whoever writes it and however often: the
-same records give the same part. A part counts when its description is there; what the parts
-come to together is decided in `writers.py`.
+Part i holds records i * n to (i + 1) * n (exclusive), whichever worker writes it and however often:
+the same records give the same part. A part counts once its description exists; `writers.py` joins
+the parts.
 
     staging/  part-00000.csv   part-00000.json   part-00001.csv   ...
 
@@ -16,12 +16,12 @@ import json
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError, OutputError
-from elasticdl.prediction.rows import Field, fields_of, named_outputs
+from elasticdl.prediction.rows import PredictionField, fields_of, named_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +36,9 @@ DEFAULT_RECORDS_PER_PART = 1 << 16
 
 
 class RowWriter(Protocol):
-    """Writes rows into one new file; each format has one."""
+    """Writes rows into one new file; one implementation per format."""
 
-    def __init__(self, path: Path, fields: Sequence[Field]) -> None: ...
+    def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None: ...
 
     def write(self, keys: Sequence[str], columns: Columns) -> None:
         """Append rows."""
@@ -49,54 +49,54 @@ class RowWriter(Protocol):
         ...
 
     def discard(self) -> None:
-        """Leave the file as it is; it is going to be removed."""
+        """Close the unfinished file; the caller removes it."""
         ...
 
 
 @dataclass(frozen=True)
 class PartDescription:
-    """What a part is.
+    """Description of a complete part.
 
     Attributes:
-        name: Its file.
-        num_records: Rows in it.
+        name: Name of its file.
+        num_records: Number of rows.
         num_bytes: Size of the file.
         sha256: Its hash.
-        fields: What the outputs are.
+        fields: The fields of its rows.
     """
 
     name: str
     num_records: int
     num_bytes: int
     sha256: str
-    fields: tuple[Field, ...]
+    fields: tuple[PredictionField, ...]
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The place where parts of one prediction are collected.
+class PredictionParts:
+    """The staging folder of one prediction's parts.
 
     Attributes:
-        staging: Where they lie until they are published; on a store all workers reach, if
-            there are several on several machines.
-        file_format: What they are.
-        records_per_part: How many records a part holds, the last one fewer.
+        staging: The folder of the parts until they are published; on a store that all workers
+            reach, if there are several on several machines.
+        file_format: Format of the parts.
+        records_per_part: Number of records in a part; the last one may hold fewer.
     """
 
     staging: OutputFolder
     file_format: PredictionFormat
     records_per_part: int = DEFAULT_RECORDS_PER_PART
 
-    def part(self, index: int) -> Part:
-        """Return a new writer of a part; one that is there already is replaced at the end."""
-        return Part(self, index)
+    def part(self, index: int) -> PredictionPart:
+        """Return a new writer of a part; an existing part is replaced when the writer closes."""
+        return PredictionPart(self, index)
 
     def file_name(self, index: int) -> str:
         """Return the name of a part's file."""
         return f"part-{index:05d}.{self.file_format}"
 
     def described(self) -> list[PartDescription]:
-        """Return the parts that are whole, in order.
+        """Return the complete parts, in order.
 
         Raises:
             OutputError: They cannot be read.
@@ -109,32 +109,32 @@ class Parts:
         return sorted(found, key=lambda part: (len(part.name), part.name))
 
 
-class Part(WholeOrNothing):
-    """One part being written; it counts when it is closed.
+class PredictionPart(WholeOrNothing):
+    """One part being written; it counts once it is closed.
 
-    Used in a `with` statement: an exception in its body leaves no part.
+    Used in a `with` statement: if its body raises, there is no part.
     """
 
-    def __init__(self, parts: Parts, index: int) -> None:
+    def __init__(self, parts: PredictionParts, index: int) -> None:
         self._parts = parts
         self._name = parts.file_name(index)
         self._where = parts.staging.where(self._name)
         self._stack = ExitStack()
         self._path = self._stack.enter_context(parts.staging.scratch()) / self._name
         self._rows: RowWriter | None = None
-        self._fields: tuple[Field, ...] = ()
+        self._fields: tuple[PredictionField, ...] = ()
         self.num_records = 0
 
     def write(self, keys: Sequence[str], outputs: Arrays) -> None:
-        """Append the predictions of the records that come next.
+        """Append the predictions of the next records.
 
         Args:
-            keys: One for each record; see `rows.RecordKeys`.
-            outputs: What the model says of them, one row an example.
+            keys: One per record; see `rows.RecordKeys`.
+            outputs: The model's outputs, one row per example.
 
         Raises:
             OutputError: They cannot be written.
-            DefinitionError: The outputs are not rows, or not like those before.
+            DefinitionError: The outputs are not rows, or differ in kind from those before.
             ValueError: The part would hold more records than its range.
         """
         if self.num_records + len(keys) > self._parts.records_per_part:
@@ -146,21 +146,22 @@ class Part(WholeOrNothing):
         elif fields != self._fields:
             raise DefinitionError(
                 f"The model's outputs changed from {_shown(self._fields)} to {_shown(fields)} at "
-                f"{keys[0]}. Rows of one file are alike: pad what differs in length."
+                f"{keys[0]}. All rows of a file must have the same shape: pad values of different "
+                "lengths."
             )
         with output_errors(self._where):
             self._rows.write(keys, columns)
         self.num_records += len(keys)
 
-    def _open(self, fields: tuple[Field, ...]) -> RowWriter:
+    def _open(self, fields: tuple[PredictionField, ...]) -> RowWriter:
         self._fields = fields
-        module = import_module(f"elasticdl.prediction.{self._parts.file_format}")
+        module = format_module(self._parts.file_format)
         with output_errors(self._where):
             rows: RowWriter = module.RowWriter(self._path, fields)
         return rows
 
     def close(self) -> None:
-        """Complete the part; a part without a record is none.
+        """Complete the part; without a record there is no part.
 
         Raises:
             OutputError: It cannot be completed.
@@ -183,21 +184,27 @@ class Part(WholeOrNothing):
             self._stack.close()
 
     def discard(self) -> None:
-        """Leave nothing of the part."""
-        # Something has gone wrong already, and that is what must be reported.
+        """Remove the part."""
+        # An earlier error led here, and that is the one to report.
         with suppress(OSError, OutputError):
             if self._rows is not None:
                 self._rows.discard()
         self._stack.close()
 
 
+def format_module(file_format: PredictionFormat) -> Any:
+    """Return the module of a format; it has `RowWriter`, `join` and `first_key`."""
+    return import_module(f"elasticdl.prediction.{file_format}")
+
+
 def _description(text: bytes) -> PartDescription:
     values = json.loads(text)
     fields = tuple(
-        Field(field["name"], field["dtype"], tuple(field["shape"])) for field in values["fields"]
+        PredictionField(field["name"], field["dtype"], tuple(field["shape"]))
+        for field in values["fields"]
     )
     return PartDescription(**{**values, "fields": fields})
 
 
-def _shown(fields: Sequence[Field]) -> str:
+def _shown(fields: Sequence[PredictionField]) -> str:
     return ", ".join(f"{field.name}: {field.dtype}{list(field.shape)}" for field in fields)

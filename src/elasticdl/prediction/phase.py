@@ -1,4 +1,4 @@
-"""Predicting, here or as one of many workers: run the model, hand each batch to a writer."""
+"""Predicts in one process or as one of several workers, passing each batch to a writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elasticdl.prediction.rows import RecordKeys
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
-    from elasticdl.data.record_source import RecordSource
+    from elasticdl.data.record_source import RecordFile
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.trainer import Trainer
 
@@ -28,15 +28,17 @@ class Predictor:
 
     Args:
         trainer: The model.
-        definition: What it is.
-        source: The records.
+        definition: Its definition.
+        files: The files of the records, in their order.
 
     Raises:
-        UserCodeError: The processor cannot be made.
+        UserCodeError: The processor cannot be created.
     """
 
-    def __init__(self, trainer: Trainer, definition: ModelDefinition, source: RecordSource) -> None:
-        self._trainer, self._definition, self._source = trainer, definition, source
+    def __init__(
+        self, trainer: Trainer, definition: ModelDefinition, files: Sequence[RecordFile]
+    ) -> None:
+        self._trainer, self._definition, self._files = trainer, definition, files
         create = definition.create_outputs_processor
         self._processor = None if create is None else self._call(create)
 
@@ -49,27 +51,27 @@ class Predictor:
         stop: int | None = None,
         worker_id: int = 0,
     ) -> Iterator[int]:
-        """Hand the outputs for a range of records to a writer, in order, each with its key.
+        """Pass the outputs for a range of records to a writer, in order, each with its key.
 
-        The user's own processor gets every batch as well.
+        The user's own processor receives every batch as well.
 
         Args:
             batches: First record and batch, in the records' order.
             write: Takes the first record's number, keys and outputs.
             start: First record of the range.
-            stop: One past the last; None is all that follow.
-            worker_id: What the processor is told as its worker's number.
+            stop: One past the last; None means all that follow.
+            worker_id: The worker number passed to the processor.
 
         Yields:
-            Up to which record it is done, after each batch.
+            The number of the record up to which prediction is done, after each batch.
 
         Raises:
-            DataError: There are not as many examples as records.
+            DataError: The number of examples differs from the number of records.
             OutputError: They cannot be written.
             UserCodeError: The processor or the model's `default_predictions` raised.
-            DefinitionError: `default_predictions` returned something else than a dict or None.
+            DefinitionError: `default_predictions` returned something other than a dict or None.
         """
-        keys = RecordKeys(self._source.files)
+        keys = RecordKeys(self._files)
         done = start
         for first, batch in batches:
             self._check_complete(first, done)
@@ -79,19 +81,20 @@ class Predictor:
             if self._processor is not None:
                 self._call(partial(self._processor.process, outputs, worker_id))
             yield done
-        self._check_complete(self._source.num_records if stop is None else stop, done)
+        if stop is None:
+            stop = sum(file.num_records for file in self._files)
+        self._check_complete(stop, done)
 
     def _check_complete(self, expected: int, done: int) -> None:
         if done != expected:
             raise DataError(
-                f"{self._source.files[0].uri}: the input function of {self._definition.origin} "
-                f"makes examples up to number {done} of the records up to number {expected}, so "
-                "outputs cannot be matched with records. Do not leave out or add any in "
-                "prediction mode."
+                f"{self._files[0].uri}: the input function of {self._definition.origin} made "
+                f"{done} examples of the first {expected} records, so outputs cannot be matched "
+                "with records. Do not drop or add examples in prediction mode."
             )
 
     def _written(self, outputs: Arrays) -> Arrays:
-        """Return what is written of a batch's outputs: what the model's own hook makes of them."""
+        """Return the outputs to write for a batch, after the model's own hook if it has one."""
         hook = self._definition.predictions
         if hook is None:
             return outputs

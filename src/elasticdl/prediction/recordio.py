@@ -1,9 +1,9 @@
-"""Predictions as RecordIO: each row a serialized `tf.Example`, as training data are.
+"""Predictions as RecordIO: each row a serialized `tf.Example`, like training data.
 
-An example has lists of float32, int64 and bytes only: float64 is rounded, and shapes are
-flattened (a folder's manifest tells both). Files of rows can be joined end to end.
+An example holds lists of float32, int64 and bytes only: float64 is rounded, and shapes are
+flattened (a folder's manifest contains both). Files of rows can be concatenated.
 
-Callers: `parts.py`.
+Callers: `parts.py`; `target.py` joins parts.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.example import encode
-from elasticdl.data.recordio import Writer
+from elasticdl.data.recordio import RecordIOSource, Writer
 from elasticdl.errors import DefinitionError
 from elasticdl.prediction.rows import KEY, as_bytes, is_text, plain_floats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from elasticdl.prediction.rows import Columns, Field
+    from elasticdl.prediction.rows import Columns, PredictionField
 
 _INT64_MAX = np.iinfo(np.int64).max
+_ROWS_AT_ONCE = 4096
 
 
 class RowWriter:
     """Writes rows into a new file."""
 
-    def __init__(self, path: Path, fields: Sequence[Field]) -> None:
-        del fields  # every record says itself what it holds
+    def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None:
+        del fields  # every record describes itself
         self._writer = Writer(str(path))
 
     def write(self, keys: Sequence[str], columns: Columns) -> None:
@@ -50,14 +51,42 @@ class RowWriter:
         self._writer.close()
 
     def discard(self) -> None:
-        """Leave the file as it is; it is going to be removed."""
+        """Close the unfinished file; the caller removes it."""
         self._writer.discard()
+
+
+def join(parts: Iterable[Path], joined: Path) -> None:
+    """Write the rows of parts into one new file.
+
+    Row by row: with the parts' own chunks, the file would depend on the number of workers.
+    """
+    with Writer(str(joined)) as writer:
+        for part in parts:
+            rows = RecordIOSource([str(part)])
+            for start in range(0, rows.num_records, _ROWS_AT_ONCE):
+                stop = min(start + _ROWS_AT_ONCE, rows.num_records)
+                for row in rows.read_bytes(start, stop):
+                    writer.write(row)
+
+
+def first_key(path: Path) -> bytes | None:
+    """Return the key of a file's first row; empty if it has none, None if it has no rows.
+
+    Raises:
+        DataError: It is not a RecordIO file.
+    """
+    source = RecordIOSource([str(path)])
+    if source.num_records == 0:
+        return None
+    keys = source.read_records(0, 1, None)[0].get(KEY)
+    key = keys[0] if keys is not None and len(keys) == 1 else b""
+    return key if isinstance(key, bytes) else b""
 
 
 def _as_lists(
     name: str, array: np.ndarray[Any, Any]
 ) -> Sequence[Sequence[bytes]] | np.ndarray[Any, Any]:
-    """Return each row as what an example can hold."""
+    """Return each row in the form that an example can hold."""
     if is_text(array):
         size = int(np.prod(array.shape[1:]))
         values = as_bytes(array)
@@ -67,7 +96,7 @@ def _as_lists(
         return np.ascontiguousarray(array, np.float32).reshape(len(array), -1)
     if array.dtype.kind == "u" and array.size and array.max() > _INT64_MAX:
         raise DefinitionError(
-            f"The model's output {name!r} holds {array.max()}; a tf.Example has no integers above "
-            f"{_INT64_MAX}. Write with --format=parquet."
+            f"The model's output {name!r} holds {array.max()}; a tf.Example cannot hold integers "
+            f"above {_INT64_MAX}. Write with --format=parquet."
         )
     return array.astype(np.int64).reshape(len(array), -1)

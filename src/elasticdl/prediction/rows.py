@@ -1,7 +1,7 @@
-"""What a row of predictions is: a key and one field per model output.
+"""Rows of a prediction: a key and one field per model output.
 
-Keys and names are made here for every format alike; how a row is stored is the business of
-`recordio.py`, `csv.py` and `parquet.py`.
+Keys and names are made here for every format alike; `recordio.py`, `csv.py` and `parquet.py` define
+how a row is stored.
 
 Callers: `writers.py` and those three.
 """
@@ -27,17 +27,17 @@ KEY = "key"
 _ONLY_OUTPUT = "output"
 
 Columns: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
-"""Output name -> array, one row an example; in the model's order."""
+"""Output name -> array, one row per example; in the model's order."""
 
 
 @dataclass(frozen=True)
-class Field:
-    """What one output is in every row.
+class PredictionField:
+    """One output, as in every row.
 
     Attributes:
         name: Its name.
-        dtype: Name of its numpy dtype, as the model gave it; `bytes` for texts.
-        shape: Of one example.
+        dtype: Name of its numpy dtype, as the model returned it; `bytes` for texts.
+        shape: Shape for one example.
     """
 
     name: str
@@ -46,17 +46,18 @@ class Field:
 
 
 def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return a model's outputs by the names they are written under.
+    """Return a model's outputs by the names under which they are written.
 
     A single output is `output`, those of a dict have their names, those of a list are
     `output_0`, `output_1`, ...
 
     Args:
         outputs: As the trainer's `predict` returned them.
-        num_examples: What the first axis of each must be.
+        num_examples: Required size of the first axis of each.
 
     Raises:
-        DefinitionError: An output has another first axis or an impossible name, or two have one.
+        DefinitionError: An output has another first axis or an invalid name, or two have the same
+            name.
 
     Example:
         >>> sorted(named_outputs([np.zeros(3), np.ones((3, 2))], 3))
@@ -78,8 +79,8 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
             )
         if not _is_writable(array):
             raise DefinitionError(
-                f"The model's output {name!r} is {array.dtype}; predictions are real numbers, "
-                "texts or byte strings. Convert it in the model."
+                f"The model's output {name!r} is {array.dtype}; expected real numbers, strings or "
+                "bytes. Convert it in the model."
             )
         found[name] = array
     return found
@@ -102,10 +103,12 @@ def _is_writable(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "fiubSUV" and array.dtype.names is None
 
 
-def fields_of(columns: Columns) -> tuple[Field, ...]:
-    """Return what the columns say of every row."""
+def fields_of(columns: Columns) -> tuple[PredictionField, ...]:
+    """Return the fields that describe every row of the columns."""
     return tuple(
-        Field(name, "bytes" if is_text(array) else array.dtype.name, tuple(array.shape[1:]))
+        PredictionField(
+            name, "bytes" if is_text(array) else array.dtype.name, tuple(array.shape[1:])
+        )
         for name, array in columns.items()
     )
 
@@ -117,19 +120,19 @@ def is_text(array: np.ndarray[Any, Any]) -> bool:
 
 def as_bytes(array: np.ndarray[Any, Any]) -> list[bytes]:
     """Return the values of an array of texts, encoded, in row order."""
-    # tolist() of a fixed-width array would drop zero bytes at the end, as numpy always does.
+    # tolist() of a fixed-width array would drop trailing zero bytes, as numpy always does.
     return [v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel().tolist()]
 
 
 def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array whose dtype numpy itself knows: bfloat16 and float8 become float32."""
+    """Return an array with a dtype native to numpy: bfloat16 and float8 become float32."""
     return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
 
 
 class RecordKeys:
-    """Which record of which file each prediction is of.
+    """Maps each prediction to its record: the file, and the number in it.
 
-    Made once for a source: a batch must not cost more because there are many files.
+    Created once per source, so that the cost of a batch does not depend on the number of files.
 
     Args:
         files: The files of the source, in reading order.
@@ -152,8 +155,8 @@ class RecordKeys:
             stop: One past the last.
 
         Returns:
-            `FILE:NUMBER` for each record: the file's path from the folder that all files share,
-            and the record's number in it, from 0.
+            `FILE:NUMBER` for each record: the file's path relative to the folder that all files
+            share, and the record's number in it, from 0.
 
         Raises:
             IndexError: There are no such records.
@@ -165,7 +168,7 @@ class RecordKeys:
         ]
 
     def files_between(self, start: int, stop: int) -> list[str]:
-        """Return the URI of the file that each of some records is in; arguments as `between`."""
+        """Return the URI of the file of each of some records; arguments as for `between`."""
         return [
             self._numbering.files[part.file_index].uri
             for part in self._numbering.split(start, stop)

@@ -1,11 +1,11 @@
-"""What is at a prediction's output, and how parts get there: the file or folder itself.
+"""The output of a prediction, a file or a folder: checks what is there, and publishes parts to it.
 
-    staging/ part-00000 part-00001 --join--> OUTPUT.recordio
+    staging/ part-00000 part-00001 --join--> OUTPUT.recordio, OUTPUT.parquet or OUTPUT.csv
                                    --rename as a whole--> OUTPUT/
                                    --one by one, _SUCCESS last--> OUTPUT/   (see `writers.py`)
 
-It decides what may be replaced: an earlier prediction, and nothing else. What is in the parts
-is not known here, but for the key in a row, by which a file is recognised.
+It decides what may be replaced: an earlier prediction, and nothing else. It does not know the
+contents of the parts, except for the key in a row, by which a file is recognised.
 
 Callers: `writers.py`.
 """
@@ -17,63 +17,67 @@ import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from elasticdl.artifacts.folder import OutputFolder, local_path_of
 from elasticdl.artifacts.local_storage import is_temporary, output_errors, temporary_path
-from elasticdl.data.recordio import RecordIOSource, Writer
 from elasticdl.errors import DataError, OutputError, OutputTakenError
-from elasticdl.prediction.rows import KEY
+from elasticdl.job import PredictionFormat
+from elasticdl.prediction.parts import format_module
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from elasticdl.prediction.parts import PartDescription, Parts
+    from elasticdl.prediction.parts import PartDescription, PredictionParts
 
 MANIFEST = "_SUCCESS"
 FORMAT_VERSION = 1
 
-# There while parts are put in place one by one: what a death leaves then is ours to replace.
+# Exists while parts are put in place one by one: what remains after a kill may then be replaced.
 _PUBLISHING = "_PUBLISHING"
-_ROWS_AT_ONCE = 4096
-_FILE_SUFFIX = ".recordio"
 _PART = re.compile(r"^part-\d{5,}\.(recordio|parquet|csv)$")
+_FORMATS: Sequence[PredictionFormat] = get_args(PredictionFormat)
 _KEY = re.compile(rb".+:\d+", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Target:
-    """An output and the folder its staging lies in.
+    """An output, and the folder that contains its staging folder.
 
     Attributes:
-        output: As it was named.
-        place: Holds staging and lock.
-        name: What they are named after.
+        output: As named by the user.
+        place: The folder that holds staging and lock.
+        name: Base name of both.
         staging: Name of the staging folder in `place`.
-        is_file: Whether the output is one file.
-        in_place: Whether `place` is the output itself, and not the folder it lies in.
+        file_format: The format of the output if it is one file; None for a folder.
+        in_place: Whether `place` is the output itself, and not its parent folder.
     """
 
     output: str
     place: OutputFolder
     name: str
     staging: str
-    is_file: bool
+    file_format: PredictionFormat | None
     in_place: bool
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the output is one file."""
+        return self.file_format is not None
+
     def refuse_foreign(self) -> None:
-        """Raise if there is something at the output that is no prediction.
+        """Raise if the output exists and is not a prediction.
 
         Raises:
-            OutputTakenError: There is.
-            OutputError: It is a file where a folder is meant, or the other way round.
+            OutputTakenError: It exists and is not a prediction.
+            OutputError: It is a file where a folder is expected, or the other way round.
         """
         path = self.place.local_path("" if self.in_place else self.name)
         if path is not None and path.exists() and path.is_dir() == self.is_file:
             raise OutputError(
                 f"{self.output}: is a {'folder' if self.is_file else 'file'}, and predictions "
                 f"would be a {'file' if self.is_file else 'folder'} (a name that ends in "
-                f"{_FILE_SUFFIX} is a file). Name another --output."
+                f"{', '.join(f'.{each}' for each in _FORMATS)} is a file). Name another --output."
             )
         reason = self._why_foreign_file() if self.is_file else self._why_foreign_folder()
         if reason:
@@ -83,18 +87,21 @@ class Target:
             )
 
     def _why_foreign_file(self) -> str:
-        if not self.place.exists(self.name):
+        if self.file_format is None or not self.place.exists(self.name):
             return ""
+        module = format_module(self.file_format)
+        path = self.place.local_path(self.name)
         try:
-            source = RecordIOSource([self.place.where(self.name)])
-            if source.num_records == 0:
-                return ""
-            keys = source.read_records(0, 1, None)[0].get(KEY)
+            if path is not None:
+                key = module.first_key(path)
+            else:
+                with self.place.scratch() as scratch:
+                    self.place.fetch(self.name, scratch / self.name)
+                    key = module.first_key(scratch / self.name)
         except DataError as error:
             return f"holds no predictions ({error})"
-        key = keys[0] if keys is not None and len(keys) == 1 else None
-        is_key = isinstance(key, bytes) and _KEY.fullmatch(key) is not None
-        return "" if is_key else "holds records that are no predictions"
+        is_key = key is None or _KEY.fullmatch(key) is not None
+        return "" if is_key else "holds records that are not predictions"
 
     def _why_foreign_folder(self) -> str:
         inside = "" if self.in_place else f"{self.name}/"
@@ -102,11 +109,11 @@ class Target:
         names = [name for name in self.place.list(inside) if not is_temporary(name)]
         foreign = [name for name in names if name not in ours and not _PART.match(name)]
         if foreign:
-            return f"holds {foreign[0]}, which is no part of a prediction"
+            return f"holds {foreign[0]}, which is not part of a prediction"
         if not any(_PART.match(name) for name in names) or _PUBLISHING in names:
             return ""
         if MANIFEST not in names:
-            return f"holds {names[0]} and no {MANIFEST}"
+            return f"holds {names[0]} but no {MANIFEST}"
         try:
             values = json.loads(self.place.read_bytes(f"{inside}{MANIFEST}"))
             known = values["elasticdl"] == "predictions"
@@ -116,11 +123,11 @@ class Target:
 
     # --- Publishing ---------------------------------------------------------------------------
 
-    def publish(self, parts: Parts, described: Sequence[PartDescription]) -> None:
-        """Make the parts appear at the output.
+    def publish(self, parts: PredictionParts, described: Sequence[PartDescription]) -> None:
+        """Publish the parts at the output.
 
         Raises:
-            OutputError: They cannot.
+            OutputError: They cannot be published.
         """
         if self.is_file:
             self._publish_file(parts, described)
@@ -134,7 +141,9 @@ class Target:
             if path is not None:
                 self.place.publish(path, self.name)
 
-    def _publish_one_by_one(self, parts: Parts, described: Sequence[PartDescription]) -> None:
+    def _publish_one_by_one(
+        self, parts: PredictionParts, described: Sequence[PartDescription]
+    ) -> None:
         inside = "" if self.in_place else f"{self.name}/"
         self.place.write_bytes(f"{inside}{_PUBLISHING}", b"")
         for name in self.place.list(inside):
@@ -145,32 +154,28 @@ class Target:
         self.place.write_bytes(f"{inside}{MANIFEST}", _manifest(parts, described))
         self.place.delete(f"{inside}{_PUBLISHING}")
 
-    def _publish_file(self, parts: Parts, described: Sequence[PartDescription]) -> None:
-        """Join the parts into a file that does not show where one ended.
+    def _publish_file(self, parts: PredictionParts, described: Sequence[PartDescription]) -> None:
+        """Join the parts into a file that does not show where one ended."""
 
-        Row by row: with the parts' own chunks, the file would depend on how many workers wrote.
-        """
+        def paths() -> Iterator[Path]:
+            for part in described:
+                path = parts.staging.local_path(part.name)
+                if path is None:
+                    path = scratch / part.name
+                    parts.staging.fetch(part.name, path)
+                yield path
+                # Immediately, so that the disk need not hold everything twice.
+                path.unlink()
+
         with self.place.scratch() as scratch, output_errors(self.output):
             joined = scratch / "joined"
-            with Writer(str(joined)) as writer:
-                for part in described:
-                    path = parts.staging.local_path(part.name)
-                    if path is None:
-                        path = scratch / part.name
-                        parts.staging.fetch(part.name, path)
-                    rows = RecordIOSource([str(path)])
-                    for start in range(0, rows.num_records, _ROWS_AT_ONCE):
-                        stop = min(start + _ROWS_AT_ONCE, rows.num_records)
-                        for row in rows.read_bytes(start, stop):
-                            writer.write(row)
-                    # At once, so that the disk need not hold everything twice.
-                    path.unlink()
+            format_module(parts.file_format).join(paths(), joined)
             self.place.publish(joined, self.name)
 
 
 def target_of(output: str) -> Target:
-    """Return the target a path or address names, whatever is there."""
-    is_file = output.endswith(_FILE_SUFFIX)
+    """Return the target that a path or address names, whether or not it exists."""
+    file_format = next((each for each in _FORMATS if output.endswith(f".{each}")), None)
     path = local_path_of(output)
     if path is not None:
         path = path.resolve()
@@ -180,19 +185,20 @@ def target_of(output: str) -> Target:
         )
     else:
         parent, _, name = output.rstrip("/").rpartition("/")
-        # A bucket lies in no folder.
+        # A bucket has no parent folder.
         in_place = parent.endswith(("/", ":"))
-    if in_place and not is_file:
+    in_place = in_place and file_format is None
+    if in_place:
         parent, name = output, "predictions"
     staging = temporary_path(Path(name)).name
-    return Target(output, OutputFolder(parent), name, staging, is_file, in_place and not is_file)
+    return Target(output, OutputFolder(parent), name, staging, file_format, in_place)
 
 
 def _sidecar(part: PartDescription) -> str:
     return f"{part.name.split('.')[0]}.json"
 
 
-def _manifest(parts: Parts, described: Sequence[PartDescription]) -> bytes:
+def _manifest(parts: PredictionParts, described: Sequence[PartDescription]) -> bytes:
     fields = described[0].fields if described else ()
     listed = [
         {key: value for key, value in asdict(part).items() if key != "fields"} for part in described

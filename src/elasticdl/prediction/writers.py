@@ -1,15 +1,15 @@
-"""Where predictions go: a RecordIO file, or a folder of part files; complete or not at all.
+"""Writes predictions to one file, or to a folder of part files; complete or not at all.
 
-    OUTPUT.recordio        rows in the order of the records
+    OUTPUT.recordio        rows in the order of the records; also OUTPUT.parquet and OUTPUT.csv
     OUTPUT/                part-00000.csv, part-00001.csv, ...
-      _SUCCESS             what the parts are (JSON), there when all of them are
+      _SUCCESS             description of the parts (JSON), written when all of them are there
 
-Parts are written into a staging folder beside the output and published together when the last
-one is complete. An earlier prediction of the same name is replaced then and not before; anything
-else of that name is refused. While it is written, the output is locked.
+Parts are written into a staging folder beside the output and published together when the last one
+is complete. Only then is an earlier prediction of the same name replaced; anything else of that
+name is an error. The output is locked while it is written.
 
-On this machine a folder appears in one step. Where that cannot be (an object store; a folder that
-is mounted, or whose parent may not be written), parts appear one by one and `_SUCCESS` last: wait
+On a local disk a folder appears in one step. Where that is not possible (an object store; a folder
+that is mounted, or whose parent is not writable), parts appear one by one and `_SUCCESS` last: wait
 for it.
 
 Callers: `phase.py`.
@@ -25,7 +25,7 @@ from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.lock import hold
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError, OutputError, UsageError
-from elasticdl.prediction.parts import DEFAULT_RECORDS_PER_PART, Parts
+from elasticdl.prediction.parts import DEFAULT_RECORDS_PER_PART, PredictionParts
 from elasticdl.prediction.rows import RecordKeys, named_outputs
 from elasticdl.prediction.target import MANIFEST, Target, target_of
 
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from elasticdl.artifacts.lock import Lock
     from elasticdl.data.batch import Arrays
     from elasticdl.job import PredictionFormat
-    from elasticdl.prediction.parts import Part, PartDescription
+    from elasticdl.prediction.parts import PartDescription, PredictionPart
 
 __all__ = ["MANIFEST", "PredictionWriter", "RecordKeys", "open_writer"]
 
 
 def open_writer(
     output: str,
-    file_format: PredictionFormat = "recordio",
+    file_format: PredictionFormat | None = None,
     *,
     records_per_part: int = DEFAULT_RECORDS_PER_PART,
 ) -> PredictionWriter:
-    """Return a writer of predictions; nothing is at the output before it is closed.
+    """Return a writer of predictions; nothing appears at the output before it is closed.
 
     Args:
-        output: A path or address: one file if it ends in `.recordio`, else a folder.
-        file_format: What the part files are.
-        records_per_part: How many records a part file holds.
+        output: A path or address: one file if it ends in the name of a format, else a folder.
+        file_format: Format of the part files; None means RecordIO, or that of the one file.
+        records_per_part: Number of records in a part file.
 
     Raises:
         OutputBusyError: Another process is writing there.
-        OutputTakenError: There is something that is no prediction.
+        OutputTakenError: The output exists and is not a prediction.
         OutputError: It cannot be written.
-        UsageError: A `.recordio` file of another format was asked for.
+        UsageError: The name of one file says another format.
 
     Example:
         >>> import tempfile
@@ -73,11 +73,12 @@ def open_writer(
         <BLANKLINE>
     """
     target = target_of(output)
-    if target.is_file and file_format != "recordio":
+    if target.file_format is not None and file_format not in {None, target.file_format}:
         raise UsageError(
-            f"--output={output} is a RecordIO file by its name, and --format={file_format} was "
-            "asked for. Leave --format out, or name a folder."
+            f"--output={output} is a {target.file_format} file by its name, but "
+            f"--format={file_format} was requested. Leave --format out, or name a folder."
         )
+    file_format = target.file_format or file_format or "recordio"
     target.refuse_foreign()
     lock = hold(target.place, f".{target.name}.lock", output)
     try:
@@ -93,39 +94,39 @@ def open_writer(
         target.place.fence(None)
         lock.release()
         raise
-    return PredictionWriter(target, Parts(staging, file_format, records_per_part), lock)
+    return PredictionWriter(target, PredictionParts(staging, file_format, records_per_part), lock)
 
 
 class PredictionWriter(WholeOrNothing):
     """Writes predictions in the order of the records, and publishes them when it is closed.
 
-    Used in a `with` statement: an exception in its body publishes nothing, and what was there
-    before still is.
+    Used in a `with` statement: if its body raises, nothing is published, and an earlier
+    prediction is kept.
 
     Attributes:
-        parts: Where the parts are collected; other processes may write some of them.
+        parts: The parts collected so far; other processes may write some of them.
     """
 
-    def __init__(self, target: Target, parts: Parts, lock: Lock) -> None:
+    def __init__(self, target: Target, parts: PredictionParts, lock: Lock) -> None:
         self.parts = parts
         self._target = target
         self._lock = lock
-        self._part: Part | None = None
+        self._part: PredictionPart | None = None
         self._part_index = -1
         self._next_record = 0
         self._closed = False
 
     def write(self, start_record: int, keys: Sequence[str], outputs: Arrays) -> None:
-        """Append the predictions of the records that come next.
+        """Append the predictions of the next records.
 
         Args:
-            start_record: Number of the first one; 0, then where the call before ended.
-            keys: One for each record; see `RecordKeys`.
-            outputs: What the model says of them, one row an example.
+            start_record: Number of the first one: 0, then where the previous call ended.
+            keys: One per record; see `RecordKeys`.
+            outputs: The model's outputs, one row per example.
 
         Raises:
             OutputError: They cannot be written.
-            DefinitionError: The outputs are not rows, or not like those before.
+            DefinitionError: The outputs are not rows, or differ in kind from those before.
             ValueError: The writer is closed, or records were left out.
         """
         if self._closed or start_record != self._next_record:
@@ -143,25 +144,24 @@ class PredictionWriter(WholeOrNothing):
             done = stop
         self._next_record += len(keys)
 
-    def _part_at(self, index: int) -> Part:
+    def _part_at(self, index: int) -> PredictionPart:
         if self._part is None or self._part_index != index:
             if self._part is not None:
                 self._part.close()
             self._part, self._part_index = self.parts.part(index), index
         return self._part
 
-    def part(self, index: int) -> Part:
-        """Return a new writer of one part, for who does not write them in order."""
+    def part(self, index: int) -> PredictionPart:
+        """Return a new writer of one part, for callers that do not write parts in order."""
         return self.parts.part(index)
 
     def close(self) -> None:
-        """Publish the predictions; does nothing the second time.
+        """Publish the predictions; a second call does nothing.
 
         Raises:
-            OutputError: A part is missing, or they cannot be published. Nothing new is there
-                then, and what was there before still is, unless parts are put in place one by
-                one.
-            DefinitionError: The outputs in two parts are not alike.
+            OutputError: A part is missing, or they cannot be published. Then nothing new appears
+                and an earlier prediction is kept, unless parts are put in place one by one.
+            DefinitionError: The outputs in two parts differ in kind.
         """
         if self._closed:
             return
@@ -176,7 +176,7 @@ class PredictionWriter(WholeOrNothing):
             self.discard()
 
     def discard(self) -> None:
-        """Leave nothing but what was there before; does nothing to a writer that is closed."""
+        """Remove everything but an earlier prediction; does nothing if the writer is closed."""
         if self._closed:
             return
         self._closed = True
@@ -189,7 +189,9 @@ class PredictionWriter(WholeOrNothing):
         self._lock.release()
 
 
-def _check_complete(parts: Parts, described: Sequence[PartDescription], output: str) -> None:
+def _check_complete(
+    parts: PredictionParts, described: Sequence[PartDescription], output: str
+) -> None:
     for index, part in enumerate(described):
         if part.name != parts.file_name(index):
             raise OutputError(
@@ -199,7 +201,8 @@ def _check_complete(parts: Parts, described: Sequence[PartDescription], output: 
         if part.num_records != parts.records_per_part and index + 1 < len(described):
             raise OutputError(
                 f"{output}: {part.name} has {part.num_records} records and should have "
-                f"{parts.records_per_part}, because others follow. Write it again from its first."
+                f"{parts.records_per_part}, because other parts follow. Write it again from its "
+                "first record."
             )
         if part.fields != described[0].fields:
             raise DefinitionError(

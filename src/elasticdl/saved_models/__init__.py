@@ -1,18 +1,18 @@
-"""Models that exist only as files: what a file says of itself, what may be run of it, loading it.
+"""Saved models: inspects a model file, checks what it would run, and loads it.
 
     path --look--> ModelFile --check--> nothing of it runs unasked --load--> model, not compiled
                        |                                                       |
                        +--- training_config, or a person's options ---> optimizer, loss, metrics
 
-model_file.py        what a file says of itself, by its content; the loader is chosen by that
-scan.py              what in a file would run, found before any loader sees it
-trust.py             a person's word that one file, by its digest, may run what is in it
+model_file.py        recognises a file by its content; this determines the loader
+scan.py              finds code that a file would run, before any loader sees it
+trust.py             a person's permission that one file, by its digest, may run its code
 built_in.py          the names that need no declaration: layers, TensorFlow operations
-archive.py           zip archives and pickles, looked at without unpickling
+archive.py           zip archives and pickles, read without unpickling
 saved_model.py       the protobuf messages of a SavedModel folder
-keras.py             loads what Keras 3 wrote
-tf_keras.py          loads what Keras 1 and 2 wrote, as a model of Keras 3
-torch.py             loads what PyTorch wrote
+keras.py             loads files of Keras 3
+tf_keras.py          loads files of Keras 1 and 2, as Keras 3 models
+torch.py             loads files of PyTorch
 compile_options.py   optimizer, loss and metrics from their names, or from old configs
 
 Frameworks are imported in the three files named after them and in compile_options.py only.

@@ -1,4 +1,4 @@
-"""Zip archives and pickles of model files, looked at without unpickling anything.
+"""Zip archives and pickles of model files, read without unpickling anything.
 
 Callers: `model_file.py`, `scan.py`.
 """
@@ -22,10 +22,11 @@ MAX_MEMBERS = 10_000
 """More than any model has: PyTorch stores each tensor as a member, Keras two or three in all."""
 
 MAX_MEMBER_BYTES = 256 * 2**20
-"""Of a member that is read whole: a config, a graph, the names in a pickle."""
+"""Largest member that is read as a whole: a config, a graph, the names in a pickle."""
 
 _STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
-# Where a member's bytes begin: after its header, a name and more, whose lengths come last.
+# A member's bytes follow its header, a name and an extra field; the header ends with the lengths of
+# these two.
 _LOCAL_HEADER = struct.Struct("<26x2H")
 _READ_BYTES = 1 << 20
 _UNKNOWN = "a name that is computed"
@@ -37,10 +38,11 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 
     Args:
         path: The file.
-        content: An archive in it; None for the file itself.
+        content: An archive within the file; None means the file itself.
 
     Raises:
-        ModelFileError: It is truncated or damaged, or unpacks to more than its size allows.
+        ModelFileError: The archive is truncated or damaged, or unpacks to more than its size
+            allows.
     """
     try:
         with zipfile.ZipFile(content or path) as archive:
@@ -54,10 +56,10 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
             bounds.check(path, "all that is in this archive", total, path.stat().st_size)
             names = [name.lower() for name in archive.namelist()]
             if len(set(names)) < len(names):
-                # Which of the two is read differs from library to library.
+                # Libraries differ in which of the two they read.
                 raise ModelFileError(
-                    f"{path}: two files in this archive have the same name. It was made to be read "
-                    "in two ways; nothing of it was used."
+                    f"{path}: two files in this archive have the same name. Such a file can be "
+                    "read in two ways and may be malicious; nothing of it was used."
                 )
             for info in archive.infolist():
                 _check_size(archive, info, path)
@@ -69,35 +71,35 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 
 
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
-    """Refuse a member that is not as large as it says.
+    """Reject a member whose size is not the declared one.
 
-    Python's and other libraries' loaders inflate to the end of what is stored, however far that is,
-    and look at the size afterwards.
+    The loaders of Python and other libraries inflate everything that is stored, however much it is,
+    and check the size afterwards.
     """
     num_bytes = info.compress_size
     if info.compress_type == zipfile.ZIP_DEFLATED:
         num_bytes = _inflated_bytes(archive, info)
     elif info.compress_type != zipfile.ZIP_STORED:
         raise ModelFileError(
-            f"{path}: {info.filename} in it is compressed in a way whose size cannot be checked "
-            "before it is unpacked. Save the model again; its library does not compress."
+            f"{path}: {info.filename} in it is compressed by a method whose decompressed size "
+            "cannot be checked in advance. Save the model again; its library does not compress."
         )
     if num_bytes != info.file_size:
         more = "or more " if num_bytes > info.file_size else ""
         raise ModelFileError(
-            f"{path}: {info.filename} in it says it is {info.file_size:,} bytes, and unpacks to "
-            f"{num_bytes:,} {more}bytes. The file is damaged or was made to fill the memory; "
+            f"{path}: {info.filename} in it declares {info.file_size:,} bytes, but decompresses to "
+            f"{num_bytes:,} {more}bytes. The file is damaged or was built to exhaust memory; "
             "nothing was allocated."
         )
 
 
 def _inflated_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Return what a compressed member unpacks to; a bit more than it says, if it is more."""
+    """Return the unpacked size of a compressed member, or just above the declared one if larger."""
     assert archive.fp is not None  # noqa: S101 - it is open
     archive.fp.seek(info.header_offset)
     header = archive.fp.read(_LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size:
-        raise zipfile.BadZipFile(f"{info.filename} is not there")
+        raise zipfile.BadZipFile(f"{info.filename} is missing")
     archive.fp.seek(sum(_LOCAL_HEADER.unpack(header)), io.SEEK_CUR)
     inflater, left, total = zlib.decompressobj(-zlib.MAX_WBITS), info.compress_size, 0
     try:
@@ -118,13 +120,13 @@ def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
     """Return a member's bytes.
 
     Raises:
-        ModelFileError: It is too large to be what it says it is.
+        ModelFileError: It is too large for what it claims to be.
     """
     size = archive.getinfo(name).file_size
     if size > MAX_MEMBER_BYTES:
         raise ModelFileError(
-            f"{path}: {name} in it says it is {size:,} bytes; expected at most "
-            f"{MAX_MEMBER_BYTES:,} of what describes a model. The file is damaged or made to harm."
+            f"{path}: {name} in it declares {size:,} bytes; expected at most {MAX_MEMBER_BYTES:,} "
+            "for the description of a model. The file is damaged or malicious."
         )
     return archive.read(name)
 
@@ -134,10 +136,10 @@ def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
 
     Args:
         pickled: One pickle.
-        path: Of the file, for errors.
+        path: Path of the file, for errors.
 
     Raises:
-        ModelFileError: It is no whole pickle.
+        ModelFileError: It is not a complete pickle.
     """
     found: dict[str, None] = {}
     strings: list[str] = []
@@ -169,7 +171,7 @@ def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
 
 
 def starts_with_a_dict(pickled: bytes) -> bool:
-    """Return whether the object of a pickle is a plain dict."""
+    """Return whether the pickled object is a plain dict."""
     for opcode, _, _ in pickletools.genops(io.BytesIO(pickled)):
         if opcode.name not in {"PROTO", "FRAME"}:
             return opcode.name in {"EMPTY_DICT", "DICT", "MARK"}

@@ -1,8 +1,9 @@
 """Names that a model file may use without declaring them.
 
-Tables, so that a file can be judged before any framework is imported. They name what was looked
-at, not what is forbidden: a layer or an operation that a later version brings is refused until
-somebody has looked at what it does. A test compares them with the libraries that are installed.
+The names are kept in tables, so that a file can be checked before any framework is imported. The
+tables list what was reviewed, not what is forbidden: a layer or an operation of a later version is
+rejected until its behaviour has been reviewed. A test compares the tables with the installed
+libraries.
 
 Callers: `scan.py`.
 """
@@ -12,20 +13,20 @@ from __future__ import annotations
 import re
 
 EXECUTING = {
-    "Lambda": "a Lambda layer, which is Python code of its author",
-    "__lambda__": "a lambda function, which is Python code of its author",
-    "TFSMLayer": "a TFSMLayer, which runs a SavedModel from somewhere on this machine",
+    "Lambda": "a Lambda layer, which contains Python code from its author",
+    "__lambda__": "a lambda function, which contains Python code from its author",
+    "TFSMLayer": "a TFSMLayer, which runs a SavedModel from any place on this machine",
     "TorchModuleWrapper": "a TorchModuleWrapper, which unpickles objects",
-    "FlaxLayer": "a FlaxLayer, which is made of objects of its author",
-    "JaxLayer": "a JaxLayer, which is made of functions of its author",
-    "ClassMethod": "a ClassMethod layer, which calls what its config names",
-    "InstanceMethod": "an InstanceMethod layer, which calls what its config names",
-    "InstanceProperty": "an InstanceProperty layer, which asks what its config names",
+    "FlaxLayer": "a FlaxLayer, which contains objects from its author",
+    "JaxLayer": "a JaxLayer, which contains functions from its author",
+    "ClassMethod": "a ClassMethod layer, which calls whatever its config names",
+    "InstanceMethod": "an InstanceMethod layer, which calls whatever its config names",
+    "InstanceProperty": "an InstanceProperty layer, which reads whatever its config names",
 }
-"""Layers of Keras that run what is in the file."""
+"""Keras layers that run code from the file."""
 
 FUNCTION_LAYERS = frozenset({"TFOpLambda", "SlicingOpLambda"})
-"""Layers of Keras 2 that call the function of TensorFlow their config names."""
+"""Keras 2 layers that call the TensorFlow function named in their config."""
 
 HARMLESS_FUNCTION = re.compile(
     r"__operators__\.\w+|(?:math|nn|linalg)\.\w+|cast|clip_by_value|concat|einsum|expand_dims|fill|"
@@ -33,25 +34,25 @@ HARMLESS_FUNCTION = re.compile(
     r"strided_slice|tile|transpose|unstack|where|zeros_like|image\.(?:resize|crop_and_resize)|"
     r"compat\.v1\.(?:shape|transpose|gather|nn\.\w+)"
 )
-"""What such a layer may call: it computes, and takes no function and no file."""
+"""Functions that such a layer may call: they compute, and take neither functions nor files."""
 
 KERAS_MODULE = re.compile(r"(?:tf_)?keras(?:\.[A-Za-z0-9_]+)*")
 KERAS_OPERATIONS = re.compile(r"keras\.src\.ops\.(?:numpy|nn|math|linalg|image)")
-"""Modules of Keras 3 with nothing but operations; `x + y` in a model is one of them."""
+"""Keras 3 modules that contain only operations, such as the `x + y` of a model."""
 
 FILE_ARGUMENTS = {
     "IntegerLookup": ("vocabulary", "idf_weights"),
     "StringLookup": ("vocabulary", "idf_weights"),
     "TextVectorization": ("vocabulary", "idf_weights"),
 }
-"""Arguments of layers that may be values, or the path of a file to read."""
+"""Layer arguments that may be values or the path of a file to read."""
 
 _SPECIAL = """
 __tuple__ __tensor__ __numpy__ __bytes__ __ellipsis__ __slice__ __complex__ __keras_tensor__
 TensorShape TypeSpec CompositeTensor InputSpec
 """
 SPECIAL = frozenset(_SPECIAL.split())
-"""What Keras writes as if it were a class, and is a value."""
+"""Values that Keras writes as if they were classes."""
 
 _LAYERS = """
 AbstractRNNCell Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
@@ -96,7 +97,7 @@ PolynomialDecay
 
 LAYERS = frozenset(_LAYERS.split())
 CLASSES = LAYERS | frozenset(_MODELS.split()) | frozenset(_OTHERS.split())
-"""Classes of Keras that a config may name."""
+"""Keras classes that a config may name."""
 
 _FUNCTIONS = """
 celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu
@@ -107,12 +108,12 @@ orthogonal random_normal random_uniform truncated_normal variance_scaling zeros 
 min_max_norm non_neg unit_norm
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""Functions of Keras that a config may name: activations, and what makes weights."""
+"""Keras functions that a config may name: activations, and weight initializers."""
 
 # --- TensorFlow ----------------------------------------------------------------------------------
 
 CHECKPOINT_OPERATIONS = frozenset(["MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"])
-"""They write and read files of weights: every SavedModel has two functions made of them."""
+"""Operations that write and read weight files; every SavedModel has two functions made of them."""
 
 _OPERATIONS = """
 _Arg _Retval Assert AssignAddVariableOp AssignSubVariableOp AssignVariableOp Const ControlTrigger
@@ -196,7 +197,7 @@ FakeQuantWithMinMaxVarsPerChannelGradient QuantizeAndDequantizeV2 QuantizeAndDeq
 QuantizeAndDequantizeV4 _FusedConv2D _FusedMatMul
 """
 OPERATIONS = frozenset(_OPERATIONS.split())
-"""Operations that compute, and touch neither files, nor processes, nor the network."""
+"""Operations that only compute, without access to files, processes or the network."""
 
 _RANDOM_OPERATIONS = """
 Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoisson RandomPoissonV2 RandomShuffle
@@ -204,7 +205,7 @@ RandomStandardNormal RandomUniform RandomUniformInt SampleDistortedBoundingBoxV2
 FractionalAvgPool FractionalMaxPool NonDeterministicInts
 """
 RANDOM_OPERATIONS = frozenset(_RANDOM_OPERATIONS.split())
-"""Operations that draw from a state of their own, which nobody else can set."""
+"""Operations that draw from a state of their own, which other code cannot set."""
 
 # --- PyTorch -------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ TORCH_GLOBAL = re.compile(
     r"collections\.(?:OrderedDict|Counter|defaultdict)|(?:__builtin__|builtins)\.(?:set|frozenset)|"
     r"torch\.serialization\._get_layout"
 )
-"""What a PyTorch file may name: layers and tensors. The loader asks PyTorch itself once more."""
+"""Names that a PyTorch file may use: layers and tensors. PyTorch's loader checks them once more."""
 
 TORCH_CALL = re.compile(
     r"torch\.ops\.higher_order\.(?:cond|while_loop|map_impl|scan|"
@@ -224,7 +225,7 @@ TORCH_CALL = re.compile(
     r"_operator\.(?:add|sub|mul|truediv|floordiv|mod|pow|neg|eq|ne|lt|le|gt|ge|and_|or_|getitem)|"
     r"math\.(?:ceil|floor|trunc|sqrt)"
 )
-"""What the graph of an exported program may call beside the operations of aten that are listed."""
+"""Calls allowed in the graph of an exported program, beside the listed operations of aten."""
 
 TORCH_EXPRESSION = re.compile(
     r"(?:\s|[0-9.]+|[-+*/(),<>=&|~%]|"
@@ -235,14 +236,14 @@ TORCH_EXPRESSION = re.compile(
     r"int_oo|inf|Add|Mul|Pow|Integer|Rational|Float|Equality|Unequality|GreaterThan|LessThan|"
     r"StrictGreaterThan|StrictLessThan)\b)*"
 )
-"""Sizes that are computed. PyTorch gives them to a function that evaluates them as Python."""
+"""Computed sizes. PyTorch passes them to a function that evaluates them as Python."""
 
 TORCH_GUARD = re.compile(
     r"(?:\s|[0-9]+|[-+*/()<>=!&|~%]|L(?:\['\w+'\]|\[\d+\])+|\[\d+\]|"
     r"\.(?:size|stride|storage_offset|numel|dim)\(\)|"
     r"\b(?:and|or|not|Max|Min|Mod|PythonMod|FloorDiv|True|False)\b)*"
 )
-"""What an exported program says of its inputs' sizes; it is compiled as Python."""
+"""Conditions on the input sizes of an exported program; PyTorch compiles them as Python."""
 
 TORCH_NAME = re.compile(r"[\w.]*")
-"""Names in an exported program; they are written into Python code."""
+"""Names in an exported program; PyTorch writes them into Python code."""

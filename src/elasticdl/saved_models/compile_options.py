@@ -1,12 +1,13 @@
-"""Optimizer, loss and metrics of Keras 3, from what a spec or a saved file says.
+"""Optimizer, loss and metrics of Keras 3, from a spec or a saved file.
 
     "adadelta"                                                            a name
     {"class_name": "Adadelta", "config": {"lr": 1.0, "decay": 0.0}}       as Keras 2.2.4 saved it
     {"value": "Adam", "path": "keras.optimizers", "args": {"lr": 0.1}}    as a config of IBM FL
 
-A spec goes before the file, item by item. Names are looked up in Keras and in the declared custom
-objects; nothing is imported or evaluated because a config says so. What an old config says and
-Keras 3 cannot do is an error, never left out: a silently different optimizer trains too.
+A spec takes precedence over the file, item by item. Names are looked up in Keras and in the
+declared custom objects; a config never causes an import or an evaluation. A setting of an old
+config that Keras 3 does not support is an error and never ignored, because a silently different
+optimizer trains, too.
 
 Callers: dialects.
 """
@@ -26,14 +27,14 @@ import numpy as np
 from elasticdl.errors import DefinitionError
 
 _ITEMS = ("optimizer", "loss", "metrics")
-# What a compiled model says beside these; taken only where it changes nothing.
+# Further keys of a compiled model; accepted only if they change nothing.
 _BESIDE = {"loss_weights", "weighted_metrics", "sample_weight_mode"}
-# Of optimizers: how they are computed, not what.
+# Optimizer keys that change how it is computed, not what is computed.
 _SPEED = {"jit_compile", "is_legacy_optimizer"}
 _NADAM_OF_KERAS_2 = 0.004
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _RATES_OF_KERAS_2 = {"Adadelta": 1.0, "Adagrad": 0.01, "Adamax": 0.002, "Nadam": 0.002}
-"""Default learning rates of Keras 2.2.4 that are others in Keras 3."""
+"""Default learning rates of Keras 2.2.4 that differ in Keras 3."""
 
 _HARDLY_LEARNS = 0.01
 _ACCURACY = ("accuracy", "acc")
@@ -49,16 +50,16 @@ Loss: TypeAlias = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class CompileOptions:
-    """What a model is trained with.
+    """Training settings of a model: optimizer, loss and metrics.
 
     Attributes:
-        create_optimizer: Returns a new optimizer of Keras 3.
-        loss: `(outputs, labels)`; one value an example, or their mean.
-        create_metrics: Returns new metrics by name: metrics of Keras 3, or functions `(labels,
-            predictions)` of one value an example.
-        description: Optimizer, learning rate and loss, and who said so, for a person.
-        own_loss: Name of the loss where it is the user's; empty where it is Keras'.
-        hardly_learns: The optimizer is Adadelta with the learning rate that later Keras gave it.
+        create_optimizer: Returns a new Keras 3 optimizer.
+        loss: `(outputs, labels)`; returns one value per example, or their mean.
+        create_metrics: Returns new metrics by name: Keras 3 metrics, or functions `(labels,
+            predictions)` with one value per example.
+        description: Optimizer, learning rate and loss, with their sources, for people.
+        own_loss: Name of the loss if it is the user's; empty if it is from Keras.
+        hardly_learns: Whether the optimizer is Adadelta with the small default rate of later Keras.
     """
 
     create_optimizer: Callable[[], Any]
@@ -76,16 +77,16 @@ def resolve(
     custom_objects: Mapping[str, Any] | None = None,
     where: object,
 ) -> CompileOptions:
-    """Return what a model is trained with.
+    """Return the training settings of a model.
 
     Args:
         options: `compile_model_options` of a spec.
-        training_config: What the model file says (`ModelFile.training_config`).
-        custom_objects: Functions and classes of the user's, by name.
-        where: Where the options stand, for errors.
+        training_config: Settings from the model file (`ModelFile.training_config`).
+        custom_objects: The user's functions and classes, by name.
+        where: Place of the options, for errors.
 
     Raises:
-        DefinitionError: Something is missing, unknown, or cannot be done by Keras 3.
+        DefinitionError: Something is missing or unknown, or Keras 3 does not support it.
     """
     given = _given(options, where)
     saved = _saved(training_config, where)
@@ -93,7 +94,7 @@ def resolve(
     for item in _ITEMS[:2]:
         if given.get(item) is None and saved.get(item) is None:
             raise DefinitionError(
-                f"{where}: there is no {item}: the spec names none, and the model file "
+                f"{where}: there is no {item}: the spec does not set one, and the model file "
                 f"{_why_none(item, saved)}. Add it: compile_model_options: {{optimizer: adam, "
                 "loss: mse}."
             )
@@ -110,7 +111,7 @@ def resolve(
     metrics, _ = chosen("metrics")
     items = [each for each in _flat(metrics) if each is not None]
     for each in items:
-        # Made once now, so that a mistake is told before any data is read.
+        # Created once now, so that a mistake is reported before any data is read.
         _metric(each, objects, where)
     # Optimizers as well: a value may be out of range.
     made = create_optimizer()
@@ -128,11 +129,11 @@ def _why_none(item: str, saved: Mapping[str, Any]) -> str:
     there = [each for each in _ITEMS if saved.get(each)]
     if there:
         return f"has {' and '.join(there)} but no {item}"
-    return "says none either: it was not compiled, or saved without (include_optimizer=False)"
+    return "has none either: it was not compiled, or was saved with include_optimizer=False"
 
 
 def _is_slow(rate: Any) -> bool:
-    """Whether Adadelta, which divides by what it has moved so far, hardly moves with a rate."""
+    """Whether a rate is so small that Adadelta, which divides by past changes, hardly moves."""
     return float(keras.ops.convert_to_numpy(rate)) <= _HARDLY_LEARNS
 
 
@@ -142,7 +143,7 @@ def _given(options: Mapping[str, Any] | None, where: object) -> dict[str, Any]:
             continue
         if key in _BESIDE:
             raise DefinitionError(
-                f"{where}: compile_model_options has {key}, and data from a spec have no sample "
+                f"{where}: compile_model_options has {key}, but data from a spec have no sample "
                 "weights. Name the metrics under `metrics`."
             )
         if key not in _ITEMS:
@@ -161,7 +162,7 @@ def _saved(training_config: Mapping[str, Any] | None, where: object) -> dict[str
     for key in ("weighted_metrics", "sample_weight_mode"):
         if any(each is not None for each in _flat(saved.get(key))):
             raise DefinitionError(
-                f"{where}: the model file was compiled with {key} {saved[key]!r}, and data from a "
+                f"{where}: the model file was compiled with {key} {saved[key]!r}, but data from a "
                 "spec have no sample weights. Save the model compiled without them."
             )
     return saved
@@ -171,9 +172,9 @@ def _saved(training_config: Mapping[str, Any] | None, where: object) -> dict[str
 
 
 def _optimizer(
-    said: Any, by: str, objects: Mapping[str, Any], where: object
+    declared: Any, by: str, objects: Mapping[str, Any], where: object
 ) -> tuple[Callable[[], Any], str]:
-    name, config, path = _named(said, "optimizer", where)
+    name, config, path = _named(declared, "optimizer", where)
     if name in objects and not (path and path.startswith(("keras", "tensorflow", "tf_keras"))):
         return _custom_optimizer(name, objects[name], config, by, where)
     known = _classes(keras.optimizers, keras.optimizers.Optimizer)
@@ -185,7 +186,7 @@ def _optimizer(
             return found(**_made(arguments))
         except (TypeError, ValueError) as error:
             raise DefinitionError(
-                f"{where}: the optimizer {name} cannot be made with {arguments}: {error}"
+                f"{where}: the optimizer {name} cannot be created with {arguments}: {error}"
             ) from error
 
     if "learning_rate" in arguments:
@@ -208,7 +209,7 @@ def _custom_optimizer(
             made = value(**config) if callable(value) else value
         except (TypeError, ValueError) as error:
             raise DefinitionError(
-                f"{where}: the optimizer {name} cannot be made with {dict(config)}: {error}"
+                f"{where}: the optimizer {name} cannot be created with {dict(config)}: {error}"
             ) from error
         if not isinstance(made, keras.optimizers.Optimizer):
             raise DefinitionError(
@@ -224,7 +225,7 @@ def _custom_optimizer(
 
 @dataclass(frozen=True)
 class _Schedule:
-    """A learning rate that changes, made anew for each optimizer."""
+    """A learning rate that changes over time, created again for each optimizer."""
 
     create: Callable[[], Any]
     text: str
@@ -238,16 +239,16 @@ def _made(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer_arguments(kind: Any, config: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Return a config of whichever Keras as arguments of an optimizer of Keras 3."""
+    """Return a config of any Keras version as arguments of a Keras 3 optimizer."""
     arguments = {key: _value(value) for key, value in config.items() if key not in _SPEED}
     if "lr" in arguments:
         arguments.setdefault("learning_rate", arguments.pop("lr"))
         arguments.pop("lr", None)
     if arguments.get("epsilon", 0) is None:
-        # Keras 2.2.4 took that of its backend, 1e-7: the default of all of them today.
+        # Keras 2.2.4 used its backend's value, 1e-7: the default of all optimizers today.
         del arguments["epsilon"]
     if kind.__name__ == "Nadam" and arguments.get("schedule_decay") == _NADAM_OF_KERAS_2:
-        # What Nadam of Keras 3 does without being told.
+        # Nadam of Keras 3 does this by default.
         del arguments["schedule_decay"]
     rate = arguments.get("learning_rate")
     if isinstance(rate, Mapping):
@@ -272,11 +273,11 @@ def _optimizer_arguments(kind: Any, config: Mapping[str, Any], where: object) ->
 
 
 def _decayed(kind: Any, rate: Any, decay: Any, where: object) -> _Schedule:
-    """Return what `decay` was in Keras 2: rate / (1 + decay * step)."""
+    """Return the schedule of Keras 2's `decay`: rate / (1 + decay * step)."""
     if isinstance(rate, _Schedule) or not isinstance(decay, (int, float)):
         raise DefinitionError(
-            f"{where}: the optimizer {kind.__name__} has decay {decay!r} and a learning rate that "
-            "changes by itself; expected one of the two."
+            f"{where}: the optimizer {kind.__name__} has decay {decay!r} and a learning rate "
+            "schedule; expected only one of the two."
         )
     start = rate
     if start is None:
@@ -290,7 +291,7 @@ def _decayed(kind: Any, rate: Any, decay: Any, where: object) -> _Schedule:
 
 
 def _written(number: Any) -> str:
-    """Return a number as a person has written it, before Keras made a float32 of it.
+    """Return a number as a person wrote it, before Keras converted it to float32.
 
     Example:
         >>> _written(0.0010000000474974513), _written(0.001), _written(1 / 3)
@@ -314,19 +315,21 @@ def _schedule(config: Mapping[str, Any], where: object) -> _Schedule:
             return found(**arguments)
         except (TypeError, ValueError) as error:
             raise DefinitionError(
-                f"{where}: the learning rate schedule {name} cannot be made with "
+                f"{where}: the learning rate schedule {name} cannot be created with "
                 f"{dict(arguments)}: {error}"
             ) from error
 
-    start = _written(arguments.get("initial_learning_rate", "as it says"))
+    start = _written(arguments.get("initial_learning_rate", "as configured"))
     return _Schedule(create, f"{start} with {name}")
 
 
 # --- losses --------------------------------------------------------------------------------------
 
 
-def _loss(said: Any, weights: Any, objects: Mapping[str, Any], where: object) -> tuple[Loss, str]:
-    several = _several(said, where)
+def _loss(
+    declared: Any, weights: Any, objects: Mapping[str, Any], where: object
+) -> tuple[Loss, str]:
+    several = _several(declared, where)
     if len(several) == 1:
         function, name = _one_loss(several[0], objects, where)
         factor = next((each for each in _flat(weights) if each is not None), 1.0)
@@ -354,26 +357,26 @@ def _loss(said: Any, weights: Any, objects: Mapping[str, Any], where: object) ->
     return total, " + ".join(name for _, name in pairs)
 
 
-def _several(said: Any, where: object) -> list[Any]:
-    if isinstance(said, Mapping) and not {"class_name", "value"} & set(said):
-        if len(said) == 1:
-            return list(said.values())
+def _several(declared: Any, where: object) -> list[Any]:
+    if isinstance(declared, Mapping) and not {"class_name", "value"} & set(declared):
+        if len(declared) == 1:
+            return list(declared.values())
         raise DefinitionError(
-            f"{where}: the losses are named for outputs ({', '.join(said)}); expected a list, in "
-            "the order of the model's outputs."
+            f"{where}: the losses are named for outputs ({', '.join(declared)}); expected a list, "
+            "in the order of the model's outputs."
         )
-    if isinstance(said, (list, tuple)):
-        if not said or any(each is None for each in said):
+    if isinstance(declared, (list, tuple)):
+        if not declared or any(each is None for each in declared):
             raise DefinitionError(
-                f"{where}: the losses are {said!r}; expected one for each output."
+                f"{where}: the losses are {declared!r}; expected one for each output."
             )
-        return list(said)
-    return [said]
+        return list(declared)
+    return [declared]
 
 
-def _one_loss(said: Any, objects: Mapping[str, Any], where: object) -> tuple[Any, str]:
+def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[Any, str]:
     """Return a loss as `(labels, outputs)`, and its name."""
-    name, config, path = _named(said, "loss", where)
+    name, config, path = _named(declared, "loss", where)
     if name in {"function", "LossFunctionWrapper"}:
         inner = config.get("fn") if isinstance(config, Mapping) else config
         return _one_loss(inner, objects, where)
@@ -385,7 +388,7 @@ def _one_loss(said: Any, objects: Mapping[str, Any], where: object) -> tuple[Any
                 f"{where}: the custom loss {name} is a {type(made).__name__}; expected a function "
                 "(labels, predictions)."
             )
-        # A `Loss` aligns by itself.
+        # A `Loss` aligns the ranks itself.
         return made if isinstance(made, keras.losses.Loss) else _Aligned(made, is_own=True), name
     public = _OLD_NAMES.get(name, name)
     classes = _classes(keras.losses, keras.losses.Loss)
@@ -406,22 +409,23 @@ def _one_loss(said: Any, objects: Mapping[str, Any], where: object) -> tuple[Any
 
 @dataclass(frozen=True, eq=False)
 class _Aligned:
-    """A function of labels and outputs, called with both of one rank, as `compile` calls it.
+    """A function of labels and outputs, called with both of equal rank, as `compile` calls it.
 
-    One number an example against a column of outputs would be compared each with each: hinge, a
-    Kullback-Leibler divergence and many functions of users would return other numbers.
+    Otherwise, one number per example against a column of outputs would be compared each with each:
+    hinge, a Kullback-Leibler divergence and many user functions would return other numbers.
 
     Attributes:
         function: `(labels, outputs)`.
-        is_own: The user's. Keras gives it labels as floats; whole numbers stay such here, which
-            `one_hot` and indices need, unless the function does not take them.
+        is_own: Whether it is the user's. Keras passes labels to such a function as floats; here,
+            integers remain integers, which `one_hot` and indices need, unless the function does not
+            accept them.
     """
 
     function: Callable[[Any, Any], Any]
     is_own: bool = False
 
     def __call__(self, labels: Any, outputs: Any) -> Any:
-        """Return what the function returns."""
+        """Return the result of the function."""
         labels, outputs = _of_one_rank(labels, outputs)
         whole = keras.backend.standardize_dtype(labels.dtype).startswith(("int", "uint", "bool"))
         if not self.is_own or not whole:
@@ -429,7 +433,7 @@ class _Aligned:
         try:
             return self.function(labels, outputs)
         except Exception as error:  # noqa: BLE001
-            # Of many kinds: what is raised for mixed dtypes depends on where it is computed.
+            # Many exception types: the error for mixed dtypes depends on where it is computed.
             try:
                 return self.function(keras.ops.cast(labels, outputs.dtype), outputs)
             except Exception:  # noqa: BLE001 - the first one is about what the user wrote
@@ -437,7 +441,7 @@ class _Aligned:
 
 
 def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
-    """Return labels and outputs of one rank where they differ by a last axis of 1."""
+    """Return labels and outputs with equal ranks if they differ by a last axis of 1."""
     labels, outputs = keras.ops.convert_to_tensor(labels), keras.ops.convert_to_tensor(outputs)
     difference = len(outputs.shape) - len(labels.shape)
     if difference == 1 and outputs.shape[-1] == 1:
@@ -448,14 +452,14 @@ def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
 
 
 def takes_one_hot(loss: Loss, num_classes: int) -> bool:
-    """Return whether a loss takes one-hot rows and no whole numbers.
+    """Return whether a loss accepts one-hot rows but not integers.
 
-    It is called on some examples, more than there are classes: with as many, numbers of classes
-    would silently be compared with columns.
+    It is called with more examples than there are classes: with equal numbers, class numbers would
+    silently be compared with columns.
 
     Args:
         loss: `(outputs, labels)`.
-        num_classes: Scores of an example.
+        num_classes: Number of scores per example.
     """
     number = num_classes + 1
     outputs = keras.ops.full((number, num_classes), 1 / num_classes)
@@ -478,20 +482,20 @@ def _is_loss(name: str, value: Any) -> bool:
 # --- metrics -------------------------------------------------------------------------------------
 
 
-def _metric(said: Any, objects: Mapping[str, Any], where: object) -> tuple[str, Any]:
+def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[str, Any]:
     """Return a metric's name and a new metric, or a function `(labels, predictions)`."""
-    name, config, path = _named(said, "metric", where)
+    name, config, path = _named(declared, "metric", where)
     if name in {"function", "MeanMetricWrapper", "SumOverBatchSizeMetricWrapper"}:
         inner = config.get("fn") if isinstance(config, Mapping) else config
         called, function = _metric(inner, objects, where)
         own = config.get("name") if isinstance(config, Mapping) else None
         if own in _ACCURACY:
-            # What `metrics=["accuracy"]` was compiled to before tf_keras had seen any labels is a
-            # guess of its own; the labels say which accuracy it is.
+            # tf_keras compiles `metrics=["accuracy"]` to a guess before it has seen any labels; the
+            # labels show which accuracy is meant.
             return "accuracy", _accuracy
         return str(own or called), function
-    if name in _ACCURACY or (isinstance(said, str) and name.lower() in _ACCURACY):
-        # `Accuracy` as well: Keras takes a text for the word, and a config for the class.
+    if name in _ACCURACY or (isinstance(declared, str) and name.lower() in _ACCURACY):
+        # `Accuracy` as well: Keras takes a string for the word, and a config for the class.
         return "accuracy", _accuracy
     if name in objects:
         found = objects[name]
@@ -511,7 +515,7 @@ def _metric(said: Any, objects: Mapping[str, Any], where: object) -> tuple[str, 
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Compare as `compile(metrics=["accuracy"])` does: which way, the shapes say."""
+    """Compare as `compile(metrics=["accuracy"])` does: the shapes decide which way."""
     if predictions.shape[-1] == 1:
         return keras.metrics.binary_accuracy(labels, predictions)
     if len(labels.shape) == len(predictions.shape) and labels.shape[-1] == predictions.shape[-1]:
@@ -522,30 +526,30 @@ def _accuracy(labels: Any, predictions: Any) -> Any:
 # --- names and arguments -------------------------------------------------------------------------
 
 
-def _named(said: Any, what: str, where: object) -> tuple[str, Any, str | None]:
-    """Return the name, the arguments and the module of what a config says."""
-    if isinstance(said, str):
-        return said.rpartition(">")[2], {}, None
-    if isinstance(said, Mapping) and isinstance(said.get("class_name"), str):
-        name = said["class_name"].rpartition(">")[2]
-        config = said.get("config")
+def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | None]:
+    """Return the name, the arguments and the module in a config's description of an object."""
+    if isinstance(declared, str):
+        return declared.rpartition(">")[2], {}, None
+    if isinstance(declared, Mapping) and isinstance(declared.get("class_name"), str):
+        name = declared["class_name"].rpartition(">")[2]
+        config = declared.get("config")
         if name == "function":
             return str(config), {}, None
         return name, dict(config) if isinstance(config, Mapping) else {}, None
-    if isinstance(said, Mapping) and isinstance(said.get("value"), str):
-        arguments = said.get("args") or {}
+    if isinstance(declared, Mapping) and isinstance(declared.get("value"), str):
+        arguments = declared.get("args") or {}
         if isinstance(arguments, Mapping):
-            path = said.get("path")
+            path = declared.get("path")
             values = {str(key): _value(value) for key, value in arguments.items()}
-            return said["value"], values, str(path) if path else None
+            return declared["value"], values, str(path) if path else None
     raise DefinitionError(
-        f"{where}: the {what} is {said!r}; expected a name, or {{value: <name>, path: <module>, "
-        "args: {...}}."
+        f"{where}: the {what} is {declared!r}; expected a name, or {{value: <name>, "
+        "path: <module>, args: {...}}."
     )
 
 
 def _value(value: Any) -> Any:
-    """Return a value as it was meant: configs have `"true"`, and YAML reads `1e-3` as text."""
+    """Convert a value of YAML to the type that was meant: `"true"` to True, `"1e-3"` to 0.001."""
     if not isinstance(value, str):
         return value
     if value.lower() in {"true", "false"}:
@@ -576,16 +580,16 @@ def _no_such(
     meant = f" Did you mean {folded[near[0]]!r}?" if near else ""
     of = f" of {path!r}" if path else ""
     return (
-        f"{where}: the {what} {name!r}{of} is none of Keras 3.{meant}\n"
+        f"{where}: the {what} {name!r}{of} is not part of Keras 3.{meant}\n"
         f"  If it is your own, declare it: custom_objects: [{{key: {name}, value: {name}, path: "
         "<your file>.py}]."
     )
 
 
 def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -> Any:
-    """Return a loss or a metric made with a config of whichever Keras."""
+    """Return a loss or a metric created from a config of any Keras version."""
     arguments = {
-        # `fn` is what the class says by its name; the dtype of what is summed is ours.
+        # `fn` is implied by the class name; the dtype of the sums is our choice.
         key: value
         for key, value in config.items()
         if key not in {"fn", "dtype"} and value is not None
@@ -604,12 +608,12 @@ def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -
         return kind(**arguments)
     except (TypeError, ValueError) as error:
         raise DefinitionError(
-            f"{where}: the {what} {kind.__name__} cannot be made with {arguments}: {error}"
+            f"{where}: the {what} {kind.__name__} cannot be created with {arguments}: {error}"
         ) from error
 
 
 def _flat(value: Any) -> Sequence[Any]:
-    """Return what is in nested lists; a mapping that names outputs counts as a list of values."""
+    """Return the values in nested lists; a mapping of outputs counts as a list of its values."""
     if value is None:
         return []
     if isinstance(value, Mapping) and not {"class_name", "value"} & set(value):

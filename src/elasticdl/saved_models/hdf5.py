@@ -1,4 +1,4 @@
-"""Checks an HDF5 file before Keras reads it: nothing outside of it, nothing larger than it.
+"""Checks an HDF5 file before Keras reads it: no data outside of it, none larger than it.
 
 Callers: `model_file.py`.
 """
@@ -26,13 +26,13 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
     """Return how many numbers an HDF5 file holds.
 
     Args:
-        file: Open, of h5py.
-        path: For errors.
-        held_bytes: Size on disk, of the archive where it lies in one.
+        file: Open file of h5py.
+        path: Path, for errors.
+        held_bytes: Size on disk; of the archive, if the file is in one.
 
     Raises:
-        ModelFileError: A link, numbers in another file, numbers that are not there, complex
-            numbers, or a chunk that unpacks to more than it says.
+        ModelFileError: It has a link, numbers in another file, numbers that are missing, complex
+            numbers, or a chunk that unpacks to more than it declares.
     """
     total = claimed_bytes = 0
     groups = [file]
@@ -41,8 +41,8 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
         for name in group:
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
                 raise ModelFileError(
-                    f"{path}: {group.name}/{name} is a link. A link may point to another file of "
-                    "this machine; Keras writes none. The file was made to harm."
+                    f"{path}: {group.name}/{name} is a link. A link may point to another file on "
+                    "this machine; Keras never writes one. The file may be malicious."
                 )
             item = group[name]
             if isinstance(item, h5py.Group):
@@ -50,18 +50,18 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
                 continue
             if not isinstance(item, h5py.Dataset):
                 raise ModelFileError(
-                    f"{path}: {item.name} is a {type(item).__name__}, neither numbers nor a group; "
-                    "Keras writes none. The file was made to harm."
+                    f"{path}: {item.name} is a {type(item).__name__}, neither an array nor a "
+                    "group; Keras never writes one. The file may be malicious."
                 )
             if item.external or item.is_virtual:
                 raise ModelFileError(
-                    f"{path}: the numbers of {item.name} lie in another file of this machine; "
-                    "Keras writes none like that. The file was made to harm."
+                    f"{path}: the values of {item.name} are stored in another file on this "
+                    "machine; Keras never does this. The file may be malicious."
                 )
             if item.dtype.kind == "c":
                 raise refuse_complex(path, item.name, int(item.size or 0))
             total += int(item.size or 0)
-            # A dataset of one number may have a chunk of millions, which is read whole.
+            # A dataset of one number may have a chunk of millions, which is read as a whole.
             chunk_bytes = math.prod(item.chunks or ()) * item.dtype.itemsize
             claimed_bytes += max(int(item.nbytes or 0), chunk_bytes if item.chunks else 0)
             bounds.check(path, f"{item.name}, with the others,", claimed_bytes, held_bytes)
@@ -70,9 +70,9 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
 
 
 def _check_filters(item: Any, path: Path, chunk_bytes: int) -> None:
-    """Refuse compressed chunks that are not of the size they have to be.
+    """Reject compressed chunks whose size is not the required one.
 
-    HDF5 inflates a chunk to its end, however far that is, and looks at its size afterwards.
+    HDF5 inflates a chunk to its end, however large it gets, and checks the size afterwards.
     """
     properties = item.id.get_create_plist()
     filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
@@ -80,8 +80,8 @@ def _check_filters(item: Any, path: Path, chunk_bytes: int) -> None:
         return
     if filters.count(_DEFLATE) > 1 or not set(filters) <= {_DEFLATE, _SHUFFLE, _FLETCHER32}:
         raise ModelFileError(
-            f"{path}: {item.name} is compressed in a way whose size cannot be checked before it is "
-            "unpacked. Save the model again without compression, or with gzip."
+            f"{path}: {item.name} is compressed by a method whose decompressed size cannot be "
+            "checked in advance. Save the model again without compression, or with gzip."
         )
     checksum_bytes = _CHECKSUM_BYTES * filters.count(_FLETCHER32)
     for number in range(item.id.get_num_chunks()):
@@ -89,11 +89,11 @@ def _check_filters(item: Any, path: Path, chunk_bytes: int) -> None:
         try:
             whole = zlib.decompressobj().decompress(stored, chunk_bytes + checksum_bytes + 1)
         except zlib.error:
-            # A chunk that was left as it is, because packing it gained nothing; or damage, which
-            # HDF5 finds.
+            # Either a chunk that is stored uncompressed, because packing it gained nothing, or
+            # damage, which HDF5 detects.
             continue
         if len(whole) > chunk_bytes + checksum_bytes:
             raise ModelFileError(
-                f"{path}: a chunk of {item.name} unpacks to more than the {chunk_bytes:,} bytes it "
-                "has. The file was made to fill the memory; nothing was allocated."
+                f"{path}: a chunk of {item.name} decompresses to more than its {chunk_bytes:,} "
+                "bytes. The file was built to exhaust memory; nothing was allocated."
             )

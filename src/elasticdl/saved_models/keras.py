@@ -1,8 +1,8 @@
-"""Loads what Keras 3 wrote: .keras, .h5, and JSON with weights.
+"""Loads files written by Keras 3: .keras, .h5, and JSON with weights.
 
-The model comes uncompiled, whatever it was compiled with: in files of Keras 3 the optimizer's
+The model is returned uncompiled, whatever it was compiled with: in Keras 3 files the optimizer's
 variables are not those of the loaded model, and short names of losses cannot be read back.
-`compile_options.py` says with what to train.
+`compile_options.py` provides the training settings.
 
 Callers: dialects, in the process that trains.
 """
@@ -36,16 +36,16 @@ def load(
     custom_objects: Mapping[str, Any] | None = None,
     trust: Trust = NONE,
 ) -> keras.Model:
-    """Return the model of a file that Keras 3 wrote, not compiled.
+    """Return the model of a Keras 3 file, not compiled.
 
     Args:
         file: A whole model or an architecture.
-        weights: Where the weights of an architecture are; None initializes them.
-        custom_objects: What the file's classes and functions of other modules are.
-        trust: What may run.
+        weights: File with the weights of an architecture; None initializes them.
+        custom_objects: Classes and functions of other modules that the file needs, by name.
+        trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run something, or cannot be loaded.
+        ModelFileError: The file would run code, or cannot be loaded.
     """
     scan(file, known=custom_objects or (), trust=trust)
     objects = dict(custom_objects or {})
@@ -71,33 +71,32 @@ def load(
 
 
 def held_bytes(file: ModelFile, weights: ModelFile | None) -> int:
-    """Return how many bytes there are for the weights of a model; see `bounds.py`."""
+    """Return the size in bytes of the files that hold a model's weights; see `bounds.py`."""
     if file.kind == "architecture":
         return bounds.MAX_BYTES if weights is None else weights.num_bytes
     return file.num_bytes
 
 
 def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:
-    """Give a model the weights of another file.
+    """Set the weights of a model from another file.
 
     Args:
-        model: Of Keras 3 or of tf_keras.
-        file: Where it is from, for errors.
-        weights: Weights alone, or a whole model whose weights to take.
+        model: A model of Keras 3 or tf_keras.
+        file: The model's file, for errors.
+        weights: A file with weights alone, or a whole model whose weights to take.
 
     Raises:
-        ModelFileError: They are of another library or of another model.
+        ModelFileError: They belong to another library or to another model.
     """
     if weights.library is not None and weights.library != file.library:
         raise ModelFileError(
             f"{weights.path} has weights of Keras {weights.version}, {file.path} an architecture "
-            f"of Keras {file.version or '3'}; they are arranged differently. Save both from one "
-            "model."
+            f"of Keras {file.version or '3'}; their layouts differ. Save both from one model."
         )
     if weights.format not in {"h5", "keras"}:
         raise ModelFileError(
-            f"{weights.path} is no file of weights, but {weights.format}. Expected what "
-            "`model.save_weights('model.weights.h5')` writes."
+            f"{weights.path} is not a weights file but {weights.format}. Expected the output of "
+            "`model.save_weights('model.weights.h5')`."
         )
     if weights.format == "keras":
         name = "model.keras"
@@ -121,7 +120,7 @@ def weights_of(model: keras.Model) -> Iterator[Weight]:
 
 @contextlib.contextmanager
 def called(path: Path, name: str) -> Iterator[str]:
-    """Give a file another name for a while: libraries choose how to read it by that."""
+    """Give a file another name temporarily: libraries choose the format by the name."""
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         link = Path(folder) / name
         link.symlink_to(path.resolve())
@@ -130,24 +129,23 @@ def called(path: Path, name: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def telling(file: ModelFile, what: str = "") -> Iterator[None]:
-    """Turn what a library raises into an error that names the file."""
+    """Convert a library's exception into an error that names the file."""
     try:
         yield
     except ModelFileError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(error).split()) or type(error).__name__
         raise ModelFileError(
-            f"{file} cannot be loaded{what}: {said[:500]}\n"
-            "  Classes and functions of its own have to be declared in custom_objects; weights "
-            "have to be those of this model."
+            f"{file} cannot be loaded{what}: {message[:500]}\n"
+            "  Declare the model's own classes and functions in custom_objects; the weights must "
+            "belong to this model."
         ) from error
 
 
 def weights_only(file: ModelFile) -> str:
-    """Return what to say of weights that are given as a model."""
+    """Return the error text for weights that are used as a model."""
     return (
-        f"{file.path} has weights only: nothing in it says of which model. Name the architecture "
-        "as well: model_architecture: <what model.to_json() returned>, model_weights: "
-        f"{file.path.name}."
+        f"{file.path} contains only weights, no architecture. Name the architecture as well: "
+        f"model_architecture: <what model.to_json() returned>, model_weights: {file.path.name}."
     )

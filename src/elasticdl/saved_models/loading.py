@@ -1,4 +1,4 @@
-"""Picks the loader a file asks for; frameworks are imported below only.
+"""Loads a model file with the loader for its library; frameworks are imported lazily.
 
 Callers: dialects.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.errors import MissingExtraError, ModelFileError
+from elasticdl.errors import MissingExtraError, ModelFileError, framework_needed
 from elasticdl.saved_models.numbers import Weight, check_finite
 from elasticdl.saved_models.trust import NONE, Trust
 
@@ -27,13 +27,13 @@ def load(
 
     Args:
         file: A whole model, an architecture, or a state_dict of PyTorch.
-        weights: Where the weights of an architecture are.
-        custom_objects: Name -> class or function that the file needs and does not bring.
-        trust: What may run.
+        weights: File with the weights of an architecture.
+        custom_objects: Name -> class or function that the file needs but does not contain.
+        trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run something, cannot be loaded or trained, or its weights
-            hold NaN or infinity.
+        ModelFileError: The file would run code, cannot be loaded or trained, or its weights hold
+            NaN or infinity.
         MissingExtraError: A library that the file needs is not installed.
     """
     loaded, held = _load(file, weights, custom_objects, trust)
@@ -51,19 +51,17 @@ def _load(
     """Return the model and its weights."""
     library = file.library or (weights and weights.library) or "keras"
     if library == "torch":
-        try:
+        with framework_needed(f"Loading {file.path}"):
             from elasticdl.saved_models import torch  # noqa: PLC0415 - imports PyTorch
-        except ModuleNotFoundError as error:
-            if error.name == "torch":
-                raise MissingExtraError("torch", "torch", f"Loading {file.path}") from error
-            raise
         if weights is not None:
             raise ModelFileError(
-                f"{file.path} is of PyTorch; its weights are in it. Leave {weights.path} out."
+                f"{file.path} is a PyTorch file, which contains the weights. Leave {weights.path} "
+                "out."
             )
         module = torch.load(file, custom_objects=custom_objects, trust=trust)
         return module, torch.weights_of(module)
-    from elasticdl.saved_models import keras  # noqa: PLC0415 - imports TensorFlow
+    with framework_needed(f"Loading {file.path}"):
+        from elasticdl.saved_models import keras  # noqa: PLC0415 - imports Keras and TensorFlow
 
     if library == "tf_keras":
         try:

@@ -1,4 +1,4 @@
-r"""What a model file says of itself: by its content, never by its name.
+r"""Inspection of model files: recognises a file by its content, never by its name.
 
     first bytes          is                                             says
     \x89HDF              h5: Keras, whole or weights only               keras_version, configs
@@ -7,8 +7,8 @@ r"""What a model file says of itself: by its content, never by its name.
     a folder             SavedModel                                     Keras' notes in it
     pickle of PyTorch    PyTorch before 1.6                             nothing
 
-Looks only: no framework is imported and nothing is unpickled. What in a file may run is decided
-in `scan.py`, who loads it by `ModelFile.library`.
+Inspection imports no framework and unpickles nothing. `scan.py` decides what in a file may run;
+`ModelFile.library` determines the loader.
 
 Callers: dialects, the loaders of this folder.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_CONFIG_BYTES = 64 * 2**20
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZIP = b"PK\x03\x04"
-# How PyTorch before 1.6 began its files: a pickled number of ten bytes.
+# Start of files from PyTorch before 1.6: a pickled number of ten bytes.
 _OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _GIT_LFS = b"version https://git-lfs"
 _FIRST_OF_KERAS_3 = 3
@@ -55,19 +55,19 @@ Library: TypeAlias = Literal["keras", "tf_keras", "torch"]
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What a file says of itself.
+    """Properties of a model file, as recorded in its content.
 
     Attributes:
-        path: Where it is.
-        format: How it is written.
-        library: Who loads it; None for weights that do not say.
-        version: Of the library that wrote it; empty where it does not say.
+        path: Path of the file.
+        format: File format.
+        library: Library that loads it; None for weights that do not record it.
+        version: Version of the library that wrote it; empty if it is not recorded.
         kind: A whole model, an architecture without weights, or weights alone.
-        architecture: Keras' config, as JSON; None where there is none.
-        training_config: How the model was compiled, as JSON; None where it does not say.
-        num_bytes: Its size; of a folder, of all that is in it.
-        num_values: How many numbers its weights are; None where it does not say.
-        layout: How weights alone are arranged: as Keras 1 and 2 did, or by layers and variables.
+        architecture: Keras config, as JSON; None if there is none.
+        training_config: How the model was compiled, as JSON; None if it is not recorded.
+        num_bytes: Size; for a folder, the size of all its content.
+        num_values: Number of values in its weights; None if it is not recorded.
+        layout: Arrangement of weights alone: as Keras 1 and 2 did, or by layers and variables.
         globals: Python names that its objects need (PyTorch).
     """
 
@@ -84,18 +84,18 @@ class ModelFile:
     globals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return what it is in words, for a log."""
+        """Return a description of the file in words, for a log."""
         names = {"keras": "Keras", "tf_keras": "Keras", "torch": "PyTorch"}
         library = names.get(self.library or "", "unknown library")
         return f"{self.path} ({self.format} of {library}{self.version and ' ' + self.version})"
 
 
 def look(path: Path | str) -> ModelFile:
-    """Return what a file or folder says of itself.
+    """Return the properties of a model file or folder.
 
     Raises:
-        ModelFileError: It is not there, empty, truncated, too large, or no model.
-        MissingExtraError: It is an h5 file, and what reads these is not installed.
+        ModelFileError: It is missing, empty, truncated, too large, or not a model.
+        MissingExtraError: It is an h5 file, and the library that reads these is not installed.
     """
     path = Path(path)
     if not path.exists():
@@ -108,9 +108,7 @@ def look(path: Path | str) -> ModelFile:
     if size == 0:
         raise ModelFileError(f"{path} is empty. Save the model again, or copy the file again.")
     if size > bounds.MAX_BYTES:
-        raise ModelFileError(
-            f"{path} has {size:,} bytes; the largest that is loaded has {bounds.MAX_BYTES:,}."
-        )
+        raise ModelFileError(f"{path} has {size:,} bytes; expected at most {bounds.MAX_BYTES:,}.")
     with path.open("rb") as file:
         head = file.read(512)
     if head.startswith(_HDF5):
@@ -130,8 +128,8 @@ def look(path: Path | str) -> ModelFile:
 def sha256_of(path: Path) -> str:
     """Return the digest of a file, or of a folder: of its sorted relative names and contents.
 
-    A folder's is the SHA-256 of a line `<sha256 of the file>  <name>` for each file in it, which is
-    what `sha256sum` prints: `(cd FOLDER && find * -type f | LC_ALL=C sort | xargs sha256sum)`.
+    The digest of a folder is the SHA-256 of a line `<sha256 of the file>  <name>` for each file in
+    it, as `sha256sum` prints it: `(cd FOLDER && find * -type f | LC_ALL=C sort | xargs sha256sum)`.
     """
     if not path.is_dir():
         with path.open("rb") as file:
@@ -200,7 +198,7 @@ def _json_attribute(file: Any, name: str, path: Path) -> dict[str, Any] | None:
 
 
 def _text(value: Any) -> str:
-    """Return an attribute as text: Keras 2.2.4 wrote bytes, later ones wrote either."""
+    """Return an attribute as text: Keras 2.2.4 wrote bytes, later versions either."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
@@ -221,8 +219,8 @@ def _zip(path: Path) -> ModelFile:
         pickled = next((name for name in names if name.split("/")[1:] == ["data.pkl"]), None)
         if pickled is None:
             raise ModelFileError(
-                f"{path} is a zip archive, but no model: neither Keras (config.json) nor PyTorch "
-                f"(data.pkl) wrote it. Name the model file itself."
+                f"{path} is a zip archive, but not a model: neither Keras (config.json) nor "
+                "PyTorch (data.pkl) wrote it. Name the model file itself."
             )
         torch_sizes.check_objects(opened, path, size)
         folder = pickled.split("/")[0]
@@ -232,7 +230,7 @@ def _zip(path: Path) -> ModelFile:
             return ModelFile(path, "torchscript", "torch")
         objects = archive.member(opened, pickled, path)
     needed = archive.globals_of(objects, path)
-    # A state_dict is an OrderedDict; a checkpoint is a dict with one in it.
+    # A state_dict is an OrderedDict; a checkpoint is a dict that contains one.
     alone = archive.starts_with_a_dict(objects) or needed[:1] == ("collections.OrderedDict",)
     return ModelFile(
         path, "torch_zip", "torch", kind="weights" if alone else "model", globals=needed
@@ -246,7 +244,7 @@ def _keras(opened: zipfile.ZipFile, names: set[str], path: Path) -> ModelFile:
     ]
     config, about = (_config(text, f"{path}: its config") for text in texts)
     if _KERAS_WEIGHTS not in names:
-        # As arrays of NumPy they would be unpickled.
+        # As NumPy arrays they would be unpickled.
         others = sorted(name for name in names if name.startswith("model.weights"))
         raise ModelFileError(
             f"{path}: there is no {_KERAS_WEIGHTS} in it"
@@ -282,14 +280,14 @@ def _keras(opened: zipfile.ZipFile, names: set[str], path: Path) -> ModelFile:
 def _json(path: Path) -> ModelFile:
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise ModelFileError(
-            f"{path} is text of {path.stat().st_size:,} bytes; the largest architecture that is "
-            f"read has {MAX_CONFIG_BYTES:,}."
+            f"{path} is text of {path.stat().st_size:,} bytes; expected at most "
+            f"{MAX_CONFIG_BYTES:,} for an architecture."
         )
     config = _config(path.read_text(encoding="utf-8", errors="replace"), str(path))
     if "class_name" not in config or "config" not in config:
         raise ModelFileError(
-            f"{path} is JSON, but not of a model. Expected what "
-            " `model.to_json()` returns, with class_name and config."
+            f"{path} is JSON, but not of a model. Expected what `model.to_json()` returns, with "
+            "class_name and config."
         )
     version = str(config.get("keras_version", ""))
     training = config.get("compile_config")
@@ -307,24 +305,23 @@ def _json(path: Path) -> ModelFile:
 def _config(text: str, what: str) -> dict[str, Any]:
     if len(text) > MAX_CONFIG_BYTES:
         raise ModelFileError(
-            f"{what} is text of {len(text):,} characters; the largest that is read has "
-            f"{MAX_CONFIG_BYTES:,}."
+            f"{what} is text of {len(text):,} characters; expected at most {MAX_CONFIG_BYTES:,}."
         )
     try:
         config = json.loads(text)
     except ValueError as error:
         raise ModelFileError(
-            f"{what} is no whole JSON ({error}). Save the model again, or copy the file again."
+            f"{what} is not complete JSON ({error}). Save the model again, or copy the file again."
         ) from error
     except RecursionError as error:
-        raise ModelFileError(f"{what} is nested too deep for any model.") from error
+        raise ModelFileError(f"{what} is nested too deeply for a model.") from error
     if not isinstance(config, dict):
         raise ModelFileError(f"{what} is a {type(config).__name__}; expected a config of Keras.")
     return config
 
 
 def _library_of(version: str) -> Library:
-    """Return who loads what this version of Keras wrote; without a word of it, it is an old one."""
+    """Return the library that loads files of this Keras version; old Keras if it is unknown."""
     major = re.match(r"[0-9]{1,4}(?=\.|$)", version)
     return "keras" if major and int(major[0]) >= _FIRST_OF_KERAS_3 else "tf_keras"
 
@@ -336,21 +333,19 @@ def _folder(path: Path) -> ModelFile:
     if not (path / saved_model.GRAPH_FILE).is_file():
         names = sorted(each.name for each in path.iterdir())
         raise ModelFileError(
-            f"{path} is a folder without {saved_model.GRAPH_FILE}, so it is no SavedModel. It has: "
-            f"{', '.join(names[:5]) or 'nothing'}. Name the model file in it."
+            f"{path} is a folder without {saved_model.GRAPH_FILE}, so it is not a SavedModel. It "
+            f"has: {', '.join(names[:5]) or 'nothing'}. Name the model file in it."
         )
     size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
     if size > bounds.MAX_BYTES:
-        raise ModelFileError(
-            f"{path} has {size:,} bytes; the largest that is loaded has {bounds.MAX_BYTES:,}."
-        )
+        raise ModelFileError(f"{path} has {size:,} bytes; expected at most {bounds.MAX_BYTES:,}.")
     model = saved_model.read(path)
     constant_bytes = sum(function.constant_bytes for function in model.functions)
     bounds.check(path, "a constant of its graph, with the others,", constant_bytes, size)
     layers = model.layers
     if not layers:
         raise ModelFileError(
-            f"{path} was saved for serving: there is nothing of Keras in it that could be trained "
+            f"{path} was saved for serving: it contains no Keras model that could be trained "
             "further. Save the model with tf_keras' `model.save(folder)`, or as a .keras file."
         )
     if not (path / "variables").is_dir():
@@ -377,19 +372,20 @@ def _not_there(path: Path) -> str:
     names = sorted(each.name for each in path.parent.iterdir())
     near = difflib.get_close_matches(path.name, names, n=1)
     if near:
-        return f"{path} is not there. Did you mean {path.parent / near[0]}?"
-    return f"{path} is not there. {path.parent} has: {', '.join(names[:5]) or 'nothing'}."
+        return f"{path} does not exist. Did you mean {path.parent / near[0]}?"
+    return f"{path} does not exist. {path.parent} has: {', '.join(names[:5]) or 'nothing'}."
 
 
 def _no_model(path: Path, head: bytes) -> str:
     formats = (
-        "Expected what Keras (.h5, .keras, JSON, a SavedModel folder) or PyTorch (.pt, .pt2) saves."
+        "Expected a file saved by Keras (.h5, .keras, JSON, a SavedModel folder) or PyTorch (.pt, "
+        ".pt2)."
     )
     if head.startswith(_GIT_LFS):
-        return f"{path} stands for a file that git has not fetched. Run `git lfs pull`."
+        return f"{path} is a Git LFS pointer, not the file itself. Run `git lfs pull`."
     if head[:1] == b"\x80":
-        return f"{path} is a Python pickle, but none of PyTorch. {formats}"
+        return f"{path} is a Python pickle, but PyTorch did not write it. {formats}"
     if head.lstrip()[:1] == b"<":
-        return f"{path} is a web page (or XML), no model. Download the file itself. {formats}"
-    # Never its content: a spec may name any file that this user can read, and errors are logged.
-    return f"{path} is no model: neither Keras nor PyTorch wrote it. {formats}"
+        return f"{path} is a web page (or XML), not a model. Download the file itself. {formats}"
+    # Without its content: a spec may name any file that this user can read, and errors are logged.
+    return f"{path} is not a model: neither Keras nor PyTorch wrote it. {formats}"

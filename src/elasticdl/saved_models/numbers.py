@@ -1,9 +1,9 @@
-"""Refuses weights of a file that are no finite real numbers, by name and count.
+"""Rejects weights of a file that are not finite real numbers, by name and count.
 
-A training that starts from NaN ends at its first loss without a word of the file, and a library
-that reads complex numbers into real weights drops their imaginary parts. So the weights are looked
-at once, in `loading.py`, where all weights of files come in. A training that goes on from its own
-checkpoint does not load them.
+A training that starts from NaN ends at its first loss without mentioning the file, and a library
+that reads complex numbers into real weights drops their imaginary parts. Therefore the weights are
+checked once, in `loading.py`, the entry point for all weights from files. A training that resumes
+from its own checkpoint does not load them.
 
 Callers: `loading.py`, `hdf5.py`, `torch.py`. No framework is imported.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from elasticdl.errors import ModelFileError
 
-# Whole numbers, booleans, texts.
+# Integers, booleans, texts.
 _ALWAYS_FINITE = frozenset("biuSUO")
 
 
@@ -28,9 +28,9 @@ class Weight:
     """A weight of a loaded model.
 
     Attributes:
-        name: As its library calls it.
+        name: Name in its library.
         values: Its numbers; not changed.
-        may_be_infinite: It is no weight of the library's own layers, but may be a mask.
+        may_be_infinite: Whether it may be a mask: it does not belong to the library's own layers.
     """
 
     name: str
@@ -39,14 +39,14 @@ class Weight:
 
 
 def check_finite(path: Path, weights: Iterable[Weight]) -> None:
-    """Refuse NaN and infinity.
+    """Reject NaN and infinity.
 
     Args:
         path: The file that the weights came from, for the error.
-        weights: Those of the loaded model; looked at one by one.
+        weights: Weights of the loaded model; checked one by one.
 
     Raises:
-        ModelFileError: A weight holds NaN, or an infinity that is no mask.
+        ModelFileError: A weight holds NaN, or an infinity that is not a mask.
     """
     for weight in weights:
         if weight.values.dtype.kind in _ALWAYS_FINITE or np.isfinite(weight.values).all():
@@ -65,12 +65,12 @@ def check_finite(path: Path, weights: Iterable[Weight]) -> None:
 
 
 def refuse_complex(path: Path, name: str, num_values: int) -> ModelFileError:
-    """Return the error for complex numbers where weights are real.
+    """Return the error for complex numbers in place of real weights.
 
     Args:
         path: The file.
-        name: What holds them.
-        num_values: How many they are.
+        name: Name of the part that holds them.
+        num_values: Number of complex values.
     """
     return ModelFileError(
         f"{path}: {name} holds {num_values:,} complex numbers; expected real ones: their imaginary "

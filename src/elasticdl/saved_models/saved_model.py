@@ -1,7 +1,7 @@
-"""What is in a SavedModel folder: its operations, and what Keras noted of its layers.
+"""Content of a SavedModel folder: its operations, and Keras' metadata of its layers.
 
-The messages are taken apart here, because TensorFlow's own classes for them come with all of
-TensorFlow, and a file is looked at before that is imported. Only these fields are followed:
+The messages are parsed here, because TensorFlow's own classes for them come with all of TensorFlow,
+and a file is inspected before that is imported. Only these fields are read:
 
     saved_model.pb       SavedModel.meta_graphs(2) -> graph_def(2) -> node(1), library(2)
                                                    -> object_graph_def(7) -> nodes(1)
@@ -39,7 +39,7 @@ class Function:
         name: Empty for the graph itself.
         operations: Types of its nodes.
         calls: Names of functions that its nodes mention.
-        constant_bytes: What its constants claim; each number counts as one of 64 bits.
+        constant_bytes: Size that its constants claim; each number counts as 64 bits.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Function:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a folder holds.
+    """Content of a SavedModel folder.
 
     Attributes:
-        functions: The graphs themselves come first.
-        layers: What Keras noted of each of its objects; the model is the first.
+        functions: Functions, with the graphs themselves first.
+        layers: Keras' metadata of each of its objects; the model is the first.
         callable: Names of functions that its objects may call.
     """
 
@@ -64,7 +64,7 @@ class SavedModel:
 
 
 def read(folder: Path) -> SavedModel:
-    """Return what a SavedModel folder holds.
+    """Return the content of a SavedModel folder.
 
     Raises:
         ModelFileError: A file of it is missing, truncated or damaged, or is a link to something
@@ -84,7 +84,7 @@ def read(folder: Path) -> SavedModel:
                 for entry in _submessages(objects, 2):
                     callables.update(_text(name) for name in _submessages(entry, 1))
                 for node in _submessages(objects, 1):
-                    # TensorFlow 2.1 to 2.4 kept Keras' notes here.
+                    # TensorFlow 2.1 to 2.4 stored Keras' metadata here.
                     for user_object in _submessages(node, 4):
                         noted += [bytes(text) for text in _submessages(user_object, 3)]
         place = folder / METADATA_FILE
@@ -108,13 +108,13 @@ def read(folder: Path) -> SavedModel:
 
 
 def _check_links(folder: Path) -> None:
-    """Refuse links that lead out: the folder is copied into the trained model, which is shared."""
+    """Reject links to the outside: the folder is copied into the trained model, which is shared."""
     inside = folder.resolve()
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise ModelFileError(
                 f"{path} is a link to something outside the folder; a SavedModel consists of its "
-                f"own files. If you know what it leads to, copy the files: cp -rL {folder} COPY"
+                f"own files. If you trust its target, copy the files: cp -rL {folder} COPY"
             )
 
 
@@ -124,8 +124,8 @@ def _bytes_of(path: Path) -> memoryview:
     size = path.stat().st_size
     if not 0 < size <= MAX_GRAPH_BYTES:
         raise ModelFileError(
-            f"{path} has {size:,} bytes; expected 1 to {MAX_GRAPH_BYTES:,} of a graph. Save the "
-            "model again."
+            f"{path} has {size:,} bytes; expected a graph of 1 to {MAX_GRAPH_BYTES:,} bytes. Save "
+            "the model again."
         )
     return memoryview(path.read_bytes())
 
@@ -160,7 +160,7 @@ def _add_node(function: Function, node: memoryview) -> None:
 
 
 def _add_calls(function: Function, attribute: memoryview) -> None:
-    """Note the functions that an attribute names, AttrValue.func(10), list(1).func(9); tensors."""
+    """Record the functions of an attribute, AttrValue.func(10), list(1).func(9); and tensors."""
     for number, value in _fields(attribute):
         if number == 8:  # noqa: PLR2004 - AttrValue.tensor
             function.constant_bytes += _tensor_bytes(value)
@@ -174,9 +174,9 @@ def _add_calls(function: Function, attribute: memoryview) -> None:
 
 
 def _tensor_bytes(tensor: memoryview) -> int:
-    """Return what a TensorProto claims: its tensor_shape(2) has dim(2) with size(1).
+    """Return the size that a TensorProto claims: its tensor_shape(2) has dim(2) with size(1).
 
-    One value stands for all of a constant, however large it is.
+    A single value can represent a constant of any size.
     """
     sizes: list[int] = []
     for shape in _submessages(tensor, 2):
@@ -190,12 +190,12 @@ def _submessages(message: memoryview, number: int) -> Iterator[memoryview]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield the fields of a message that have a length, with their numbers; skip the others."""
+    """Yield a message's length-delimited fields with their numbers; skip the others."""
     return ((number, value) for number, value in _all(message) if isinstance(value, memoryview))
 
 
 def _varints(message: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the fields of a message that are whole numbers, with their numbers."""
+    """Yield a message's integer fields with their numbers."""
     return ((number, value) for number, value in _all(message) if isinstance(value, int))
 
 
@@ -212,13 +212,13 @@ def _all(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
         elif kind == _BYTES:
             length, at = _varint(message, at)
             if at + length > end:
-                raise ValueError("a field is longer than what is there")
+                raise ValueError("a field is longer than the remaining data")
             yield tag >> 3, message[at : at + length]
             at += length
         else:
             raise ValueError(f"a field of kind {kind}")
     if at != end:
-        raise ValueError("the last field is cut off")
+        raise ValueError("the last field is truncated")
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""What in a model file would run, found before any loader sees the file.
+"""Scan of model files: finds code that a file would run, before any loader sees the file.
 
-    Keras config       Lambda and its like, classes and modules nobody declared, at any depth;
+    Keras config       Lambda and its like, undeclared classes and modules, at any depth;
                        sizes no model has
     SavedModel         the same in Keras' notes, and operations outside an allow-list
     PyTorch objects    names other than layers and tensors; the loader enforces it once more
@@ -9,10 +9,10 @@
     TorchScript,       code by nature
     old pickles
 
-Everything is allowed by name or refused. What is refused may be trusted (`trust.py`), but for
-sizes and damage.
+Everything is either allowed by name or rejected. Rejected content may be trusted (`trust.py`),
+except for sizes and damage.
 
-Callers: the loaders, and dialects that want to tell early.
+Callers: the loaders, and dialects that report problems early.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_LAYERS = 4000
 MAX_DEPTH = 200
 MAX_VALUES = 2**31
-"""Of numbers that one layer or shape may declare."""
+"""Limit of the numbers that one layer or shape may declare."""
 
 _SHAPES = ("batch_input_shape", "batch_shape", "input_shape", "target_shape", "shape")
 _SIZES = ("units", "filters", "input_dim", "output_dim", "num_heads", "key_dim", "value_dim", "n")
@@ -43,16 +43,16 @@ _SEEDS = ("seed", "salt", "shared_object_id")
 def scan(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Return the uses of trust that a file needs; none for a file that runs nothing.
+    """Return the uses of trust that a file needs; empty for a file that runs nothing.
 
     Args:
-        file: What was looked at.
+        file: The inspected file.
         known: Names of the custom objects that were declared for it.
-        trust: What its user said of it.
+        trust: Trust that the user declared for it.
 
     Raises:
-        ModelFileError: It would run something that is not trusted, names a class nobody declared,
-            or declares what no model has.
+        ModelFileError: It would run code that is not trusted, names an undeclared class, or
+            declares sizes that no model has.
     """
     if file.format in {"torchscript", "torch_pickle"}:
         what = {
@@ -77,7 +77,7 @@ def scan(
 def check_architecture(
     file: ModelFile, config: Mapping[str, Any], *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check a config of Keras, at any depth; see `scan`."""
+    """Check a Keras config, at any depth; see `scan`."""
     num_layers = 0
     findings: list[str] = []
     for place, value in _walk(file, config):
@@ -86,8 +86,8 @@ def check_architecture(
         num_layers += _is_layer(value)
         if num_layers > MAX_LAYERS:
             raise ModelFileError(
-                f"{file.path}: the model has more than {MAX_LAYERS:,} layers; none does. The file "
-                "is damaged or was made to fill the memory."
+                f"{file.path}: the model has more than {MAX_LAYERS:,} layers, which no real model "
+                "has. The file is damaged or was built to exhaust memory."
             )
         _check_sizes(file, place, value)
         runs = _runs(value)
@@ -99,13 +99,14 @@ def check_architecture(
 
 
 def _walk(file: ModelFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each mapping of a config with the place where it stands."""
+    """Yield each mapping of a config with its place."""
     stack: list[tuple[str, Any, int]] = [("the model", config, 0)]
     while stack:
         place, value, depth = stack.pop()
         if depth > MAX_DEPTH:
             raise ModelFileError(
-                f"{file.path}: {place} is nested deeper than {MAX_DEPTH} levels; no model is."
+                f"{file.path}: {place} is nested deeper than {MAX_DEPTH} levels, which no real "
+                "model is."
             )
         if isinstance(value, Mapping):
             name = value.get("name") or (
@@ -118,7 +119,7 @@ def _walk(file: ModelFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Map
         elif isinstance(value, (list, tuple)):
             stack += [(place, each, depth + 1) for each in value]
         elif isinstance(value, str) and value[:1] in "{[" and "class_name" in value:
-            # Keras reads a config of a config's from text here and there.
+            # In some places, Keras reads a nested config from text.
             try:
                 stack.append((place, json.loads(value), depth + 1))
             except (ValueError, RecursionError):
@@ -139,7 +140,7 @@ def _is_layer(value: Mapping[str, Any]) -> bool:
 
 
 def _runs(value: Mapping[str, Any]) -> str | None:
-    """Return what a class of Keras would run, None if it runs nothing of the file."""
+    """Return what a Keras class would run; None if it runs nothing from the file."""
     name = str(value["class_name"])
     config = value.get("config")
     config = config if isinstance(config, Mapping) else {}
@@ -153,12 +154,12 @@ def _runs(value: Mapping[str, Any]) -> str | None:
             return f"a {name}, which calls tf.{function}"
     for argument in built_in.FILE_ARGUMENTS.get(name, ()):
         if isinstance(config.get(argument), str):
-            return f"a {name} that reads the file {config[argument]!r} of this machine"
+            return f"a {name} that reads the file {config[argument]!r} on this machine"
     return None
 
 
 def _is_known(value: Mapping[str, Any], known: Collection[str]) -> bool:
-    """Return whether a config's class is Keras's own, or was declared."""
+    """Return whether a config's class belongs to Keras or was declared."""
     name, module = value["class_name"], value.get("module")
     if not isinstance(name, str):
         return False
@@ -189,15 +190,15 @@ def _undeclared(file: ModelFile, place: str, value: Mapping[str, Any]) -> str:
     kind = "function" if is_function else "class"
     of = f" of the module {module!r}" if module not in {None, "builtins"} else ""
     return (
-        f"{file.path}: {place} needs the {kind} {wanted!r}{of}, which is none of Keras. Nothing is "
-        "imported because a file says so.\n"
+        f"{file.path}: {place} needs the {kind} {wanted!r}{of}, which is not part of Keras. "
+        "Nothing is imported just because a file names it.\n"
         f"  Declare it: custom_objects: [{{key: {wanted!r}, value: {str(wanted).split('>')[-1]!r}, "
         "path: <your file>.py}]."
     )
 
 
 def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
-    """Refuse sizes that no model has, and layers larger than the weights that are there."""
+    """Reject sizes that no model has, and layers larger than the weights in the file."""
     config = value.get("config")
     if not isinstance(config, Mapping):
         return
@@ -211,17 +212,17 @@ def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
         if isinstance(size, int) and abs(size) > MAX_VALUES and not key.endswith(_SEEDS):
             raise ModelFileError(_too_large(file, place, f"{key}: {size:,}"))
     sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
-    said = ", ".join(f"{key}: {size:,}" for key, size in sizes.items())
+    declared = ", ".join(f"{key}: {size:,}" for key, size in sizes.items())
     if math.prod(sizes.values()) > MAX_VALUES:
-        raise ModelFileError(_too_large(file, place, said))
+        raise ModelFileError(_too_large(file, place, declared))
     least = _num_weights(str(value["class_name"]), sizes)
     if file.num_values is not None and least > file.num_values:
-        held = f"{said}; the file's weights are {file.num_values:,} numbers"
+        held = f"{declared}; the weights in the file have {file.num_values:,} numbers"
         raise ModelFileError(_too_large(file, place, held))
 
 
 def _num_weights(name: str, sizes: Mapping[str, int]) -> int:
-    """Return how many numbers a layer of Keras has at the least among its weights."""
+    """Return the minimum number of values in the weights of a Keras layer."""
     if name == "Embedding":
         return sizes.get("input_dim", 0) * sizes.get("output_dim", 0)
     if name in {"Dense", "GRU", "LSTM", "SimpleRNN"}:
@@ -229,10 +230,10 @@ def _num_weights(name: str, sizes: Mapping[str, int]) -> int:
     return sizes.get("filters", 0) if name in built_in.LAYERS else 0
 
 
-def _too_large(file: ModelFile, place: str, said: str) -> str:
+def _too_large(file: ModelFile, place: str, declared: str) -> str:
     return (
-        f"{file.path}: {place} declares {said}, more than {MAX_VALUES:,} numbers or than there "
-        "are. The file is damaged or was made to fill the memory."
+        f"{file.path}: {place} declares {declared}: more than {MAX_VALUES:,} numbers, or more than "
+        "the file has. The file is damaged or was built to exhaust memory."
     )
 
 
@@ -242,10 +243,10 @@ def _too_large(file: ModelFile, place: str, said: str) -> str:
 def check_graph(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check a SavedModel folder: its operations, and what Keras would make of its notes.
+    """Check a SavedModel folder: its operations, and what Keras would make of its metadata.
 
-    A class that Keras does not know is no danger here: its layers are called as the graph has
-    them. Its module is, because Keras would import it.
+    A class that Keras does not know is not a danger here: its layers are called as the graph
+    defines them. Its module is a danger, because Keras would import it.
     """
     model = saved_model.read(file.path)
     used: list[TrustUsed] = []
@@ -274,7 +275,7 @@ def check_graph(
 
 
 def _foreign_operations(model: saved_model.SavedModel) -> list[str]:
-    # A function may be called by a node of its name; but no name hides an operation.
+    # A node of a function's name may call it; but such a name must not hide an operation.
     names = {each.name for each in model.functions if each.name.startswith("__")}
     called = set(model.callable)
     for function in model.functions:
@@ -283,8 +284,8 @@ def _foreign_operations(model: saved_model.SavedModel) -> list[str]:
     foreign: set[str] = set()
     for function in model.functions:
         others = function.operations - built_in.OPERATIONS - names
-        # Whole weights are saved and restored by functions that the graph itself calls, nobody
-        # else: in another function, these would be a step that writes files.
+        # Weights are saved and restored by functions that only the graph itself calls: in another
+        # function, these operations would be a step that writes files.
         if function.name not in called:
             others -= built_in.CHECKPOINT_OPERATIONS
         foreign |= others
@@ -310,22 +311,21 @@ def check_globals(
             file,
             trust,
             "allow_pickle",
-            f"its objects need {', '.join(foreign)}, which "
-            f"{'are' if len(foreign) > 1 else 'is'} neither a layer of torch.nn nor a tensor. A "
-            "class of your own may be declared in custom_objects, and a state_dict needs none of "
-            "this",
+            f"its objects need {', '.join(foreign)}, which {'are' if len(foreign) > 1 else 'is'} "
+            "neither a layer of torch.nn nor a tensor. Declare a class of your own in "
+            "custom_objects, or save a state_dict, which needs no classes",
         ),
     )
 
 
 def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ...]:
-    """Check what torch.export wrote: PyTorch's loader unpickles, imports and evaluates."""
+    """Check a file of torch.export: PyTorch's loader unpickles, imports and evaluates."""
     findings: list[str] = []
     with archive.opened(file.path) as opened:
         for name in opened.namelist():
             if any(part in name for part in ("aotinductor", "executorch")):
                 findings.append(f"{name} in it is a compiled program")
-            # PyTorch reads all that lies there, whatever it is called.
+            # PyTorch reads all files there, whatever their names.
             if not name.endswith(".json") and "/models/" not in name:
                 continue
             text = archive.member(opened, name, file.path)
@@ -339,7 +339,7 @@ def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ..
 
 
 def _exported(name: str, content: Any) -> list[str]:
-    """Return what PyTorch would run of one description in an exported program."""
+    """Return what PyTorch would run from one description in an exported program."""
     findings: list[str] = []
     stack: list[tuple[str, Any]] = [("", content)]
     while stack:
@@ -360,7 +360,7 @@ def _exported(name: str, content: Any) -> list[str]:
 
 
 def _evaluated(key: str, value: str) -> str | None:
-    """Return what PyTorch would run of a text, None if it only computes."""
+    """Return what PyTorch would run from a text; None if it only computes."""
     if key in {"target", "as_operator"} and not _only_computes(value):
         return f"its graph calls {value}, which is not on the list of operations that only compute"
     if key == "expr_str" and not built_in.TORCH_EXPRESSION.fullmatch(value):
@@ -377,7 +377,7 @@ def _evaluated(key: str, value: str) -> str | None:
 
 
 def _only_computes(call: str) -> bool:
-    """Whether a call in the graph of an exported program touches tensors and numbers alone."""
+    """Whether a call in an exported program's graph uses only tensors and numbers."""
     operation = _ATEN_OPERATION.fullmatch(call)
     if operation is None:
         return built_in.TORCH_CALL.fullmatch(call) is not None

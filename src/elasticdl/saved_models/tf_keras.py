@@ -1,12 +1,12 @@
-"""Loads what Keras 1 and 2 wrote, as a model of Keras 3: .h5, .keras, JSON, SavedModel folders.
+"""Loads files of Keras 1 and 2 as Keras 3 models: .h5, .keras, JSON, SavedModel folders.
 
-tf_keras is Keras 2 as it lives on; it alone reads these files. What it makes is wrapped: its
-`tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls it. So a
-trainer, optimizers, losses and metrics of Keras 3 serve it like any other model.
+tf_keras is the continuation of Keras 2; only it can read these files. Its model is wrapped: the
+`tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls the model.
+So Keras 3 trainers, optimizers, losses and metrics work with it as with any other model.
 
-Dropout draws from generators whose states are variables. They are given names like the seeds of
-Keras 3, so that whoever sets those sets these. What draws in another way cannot be set by anybody,
-and is told.
+Dropout draws from generators whose states are variables. They get names like the seeds of Keras 3,
+so that code that sets those sets these, too. Other sources of randomness cannot be set, and are
+reported.
 
 Callers: dialects, in the process that trains.
 """
@@ -39,24 +39,24 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("tf-keras", "specs", "A model that Keras 2 saved") from error
 
 _log = logging.getLogger("elasticdl")
-# As Keras 3 names the state that dropout draws from.
+# Name that Keras 3 uses for the state from which dropout draws.
 _SEED = "seed_generator_state"
 _DECLARE = (
-    "Declare its class, so that it is made again from code: custom_objects: [{key: <class>, value: "
+    "Declare its class, so that it is rebuilt from code: custom_objects: [{key: <class>, value: "
     "<class>, path: <file>.py}]"
 )
-# Philox and ThreeFry, the two that TensorFlow has.
+# Philox and ThreeFry, the two generators of TensorFlow.
 _GENERATOR_SHAPES = ((3,), (2,))
 
 
 class WrappedModel(keras.Model):
-    """A model of tf_keras as one of Keras 3.
+    """A tf_keras model as a Keras 3 model.
 
     Args:
-        inner: Built.
+        inner: The tf_keras model, built.
         generators: States of the random generators it draws from.
-        others: Variables it has beside its weights.
-        specs: What it takes, where the dtypes matter: inputs are cast to these. None leaves them.
+        others: Variables besides its weights.
+        specs: Its inputs, if their dtypes matter: inputs are cast to these. None leaves them.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class WrappedModel(keras.Model):
         specs: Any = None,
     ) -> None:
         super().__init__(name=re.sub(r"\W", "_", inner.name))
-        # Neither Keras 3 nor TensorFlow shall look for variables in it: they are named below.
+        # Hidden from the variable tracking of Keras 3 and TensorFlow: they are named below.
         object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "specs", specs)
         names: set[str] = set()
@@ -85,14 +85,14 @@ class WrappedModel(keras.Model):
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return what the model of tf_keras returns; what its layers lose is added."""
+        """Return the output of the tf_keras model, and add the losses of its layers."""
         outputs = self.inner(_cast(inputs, self.specs), training=bool(training))
         for loss in self.inner.losses:
             self.add_loss(loss)
         return outputs
 
     def export(self, filepath: Path | str, **options: Any) -> None:
-        """Write a SavedModel folder that serves, and that tf_keras loads and trains again."""
+        """Write a SavedModel folder for serving, which tf_keras can also load and train again."""
         del options
         self.inner.save(os.fspath(filepath), save_format="tf", include_optimizer=False)
 
@@ -104,21 +104,21 @@ def load(
     custom_objects: Mapping[str, Any] | None = None,
     trust: Trust = NONE,
 ) -> keras.Model:
-    """Return the model of a file that Keras 1 or 2 wrote, as one of Keras 3, not compiled.
+    """Return the model of a Keras 1 or 2 file as a Keras 3 model, not compiled.
 
     Args:
         file: A whole model or an architecture.
-        weights: Where the weights of an architecture are; None initializes them.
-        custom_objects: What the file's own classes and functions are.
-        trust: What may run.
+        weights: File with the weights of an architecture; None initializes them.
+        custom_objects: The file's own classes and functions, by name.
+        trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run something, cannot be loaded, or a step on zeros fails.
+        ModelFileError: The file would run code, cannot be loaded, or a step on zeros fails.
     """
     scan(file, known=custom_objects or (), trust=trust)
     if file.kind == "weights":
         raise ModelFileError(weights_only(file))
-    # Names of layers count up in a process, and parameters are known by them.
+    # Layer names are numbered within a process, and parameters are identified by them.
     tf_keras.backend.reset_uids()
     before = tf_keras.backend.experimental.is_tf_random_generator_enabled()
     tf_keras.backend.experimental.enable_tf_random_generator()
@@ -157,7 +157,7 @@ def _load(file: ModelFile, objects: dict[str, Any], trust: Trust) -> Any:
 
 
 def _check_variables(file: ModelFile) -> None:
-    """Refuse variables that TensorFlow would allocate and that are not there."""
+    """Reject variables that TensorFlow would allocate although the file does not hold them."""
     found = tf.train.load_checkpoint(os.fspath(file.path / "variables" / "variables"))
     dtypes = found.get_variable_to_dtype_map()
     total = sum(
@@ -171,13 +171,13 @@ def _check_variables(file: ModelFile) -> None:
 
 
 def _tried(inner: Any, file: ModelFile) -> WrappedModel:
-    """Return the wrapped model after a step of it was traced, and made where shapes are known."""
+    """Return the wrapped model after tracing a step, and running it if the shapes are known."""
     specs = _specs(inner)
     if specs is None:
         return WrappedModel(inner)
     as_saved = _specs(inner, as_saved=True)
-    # Functions of a SavedModel take the dtype they were saved with, and no other. numpy's zeros are
-    # float64, so a model of float32 is often saved for these: its layers cast them down again.
+    # Functions of a SavedModel take only the dtype they were saved with. numpy's zeros are float64,
+    # so a float32 model is often saved for these: its layers cast them down again.
     cast_to: Any = None
     step = tf.function(lambda inputs: _step(inner, _cast(inputs, cast_to)), autograph=False)
     try:
@@ -187,13 +187,13 @@ def _tried(inner: Any, file: ModelFile) -> WrappedModel:
             if as_saved == specs:
                 raise
             cast_to = as_saved
-            # What the constructor's `autocast` sets: else the model casts its inputs to float32
-            # before it gives them to the function that takes float64.
+            # Same as the constructor's `autocast`: otherwise, the model casts its inputs to float32
+            # before passing them to the function that takes float64.
             inner._autocast = False  # noqa: SLF001
             traced = step.get_concrete_function(specs)
     except Exception as error:
         raise ModelFileError(_cannot_train(file, specs, error)) from error
-    # By their place in memory: with mixed precision, the model's are wrapped.
+    # By their handles: with mixed precision, the model's variables are wrapped.
     owned = {id(v.handle) for v in inner.variables}
     found = [v for v in traced.graph.variables if id(v.handle) not in owned]
     generators = [v for v in found if v.dtype == tf.int64 and tuple(v.shape) in _GENERATOR_SHAPES]
@@ -203,7 +203,7 @@ def _tried(inner: Any, file: ModelFile) -> WrappedModel:
     drawing = sorted(_operations(traced) & built_in.RANDOM_OPERATIONS)
     if drawing:
         _log.warning(
-            "%s. A training of it cannot be repeated or resumed to the bit. %s.",
+            "%s. Its training cannot be repeated or resumed bit for bit. %s.",
             _draws(file, drawing),
             _DECLARE,
         )
@@ -224,21 +224,21 @@ def _step(inner: Any, inputs: Any) -> list[Any]:
 
 
 def _cast(inputs: Any, specs: Any) -> Any:
-    """Return inputs in the dtypes of specs; as they are where there are none."""
+    """Return inputs in the dtypes of specs; unchanged if there are none."""
     if specs is None:
         return inputs
     return tf.nest.map_structure(lambda each, spec: tf.cast(each, spec.dtype), inputs, specs)
 
 
 def _specs(inner: Any, *, as_saved: bool = False) -> Any:
-    """Return what the model takes, as a trainer will give it; None where it does not say.
+    """Return the specs of the tensors that a trainer will pass to a model; None if unknown.
 
     Args:
-        inner: Of tf_keras.
+        inner: A tf_keras model.
         as_saved: Keep the dtypes it was saved with.
     """
-    said = inner.save_spec()
-    if not said or not said[0]:
+    saved = inner.save_spec()
+    if not saved or not saved[0]:
         return None
 
     def given(spec: Any) -> Any:
@@ -247,9 +247,9 @@ def _specs(inner: Any, *, as_saved: bool = False) -> Any:
         return tf.TensorSpec([None, *spec.shape[1:]], dtype)
 
     try:
-        return tf.nest.map_structure(given, said[0][0])
+        return tf.nest.map_structure(given, saved[0][0])
     except (AttributeError, ValueError):
-        # Ragged, sparse, or of unknown rank: the trainer will see.
+        # Ragged, sparse, or of unknown rank: left to the trainer.
         return None
 
 
@@ -262,7 +262,7 @@ def _make_a_step(inner: Any, traced: Any, specs: Any, file: ModelFile) -> None:
         if "determinism" in str(error):
             drawing = sorted(_operations(traced) & built_in.RANDOM_OPERATIONS)
             raise ModelFileError(
-                f"{_draws(file, drawing)}, so a training could not be repeated or resumed.\n"
+                f"{_draws(file, drawing)}, so its training could not be repeated or resumed.\n"
                 f"  {_DECLARE}; or train with --no-deterministic."
             ) from error
         raise ModelFileError(_cannot_train(file, specs, error)) from error
@@ -285,15 +285,15 @@ def _operations(traced: Any) -> set[str]:
 
 def _draws(file: ModelFile, drawing: list[str]) -> str:
     return (
-        f"{file.path}: the model was saved as a graph, and draws its dropout in it by "
-        f"{', '.join(drawing)}: nobody can set what that draws"
+        f"{file.path}: the model was saved as a graph with the random operations "
+        f"{', '.join(drawing)}, whose seeds cannot be set"
     )
 
 
 def _cannot_train(file: ModelFile, specs: Any, error: Exception) -> str:
-    said = str(error)
+    saved = str(error)
     given = ", ".join(f"{s.dtype.name}{list(s.shape)}" for s in tf.nest.flatten(specs))
-    line = next((each for each in said.splitlines() if each.strip()), type(error).__name__)
+    line = next((each for each in saved.splitlines() if each.strip()), type(error).__name__)
     return (
         f"{file.path}: the model was loaded, but a step of it on zeros ({given}) fails: "
         f"{line[:300]}\n"
@@ -310,7 +310,7 @@ def _name(variable: Any) -> str:
 
 
 def _adopted(variable: Any, name: str, names: set[str], *, trainable: bool) -> Any:
-    """Return a variable of Keras 3 whose value is that of tf_keras: one place, two names."""
+    """Return a Keras 3 variable that shares the value of a tf_keras one: one place, two names."""
     plain = re.sub(r"[^\w.-]", "_", name.replace("/", "."))
     unique, number = plain, 1
     while unique in names:

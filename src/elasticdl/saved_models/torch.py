@@ -1,7 +1,7 @@
-"""Loads what PyTorch wrote, and finds optimizers and losses of PyTorch by their names.
+"""Loads files written by PyTorch, and finds PyTorch optimizers and losses by name.
 
     whole nn.Sequential (.pt)    weights_only, and torch.nn's own layers allowed
-    a class of the user's        the same, and that class allowed, if it was declared
+    a user class                 the same, and that class allowed, if it was declared
     state_dict                   into a declared class
     torch.export (.pt2)          after `scan.py` has read all that PyTorch would evaluate
     TorchScript, old pickles,    only where the file is trusted
@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(optim|nn)\.[A-Z]\w*")
 _SINGLE_BYTES = 4
-# What checkpoints call the state_dict in them.
+# Keys under which checkpoints store the state_dict.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 
 class Program(nn.Module):
-    """A program of PyTorch's, TorchScript or exported, as a module like those of Python.
+    """A PyTorch program, TorchScript or exported, as an ordinary module.
 
-    What was exported is one graph: layers that differ in training do in it what they did when it
-    was exported, and it refuses to be told otherwise.
+    An exported program is one fixed graph: layers that differ in training behave as they did at
+    export, and the program rejects a change of mode.
 
     Args:
         program: A `torch.jit.ScriptModule`, or `ExportedProgram.module()`.
@@ -60,7 +60,7 @@ class Program(nn.Module):
         return self.program(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Program:
-        """Tell the program to train, if it is one that can be told."""
+        """Set the training mode of the program, if it has one."""
         if isinstance(self.program, torch.jit.ScriptModule):
             return super().train(mode)
         self.training = mode
@@ -68,7 +68,7 @@ class Program(nn.Module):
 
 
 def _program(program: nn.Module) -> Program:
-    """Return an exported program with the arguments that it had when it was exported.
+    """Return an exported program with the arguments of its export.
 
     `torch.export.export` binds example inputs to the names of `forward`, so a model that takes
     `*args` could not be exported again with an open number of examples.
@@ -92,16 +92,16 @@ def load(
     custom_objects: Mapping[str, Any] | None = None,
     trust: Trust = NONE,
 ) -> nn.Module:
-    """Return the model of a file that PyTorch wrote.
+    """Return the model of a PyTorch file.
 
     Args:
-        file: What was looked at.
-        custom_objects: The user's own classes that the file needs; for a state_dict, the class
-            (or the function without arguments) that makes its model.
-        trust: What may run.
+        file: The inspected file.
+        custom_objects: The user's own classes that the file needs; for a state_dict, the class (or
+            the function without arguments) that creates its model.
+        trust: Code that may run.
 
     Raises:
-        ModelFileError: The file would run something, cannot be loaded, or is no model.
+        ModelFileError: The file would run code, cannot be loaded, or is not a model.
     """
     objects = dict(custom_objects or {})
     used = scan(file, known=objects, trust=trust)
@@ -131,12 +131,12 @@ def load(
 
 
 def _allowed(file: ModelFile, objects: Mapping[str, Any]) -> list[Any]:
-    """Return what the objects of a file may be made of: layers of torch.nn, declared classes."""
+    """Return the types allowed in a file's objects: layers of torch.nn, declared classes."""
     allowed: list[Any] = [set]
     for name in file.globals:
         module, _, last = name.rpartition(".")
         if module == "torch.nn.functional" or module.startswith("torch.nn.modules."):
-            # It is loaded with torch.nn, or it is no layer of it.
+            # Either torch.nn has loaded its module, or it is not a layer of torch.nn.
             found = getattr(sys.modules.get(module), last, None)
             is_layer = inspect.isclass(found) and issubclass(found, nn.Module)
             if is_layer or (inspect.isroutine(found) and module == "torch.nn.functional"):
@@ -148,7 +148,7 @@ def _allowed(file: ModelFile, objects: Mapping[str, Any]) -> list[Any]:
 
 def _script(file: ModelFile) -> nn.Module:
     with warnings.catch_warnings():
-        # PyTorch would rather have programs exported; this one exists.
+        # PyTorch recommends exported programs instead; this TorchScript one exists.
         warnings.simplefilter("ignore")
         return Program(torch.jit.load(os.fspath(file.path), map_location="cpu"))  # type: ignore[no-untyped-call]
 
@@ -163,7 +163,7 @@ def _exported(file: ModelFile, trust: Trust) -> nn.Module:
 
 
 def _check_pickles(file: ModelFile) -> None:
-    """Refuse the objects in an exported program that PyTorch would unpickle without asking."""
+    """Reject objects in an exported program that PyTorch would unpickle without restrictions."""
     with archive.opened(file.path) as opened:
         for info in opened.infolist():
             if not info.filename.endswith(".pt") or info.file_size == 0:
@@ -174,7 +174,7 @@ def _check_pickles(file: ModelFile) -> None:
             except Exception as error:
                 raise ModelFileError(
                     f"{file.path}: {info.filename} in it holds objects other than tensors, which "
-                    "PyTorch would make by running what they name. Nothing of it has run.\n"
+                    "PyTorch would create by running code that they name. None of it has run.\n"
                     "  Export the model again with tensors as its example inputs."
                 ) from error
 
@@ -189,7 +189,7 @@ def _with_state(
     others = [key for key, value in state.items() if not isinstance(value, torch.Tensor)]
     if others:
         raise ModelFileError(
-            f"{file.path} holds a dict with {', '.join(map(str, others[:5]))}, which are no "
+            f"{file.path} holds a dict with {', '.join(map(str, others[:5]))}, which are not "
             f"tensors; expected a state_dict, alone or under one of {', '.join(_STATE_KEYS)}."
         )
     makers = {
@@ -198,10 +198,10 @@ def _with_state(
         if (inspect.isclass(value) and issubclass(value, nn.Module)) or inspect.isfunction(value)
     }
     if len(makers) != 1:
-        said = f"declared are {', '.join(makers)}" if makers else "none is declared"
+        text = f"declared are {', '.join(makers)}" if makers else "none is declared"
         raise ModelFileError(
-            f"{file.path} is a state_dict: weights without a model. Expected one class or function "
-            f"that makes the model; {said}.\n"
+            f"{file.path} is a state_dict, which has weights but no model. Expected one class or "
+            f"function that makes the model; {text}.\n"
             "  Declare it: custom_objects: [{key: Net, value: Net, path: net.py}]."
         )
     name, maker = next(iter(makers.items()))
@@ -217,9 +217,9 @@ def _with_state(
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         raise ModelFileError(
-            f"{file.path} has other weights than {name}() makes: {said[:500]}"
+            f"{file.path} has other weights than the model of {name}(): {text[:500]}"
         ) from error
     return model
 
@@ -229,10 +229,10 @@ def _is_complex(value: Any) -> bool:
 
 
 def weights_of(model: nn.Module) -> Iterator[Weight]:
-    """Yield what a file holds of a loaded model, one by one.
+    """Yield the weights and buffers that a loaded model got from its file, one by one.
 
-    A buffer of a class of the user's may be a mask of infinities; a buffer of PyTorch's own layers
-    is a statistic.
+    A buffer of a user class may be a mask of infinities; a buffer of PyTorch's own layers is a
+    statistic.
     """
     buffers = {
         f"{prefix}.{name}".removeprefix("."): type(module).__module__
@@ -259,8 +259,8 @@ def _telling(file: ModelFile) -> Iterator[None]:
     except ModelFileError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ModelFileError(f"{file} cannot be loaded: {said[:500]}") from error
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise ModelFileError(f"{file} cannot be loaded: {text[:500]}") from error
 
 
 # --- names of a spec -----------------------------------------------------------------------------
@@ -271,11 +271,11 @@ class TorchOptimizer:
     """An optimizer by its name.
 
     Attributes:
-        create: Makes one for a list of parameters.
-        description: What it is, for a person: class, learning rate, and who said so.
+        create: Creates one for a list of parameters.
+        description: Class and learning rate, with its source, for people.
     """
 
-    create: Callable[[list[Any]], torch.optim.Optimizer]
+    create: Callable[[Sequence[Any], Any], torch.optim.Optimizer]
     description: str
 
 
@@ -286,8 +286,8 @@ def optimizer(
 
     Args:
         name: `optim.Adam`.
-        arguments: As its class takes them: `{"lr": 0.01}`.
-        where: Where it is said, for errors.
+        arguments: Arguments of its class: `{"lr": 0.01}`.
+        where: Place in the spec, for errors.
 
     Raises:
         DefinitionError: There is no such optimizer, or it does not take these arguments.
@@ -305,17 +305,18 @@ def optimizer(
     if missing:
         raise DefinitionError(f"{where}: {name} needs {', '.join(missing)}. Add it.")
 
-    def create(model_parameters: list[Any]) -> torch.optim.Optimizer:
+    def create(model_parameters: Sequence[Any], model: object) -> torch.optim.Optimizer:
+        del model
         made: torch.optim.Optimizer = found(model_parameters, **given)
         return made
 
     try:
-        create([nn.Parameter(torch.zeros(1))])
+        create([nn.Parameter(torch.zeros(1))], None)
     except (TypeError, ValueError) as error:
-        raise DefinitionError(f"{where}: {name} with {given} cannot be made: {error}") from error
+        raise DefinitionError(f"{where}: {name} with {given} cannot be created: {error}") from error
     rate = given.get("lr", takes["lr"].default if "lr" in takes else None)
-    said = "as given" if "lr" in given else "PyTorch's default"
-    return TorchOptimizer(create, f"{found.__name__}, learning rate {rate} ({said})")
+    text = "as given" if "lr" in given else "PyTorch's default"
+    return TorchOptimizer(create, f"{found.__name__}, learning rate {rate} ({text})")
 
 
 def loss(
@@ -325,8 +326,8 @@ def loss(
 
     Args:
         name: `nn.NLLLoss`.
-        arguments: As its class takes them.
-        where: Where it is said, for errors.
+        arguments: Arguments of its class.
+        where: Place in the spec, for errors.
 
     Raises:
         DefinitionError: There is no such loss, or it does not take these arguments.
@@ -335,12 +336,12 @@ def loss(
     try:
         made: Callable[[Any, Any], Any] = found(**(arguments or {}))
     except (TypeError, ValueError) as error:
-        raise DefinitionError(f"{where}: {name} cannot be made: {error}") from error
+        raise DefinitionError(f"{where}: {name} cannot be created: {error}") from error
     return made
 
 
 def _named(name: object, prefix: str, module: Any, kind: type, where: object) -> Any:
-    """Return a class of a module by its dotted name; nothing is evaluated."""
+    """Return a class of a module by its dotted name, without evaluating anything."""
     known = {
         f"{prefix}.{each}": value
         for each, value in vars(module).items()

@@ -1,9 +1,9 @@
 """Operations of PyTorch that the graph of an exported program may call.
 
-A list of names, like TensorFlow's in `built_in.py`, and not a pattern: some operations of aten open
-files (`from_file`, `save`), take a storage (`set_`), or skip the checks of sizes and indices. Also
-left out: packed and quantized weights (they are pointers), vendors' kernels, sparse layouts (their
-indices are not checked), backward kernels, global state.
+This is a list of names, like TensorFlow's in `built_in.py`, and not a pattern: some operations of
+aten open files (`from_file`, `save`), take a storage (`set_`), or skip the checks of sizes and
+indices. Also left out: packed and quantized weights (they are pointers), vendors' kernels, sparse
+layouts (their indices are not checked), backward kernels, global state.
 
 The list is data, so that scanning a file imports no framework. `tests/saved_models/
 test_torch_operations.py` compares it with PyTorch's own schemas.
@@ -131,4 +131,4 @@ view_as_complex_copy view_as_real view_as_real_copy view_copy vsplit vstack wher
 zero zero_ zeros zeros_like
 """
 OPERATIONS = frozenset(_OPERATIONS.split())
-"""Names in `torch.ops.aten` that compute on tensors and numbers, and on nothing else."""
+"""Names in `torch.ops.aten` that compute on tensors and numbers only."""

@@ -1,4 +1,4 @@
-"""Bounds what PyTorch would allocate for a file, before PyTorch sees it.
+"""Limits the memory that PyTorch would allocate for a file, before PyTorch sees the file.
 
     .pt, TorchScript     storages are as large as the members that hold them, and tensors claim no
                          more than the file may
@@ -6,7 +6,7 @@
     .pt2                 tensors of the weights and constants, sizes in the graph, and the .pt in it
 
 A tensor with stride 0 claims any number of values over a storage of one. A few such values are
-honest (`torch.zeros(1).expand(10)`), so what counts is the sum, by the rule of `bounds.py`.
+legitimate (`torch.zeros(1).expand(10)`), so the sum counts, by the rule of `bounds.py`.
 
 Callers: `model_file.py`.
 """
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import ModelFileError
-from elasticdl.saved_models import archive, bounds, pickles
+from elasticdl.saved_models import archive, bounds, pickle_sizes
 
 MAX_VALUES = 2**31
-"""Of numbers that one operation in an exported graph may be told to make."""
+"""Limit of the numbers that one operation in an exported graph may create."""
 
-# Before the objects: a magic number, the version of the protocol, the sizes of C's integers.
+# Before the objects: a magic number, the protocol version, the sizes of C integers.
 _PICKLES_BEFORE_THE_OBJECTS = 3
 # By torch._export.serde.schema.ScalarType; others, of 8 bits or unknown, count as the largest.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2}
@@ -44,8 +44,8 @@ def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
         held_bytes: Its size on disk.
 
     Raises:
-        ModelFileError: A storage is larger than what is there, tensors claim more than the file
-            may, or a layer would be made of any size.
+        ModelFileError: A storage is larger than its content, tensors claim more than the file may,
+            or a layer of arbitrary size would be created.
     """
     names = set(opened.namelist())
     claimed_bytes = 0
@@ -54,7 +54,7 @@ def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
         if last not in {"data.pkl", "constants.pkl"}:
             continue
         pickled = io.BytesIO(archive.member(opened, name, path))
-        contents = pickles.follow(pickled, str(path))
+        contents = pickle_sizes.follow(pickled, str(path))
         held_in = f"{folder}/{'data' if last == 'data.pkl' else 'constants'}"
         for storage in contents.storages.values():
             # TorchScript shares storages between its two pickles.
@@ -63,38 +63,38 @@ def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
             here = opened.getinfo(place).file_size if place else 0
             if storage.num_bytes > here:
                 raise ModelFileError(
-                    f"{path}: storage {storage.key!r} in it claims {storage.num_bytes:,} bytes "
-                    f"and holds {here:,}. The file is damaged or was made to harm; nothing was "
-                    "allocated. Save the model again."
+                    f"{path}: storage {storage.key!r} in it claims {storage.num_bytes:,} bytes and "
+                    f"holds {here:,}. The file is damaged or malicious; nothing was allocated. "
+                    "Save the model again."
                 )
         claimed_bytes = _check_tensors(contents, path, held_bytes, claimed_bytes)
 
 
 def check_old(path: Path, held_bytes: int) -> None:
-    """Check a file of PyTorch before 1.6, which makes its storages before it reads them."""
+    """Check a file of PyTorch before 1.6, which allocates its storages before it reads them."""
     with path.open("rb") as file:
         for _ in range(_PICKLES_BEFORE_THE_OBJECTS):
-            pickles.follow(file, str(path))
-        contents = pickles.follow(file, str(path))
+            pickle_sizes.follow(file, str(path))
+        contents = pickle_sizes.follow(file, str(path))
     total = sum(storage.num_bytes for storage in contents.storages.values())
     if total > held_bytes:
         raise ModelFileError(
             f"{path}: the storages in it claim {total:,} bytes; the file has {held_bytes:,}. It is "
-            "damaged or was made to fill the memory; nothing was allocated. Save the model again."
+            "damaged or was built to exhaust memory; nothing was allocated. Save the model again."
         )
     _check_tensors(contents, path, held_bytes, 0)
 
 
 def _check_tensors(
-    contents: pickles.Contents, path: Path, held_bytes: int, claimed_bytes: int
+    contents: pickle_sizes.Contents, path: Path, held_bytes: int, claimed_bytes: int
 ) -> int:
-    """Return how many bytes are claimed with those of one more pickle."""
+    """Return the total of the claimed bytes after adding those of another pickle."""
     for tensor in contents.tensors:
         claimed_bytes += tensor.num_bytes
         held = tensor.storage.num_bytes // tensor.storage.item_bytes
         what = (
             f"with the others, the tensor {tensor.name!r} of {tensor.num_values:,} numbers, of "
-            f"which {min(held, tensor.num_values):,} are there,"
+            f"which {min(held, tensor.num_values):,} are in the file,"
         )
         bounds.check(path, what, claimed_bytes, held_bytes)
     return claimed_bytes
@@ -109,7 +109,7 @@ def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
         held_bytes: Its size on disk.
 
     Raises:
-        ModelFileError: Its tensors claim more than the file may, or its graph makes one that is
+        ModelFileError: Its tensors claim more than the file may, or its graph creates one that is
             too large.
     """
     claimed_bytes = 0
@@ -125,7 +125,7 @@ def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
         try:
             described = json.loads(archive.member(opened, info.filename, path))
         except (ValueError, RecursionError):
-            # `scan.py` says what is wrong with it.
+            # `scan.py` reports what is wrong with it.
             continue
         claimed_bytes = _check_described(described, path, held_bytes, claimed_bytes)
 
@@ -150,7 +150,7 @@ def _check_described(described: Any, path: Path, held_bytes: int, claimed_bytes:
                 if bounds.num_values(size) > MAX_VALUES:
                     raise ModelFileError(
                         f"{path}: its graph has the size {size[:8]}, more than {MAX_VALUES:,} "
-                        "numbers. The file is damaged or was made to fill the memory; nothing was "
+                        "numbers. The file is damaged or was built to exhaust memory; nothing was "
                         "allocated."
                     )
             stack += [(str(key), each) for key, each in value.items()]
@@ -158,7 +158,7 @@ def _check_described(described: Any, path: Path, held_bytes: int, claimed_bytes:
 
 
 def _ints(sizes: Any) -> list[int]:
-    """Return the plain numbers of a list of sizes; those that are computed count as 1."""
+    """Return the plain numbers in a list of sizes; computed sizes count as 1."""
     found: list[int] = []
     for each in sizes if isinstance(sizes, list) else ():
         plain = each.get("as_int") if isinstance(each, Mapping) else each

@@ -1,8 +1,8 @@
-"""A person's word that one file, known by its digest, may run what is in it.
+"""Trust: a person's permission that one file, identified by its digest, may run its code.
 
-The only way around what `scan.py` refuses. A flag without a digest is refused: it would hold for
-whatever lies at that path tomorrow. Each use is returned for the record of the run, and logged the
-first time in a process: a file is looked at whenever it is loaded.
+This is the only way around what `scan.py` rejects. A flag without a digest is rejected: it would
+apply to whatever file is at that path tomorrow. Each use is returned for the record of the run, and
+logged once per process, although a file is checked whenever it is loaded.
 
 Callers: `scan.py` and the loaders; dialects read it from `model.trust`.
 """
@@ -29,12 +29,12 @@ Flag: TypeAlias = Literal["allow_pickle", "allow_lambda"]
 
 @dataclass(frozen=True)
 class Trust:
-    """What may run.
+    """Permission to run code of one file.
 
     Attributes:
         allow_pickle: Objects of PyTorch files: whatever they name is imported and called.
         allow_lambda: Code in Keras files: Lambda layers, operations outside the allow-list.
-        sha256: Digest of the one file that is trusted (of a folder: `model_file.sha256_of`).
+        sha256: Digest of the one file that is trusted (for a folder: `model_file.sha256_of`).
     """
 
     allow_pickle: bool = False
@@ -52,9 +52,9 @@ class TrustUsed:
 
     Attributes:
         file: Path of the file.
-        sha256: Its digest, as it was when it was compared.
-        flag: What allowed it.
-        finding: What would have been refused.
+        sha256: Its digest at the time of the comparison.
+        flag: Flag that allowed it.
+        finding: Content that would have been rejected.
     """
 
     file: str
@@ -67,11 +67,11 @@ def of(values: Mapping[str, Any] | None, where: object) -> Trust:
     """Return the trust that a config declares.
 
     Args:
-        values: The section `model.trust`; None where there is none.
-        where: Where it stands, for errors.
+        values: The section `model.trust`; None if there is none.
+        where: Place of the section, for errors.
 
     Raises:
-        DefinitionError: A key is unknown, a value is of the wrong kind, or something is allowed
+        DefinitionError: A key is unknown, a value has the wrong type, or something is allowed
             without a digest.
 
     Example:
@@ -100,8 +100,8 @@ def of(values: Mapping[str, Any] | None, where: object) -> Trust:
     allowed = [key for key in _KEYS[:2] if values.get(key)]
     if allowed and digest is None:
         raise DefinitionError(
-            f"{where}: model.trust has {allowed[0]}: true and no sha256. Trust is for one file: "
-            "add its digest, as the one who made the file says it is."
+            f"{where}: model.trust has {allowed[0]}: true and no sha256. Trust applies to one "
+            "file: add its digest, as published by the author of the file."
         )
     return Trust(
         allow_pickle=bool(values.get("allow_pickle")),
@@ -111,30 +111,30 @@ def of(values: Mapping[str, Any] | None, where: object) -> Trust:
 
 
 def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
-    """Return the use of trust that lets a finding pass.
+    """Return the use of trust that permits a finding.
 
     Args:
-        file: What the finding is in.
-        trust: What the person said.
-        flag: What would allow it.
-        finding: What would run, as the beginning of a sentence.
+        file: File with the finding.
+        trust: Trust that the person declared.
+        flag: Flag that would allow it.
+        finding: Code that would run, as the beginning of a sentence.
 
     Raises:
         ModelFileError: It is not allowed, or the file is not the one that is trusted.
     """
     if not getattr(trust, flag):
         raise ModelFileError(
-            f"{file.path}: {finding}. That is code, and would run when the model is loaded or "
-            "trained; nothing of it has run.\n"
-            f"  If you know who made this file, say `model.trust: {{{flag}: true, sha256: <digest "
-            "of the file>}`; compare the digest with theirs first."
+            f"{file.path}: {finding}. That is code that would run when the model is loaded or "
+            "trained; none of it has run.\n"
+            f"  If you trust the author of this file, set `model.trust: {{{flag}: true, sha256: "
+            "<digest of the file>}`; compare the digest with theirs first."
         )
     digest = sha256_of(file.path)
     if digest != trust.sha256:
         raise ModelFileError(
-            f"{file.path}: {finding}. Trusted is the file with sha256 {trust.sha256}; this one has "
-            f"{digest}. It is another file, or was changed: nothing of it has run.\n"
-            "  Get the file again from who made it, or correct model.trust.sha256."
+            f"{file.path}: {finding}. The trusted file has the sha256 {trust.sha256}, but this one "
+            f"has {digest}. It is a different file or was changed; none of it has run.\n"
+            "  Get the file again from its author, or correct model.trust.sha256."
         )
     used = TrustUsed(str(file.path), digest, flag, finding)
     if used not in _told:

@@ -1,8 +1,8 @@
-"""Bounds the weights that Keras creates while it builds the model of a file.
+"""Limits the weights that Keras creates while it builds the model of a file.
 
-A config of a kilobyte may have two layers of 60,000 units, between them 14 GB. How many weights a
-layer has follows from the shapes of all layers before it, so it is known only when Keras asks for
-the weight: there, before it is allocated, it is counted.
+A config of one kilobyte may declare two layers of 60,000 units, whose weights take 14 GB. The size
+of a layer's weights follows from the shapes of all layers before it, so it is known only when Keras
+creates them: each weight is counted at that point, before it is allocated.
 
 Callers: `keras.py`, `tf_keras.py`. Imports neither.
 """
@@ -26,15 +26,15 @@ _ITEM_BYTES, _ITEM_BYTES_OF_64_BITS = 4, 8
 
 @contextlib.contextmanager
 def bounded(layer_class: Any, file: ModelFile, held_bytes: int) -> Iterator[None]:
-    """Refuse weights beyond what a file may claim, while layers are created.
+    """Reject weights beyond what a file may claim, while layers are created.
 
     Args:
         layer_class: `Layer` of Keras 3 or of tf_keras, whose `add_weight` is counted.
-        file: What is loaded, for the error.
-        held_bytes: Size of the file that holds the weights; `bounds.MAX_BYTES` where none does.
+        file: The file being loaded, for the error.
+        held_bytes: Size of the file that holds the weights; `bounds.MAX_BYTES` if there is none.
 
     Raises:
-        ModelFileError: The layers ask for more.
+        ModelFileError: The layers need more.
     """
     original = layer_class.add_weight
     signature = inspect.signature(original)
@@ -62,7 +62,7 @@ def bounded(layer_class: Any, file: ModelFile, held_bytes: int) -> Iterator[None
     try:
         yield
     except Exception:
-        # Keras makes errors of its own of what a layer raises.
+        # Keras wraps an exception of a layer in one of its own.
         if refusal is not None:
             raise refusal from None
         raise

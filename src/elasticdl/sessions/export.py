@@ -1,9 +1,9 @@
-"""The best model of a session, for others: proved before it is shown, and only then tidied up.
+"""Export of a session's best model: verified, then published, then old checkpoints are deleted.
 
     copy aside --> load in a new process --> says the same of a batch? --> publish --> old
                                                                           checkpoints go
 
-A run that dies anywhere in between exports again.
+A run that dies at any point in between exports again.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from elasticdl.training.keras.verify import write_probe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elasticdl.sessions.project import Session
+    from elasticdl.data.batch import Batch
+    from elasticdl.sessions.project import SessionProject
     from elasticdl.sessions.trained import TrainedSession
+    from elasticdl.training.trainer import Trainer
 
 EXPORTED = "exported"
 _MANIFEST = "export.json"
-# What the trained model calls it -> what the documents of sessions do.
+# Name in the trained model -> name in the documents of sessions.
 _NAMES = {"saved_model": "savedmodel", "model.keras": "model.keras"}
-# Of the largest output: float32, in an order of sums that another process may choose otherwise.
+# Relative to the largest output: float32, and another process may sum in another order.
 _TOLERANCE = 1e-4
 _TIMEOUT_S = 300
 
 
-def exported(session: Session) -> dict[str, Any] | None:
-    """Return what an export says of itself; None if there is none."""
+def exported(session: SessionProject) -> dict[str, Any] | None:
+    """Return the description of a session's export; None if there is none."""
     file = session.folder / EXPORTED / _MANIFEST
     if not file.is_file():
         return None
@@ -50,34 +52,33 @@ def exported(session: Session) -> dict[str, Any] | None:
 
 
 def export(trained: TrainedSession) -> dict[str, Any]:
-    """Publish the trained model as `exported/`, unless it is there already.
+    """Publish the trained model as `exported/`, unless it is already there.
 
     Returns:
-        What the export says of itself.
+        The description of the export.
 
     Raises:
-        TrainingError: The exported model cannot be loaded, or says something else.
-        OutputError: It cannot be written; what was there before still is.
+        TrainingError: The exported model cannot be loaded, or predicts something else.
+        OutputError: It cannot be written; an earlier export is still there.
     """
     session, description = trained.session, trained.model.description
     there = exported(session)
     store = CheckpointStore(OutputFolder(str(session.output)))
     if there is not None and there["params_sha256"] == description.params_sha256:
-        # Whoever published it may have died before they were deleted.
+        # The process that published it may have died before it deleted them.
         store.keep_newest()
         return there
     if "saved_model" not in description.exports:
         raise TrainingError(
-            f"{session.name}: TensorFlow could not export the model; the training's output says "
-            "why. Everything else of it is kept: correct the model and train with another name."
+            f"{session.name}: TensorFlow could not export the model; see the reason in the "
+            "training's output. Everything else is kept: correct the model and train with another "
+            "name."
         )
+    models = [trained.model.exported(name) for name in _NAMES if name in description.exports]
     with OutputFolder(session.folder).staging(EXPORTED) as staged:
-        for name, shown in _NAMES.items():
-            if name in description.exports:
-                source = trained.model.exported(name)
-                copy = shutil.copytree if source.is_dir() else shutil.copyfile
-                copy(source, staged / shown)
-        differences = _verified(trained, staged)
+        differences = copy_verified(
+            models, staged, trained.trainer, trained.example, name=session.name
+        )
         shutil.copyfile(session.config_file, staged / "config.yaml")
         manifest = {
             "params_sha256": description.params_sha256,
@@ -92,39 +93,55 @@ def export(trained: TrainedSession) -> dict[str, Any]:
 
 
 def verify_command(probe: Path, models: Sequence[Path]) -> list[str]:
-    """Return the command that tries exported models on a probe."""
+    """Return the command that runs exported models on a probe batch."""
     # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
     python = [sys.executable, "-P", "-m", "elasticdl.training.keras.verify"]
     return [*python, str(probe), *map(str, models)]
 
 
-def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
-    """Load what is to be exported in a new process; returns the largest difference of each.
+def copy_verified(
+    models: Sequence[Path], staged: Path, trainer: Trainer, example: Batch, *, name: str
+) -> dict[str, float]:
+    """Copy the models to export, and load them in a new process.
 
-    A `.keras` file that needs the user's classes is left out: `savedmodel` needs none.
+    A `.keras` file that needs the user's classes is left out; `savedmodel` needs none.
+
+    Args:
+        models: Exported models, as a trainer writes them.
+        staged: An existing folder to copy them to.
+        trainer: Predicts what they must predict.
+        example: A batch to predict for.
+        name: Name of the session, for errors.
+
+    Returns:
+        The largest difference of each model.
 
     Raises:
-        TrainingError: The SavedModel cannot be loaded, or says something else.
+        TrainingError: The SavedModel cannot be loaded, or predicts something else.
+        OutputError: No model is left.
     """
-    outputs = trained.trainer.predict(trained.example.features)
+    copies = [staged / _NAMES[model.name] for model in models]
+    for model, destination in zip(models, copies, strict=True):
+        copy = shutil.copytree if model.is_dir() else shutil.copyfile
+        copy(model, destination)
+    outputs = trainer.predict(example.features)
     scale = max(1.0, *map(_largest, leaves(outputs)))
-    models = [staged / shown for shown in _NAMES.values() if (staged / shown).exists()]
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         probe = Path(folder) / "probe.npz"
-        write_probe(probe, trained.example.features, outputs)
+        write_probe(probe, example.features, outputs)
         try:
             done = subprocess.run(  # noqa: S603 - our own program
-                verify_command(probe, models),
+                verify_command(probe, copies),
                 capture_output=True,
                 text=True,
                 timeout=_TIMEOUT_S,
                 check=True,
             )
         except (subprocess.SubprocessError, OSError) as error:
-            said = str(getattr(error, "stderr", None) or "").strip() or str(error)
+            message = str(getattr(error, "stderr", None) or "").strip() or str(error)
             raise TrainingError(
-                f"{trained.session.name}: the exported model could not be tried in a new process: "
-                f"{said.splitlines()[-1]}"
+                f"{name}: the exported model could not be tested in a new process: "
+                f"{message.splitlines()[-1]}"
             ) from error
     differences = {}
     for line in done.stdout.splitlines():
@@ -132,12 +149,12 @@ def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
         model = Path(answer["model"])
         problem = answer.get("error")
         if problem is None and answer["difference"] > _TOLERANCE * scale:
-            problem = f"says something else: outputs differ by up to {answer['difference']:.3g}"
+            problem = f"returns other outputs: they differ by up to {answer['difference']:.3g}"
         if problem is None:
             differences[model.name] = answer["difference"]
         elif model.is_dir():
             raise TrainingError(
-                f"{trained.session.name}: the exported {model.name}, loaded in a new process, "
+                f"{name}: the exported {model.name}, loaded in a new process, "
                 f"{problem}. Nothing was exported, and all checkpoints are kept."
             )
         else:
@@ -148,5 +165,5 @@ def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
 
 
 def _largest(array: Any) -> float:
-    # An infinite one would let anything pass.
+    # With an infinite scale, any difference would pass.
     return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""A session from Python, under the name the documents of sessions have for it."""
+"""Runs a session from Python, under the name that the documents of sessions use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elasticdl.sessions.run import run
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
-    from elasticdl.sessions.state import Status
+    from elasticdl.sessions.state import SessionStatus
 
 
 class Orchestrator:
@@ -20,17 +20,17 @@ class Orchestrator:
 
     Args:
         run_name: Name of the folder in `runs/`.
-        data_dir: Where the data is; None takes `data_dir` of the config.
+        data_dir: Data folder; None takes `data_dir` of the config.
         project_root: The repository.
-        eval_reports_dir: Where else the tables of the test data go, under the names of the project
-            and the run; None keeps them beside the config only.
+        eval_reports_dir: Additional folder for the tables of the test data, under the names of the
+            project and the run; None keeps them beside the config only.
         mlflow_tracking_uri: An MLflow server, database or folder; None takes
             `MLFLOW_TRACKING_URI` of the environment, or the project's own `mlflow.db`.
 
     Raises:
         UsageError: There is no such session.
         DefinitionError: Its config lacks a key, or has a value that cannot be used.
-        DataError: The data folder is not there.
+        DataError: The data folder does not exist.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Orchestrator:
         self._reports = None if eval_reports_dir is None else Path(eval_reports_dir)
         self._tracking_uri = mlflow_tracking_uri
 
-    def run(self, reporter: Reporter | None = None, **options: Any) -> Status:
-        """Train, export and evaluate, going on where an earlier run ended.
+    def run(self, reporter: Reporter | None = None, **options: Any) -> SessionStatus:
+        """Train, export and evaluate; resume an earlier run.
 
         Args:
-            reporter: Who tells people; None decides by the terminal.
+            reporter: Reports progress to people; None chooses one that suits the terminal.
             **options: See `sessions.run.run`.
 
         Raises:

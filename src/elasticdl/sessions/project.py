@@ -1,4 +1,4 @@
-"""Where a session's files are, what its config says, and the job it asks for.
+"""Session project: the files of a session, the content of its config, and its training job.
 
     PROJECT/                     a repository
       src/                         the components (`src_code_path`)
@@ -7,7 +7,7 @@
       runs/NAME/exported/          the best model, for others
       runs/NAME/reports/           each example of the validation and test data
 
-Reads the config and looks at the folders; imports no code of the user's.
+This module reads the config and inspects the folders; it imports no user code.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _EPOCHS = "epochs"
 
 
 @dataclass(frozen=True, eq=False)
-class Session:
+class SessionProject:
     """A session as its files describe it.
 
     Attributes:
-        name: Of the run.
+        name: Name of the run.
         project: The repository's folder.
-        config: What `config.yaml` says, and `--set`.
-        config_file: That file.
-        data: Where the data is.
+        config: Values of `config.yaml` and `--set`.
+        config_file: Path of `config.yaml`.
+        data: Data folder.
     """
 
     name: str
@@ -53,17 +53,17 @@ class Session:
 
     @property
     def folder(self) -> Path:
-        """What the session writes lies here, beside its config."""
+        """Folder of everything the session writes, beside its config."""
         return self.project / RUNS / self.name
 
     @property
     def source(self) -> Path:
-        """The folder the components are imported from."""
+        """Folder that the components are imported from."""
         return self.project / str(self.config.src_code_path)
 
     @property
     def experiment(self) -> str:
-        """What trackers group the project's sessions by."""
+        """Name under which trackers group the project's sessions."""
         return str(self.config.get("project_name") or self.project.name)
 
     @property
@@ -79,17 +79,17 @@ class Session:
         checkpoint_steps: int = 0,
         tracking: Tracking | None = None,
     ) -> Job:
-        """Return the training that the session asks for.
+        """Return the training job of the session.
 
         Args:
-            num_epochs: Instead of the config's.
-            workers: How many processes train; None trains in this one.
+            num_epochs: Replaces the config's number.
+            workers: Training processes; None trains in this process.
             checkpoint_steps: As in `TrainingOptions`.
-            tracking: Where people follow it; None for nowhere.
+            tracking: Where to track it; None does not track it.
         """
         config = self.config
         values = config.to_dict()
-        # The job says it: a session can be trained further.
+        # The job has this value, because a session can be trained further.
         del values[_EPOCHS]
         named = {key: config.get(key) for key in COMPONENTS}
         return Job(
@@ -125,19 +125,19 @@ def open_session(
     project_root: str = ".",
     data_dir: str | None = None,
     settings: Sequence[str] = (),
-) -> Session:
+) -> SessionProject:
     """Read a session's config.
 
     Args:
         run_name: Name of the folder in `runs/`.
         project_root: The repository.
-        data_dir: Where the data is; None takes `data_dir` of the config.
+        data_dir: Data folder; None takes `data_dir` of the config.
         settings: `key=value` texts that replace values of the config; dots lead into sections.
 
     Raises:
         UsageError: There is no such session, or a setting is wrong.
         DefinitionError: The config lacks a key, or has a value that cannot be used.
-        DataError: The data folder is not there.
+        DataError: The data folder does not exist.
     """
     project, config = read_session(run_name, project_root=project_root, settings=settings)
     for problem in problems(config, project, data_dir):
@@ -147,20 +147,20 @@ def open_session(
 
 def session_of(
     run_name: str, project: Path, config: ConfigStruct, data_dir: str | None = None
-) -> Session:
-    """Return a session with a config that has no problems."""
+) -> SessionProject:
+    """Return a session whose config has no problems."""
     data = _data_of(config, data_dir, project)
-    return Session(run_name, project, config, _config_file(project, run_name), data)
+    return SessionProject(run_name, project, config, _config_file(project, run_name), data)
 
 
 def read_session(
     run_name: str, *, project_root: str = ".", settings: Sequence[str] = ()
 ) -> tuple[Path, ConfigStruct]:
-    """Return a session's project and what its config says; nothing of it is judged.
+    """Return a session's project folder and its config, without checking the values.
 
     Raises:
         UsageError: There is no such session, or a setting is wrong.
-        DefinitionError: The config is no YAML.
+        DefinitionError: The config is not YAML.
     """
     project = Path(project_root).expanduser().resolve()
     file = _config_file(project, run_name)
@@ -178,12 +178,12 @@ def read_session(
 def problems(
     config: ConfigStruct, project: Path, data_dir: str | None = None
 ) -> Iterator[ElasticDLError]:
-    """Yield what is missing in a config or cannot be, each with its line.
+    """Yield what is missing or invalid in a config, each with its line.
 
     Args:
-        config: What `config.yaml` says.
+        config: Content of `config.yaml`.
         project: The repository.
-        data_dir: Where the data is; None takes `data_dir` of the config.
+        data_dir: Data folder; None takes `data_dir` of the config.
     """
     rules: list[Callable[[], object]] = [
         *(partial(_check_class, config, key) for key in _CLASSES),
@@ -239,8 +239,10 @@ def _config_file(project: Path, run_name: str) -> Path:
     if not folder.is_dir():
         known = session_names(str(project))
         near = difflib.get_close_matches(run_name, known, n=1)
-        meant = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(known) or 'none'}."
-        raise UsageError(f"{folder}: there is no session of this name. {meant}")
+        meant = (
+            f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
+        )
+        raise UsageError(f"{folder}: there is no session with this name. {meant}")
     found = _configs(folder)
     if len(found) != 1:
         there = ", ".join(file.name for file in found) or "none"
@@ -263,9 +265,9 @@ def _with_setting(config: ConfigStruct, setting: str) -> ConfigStruct:
         if not isinstance(at, ConfigStruct):
             raise UsageError(f"--set {setting}: {part} is the value {at!r}, not a section.")
         section = section[part]
-    # Those of a section are all in the file.
+    # Keys of a section are all in the file.
     if path[-1] not in section and (len(path) > 1 or path[-1] not in OPTIONAL_KEYS):
-        # Says which keys there are, and where.
+        # Raises an error that lists the available keys and their place.
         getattr(at, path[-1])
     if isinstance(section.get(path[-1]), Mapping):
         raise UsageError(f"--set {setting}: {key} is a section; set one of its keys.")
@@ -308,7 +310,7 @@ def _check_value(config: ConfigStruct, key: str, value: Any) -> None:
     except TypeError:
         raise DefinitionError(
             f"{config.where(key)}: {key} is a {type(value).__name__}, {value}. Expected a "
-            f'number, a text, true or false, or a list of them: write "{value}" with quotes.'
+            f'number, a string, true or false, or a list of them: write "{value}" with quotes.'
         ) from None
 
 
@@ -342,9 +344,9 @@ def _data_of(config: ConfigStruct, data_dir: str | None, project: Path) -> str:
     given = data_dir if data_dir is not None else config.get("data_dir")
     if given is None:
         raise UsageError(
-            f"Nobody says where the data is: give --data_dir, or data_dir in {config.where()}."
+            f"The data folder is not set: use --data_dir, or data_dir in {config.where()}."
         )
-    # A relative path of the config is the project's; one of the command line, the shell's.
+    # A relative path in the config is relative to the project; on the command line, to the shell.
     folder = Path(str(given)).expanduser()
     folder = (folder if data_dir is not None else project / folder).resolve()
     if not folder.is_dir():

@@ -1,16 +1,16 @@
-"""Submitted sessions on disk: one folder each, which is all there is of it.
+"""Submission queue on disk: one folder per submission, with everything that belongs to it.
 
     HOME/
       .queue.lock  .runner.lock  runner.log  mlflow.db
-      ID/submission.json     what was asked for, and how far it is (`submission.py`)
+      ID/submission.json     the request, and its progress (`submission.py`)
       ID/patch.diff          changes on top of the commit, if there were any
       ID/session.log         what its process printed, of all starts
-      ID/.process            a lock that its process has as long as it lives
-      ID/project/            the commit, checked out; runs/NAME in it is where the session writes
+      ID/.process            a lock that its process holds as long as it lives
+      ID/project/            the commit, checked out; the session writes to runs/NAME in it
 
-Who changes a submission holds the queue's lock, for the blink of an eye. Whether a process lives
-is asked of the kernel: the lock in `.process` is handed to it when it is started, so it is known
-even if the runner died before it could write down the number.
+A process that changes a submission holds the queue's lock, for a very short time. The kernel knows
+whether a session's process lives: the process inherits the lock in `.process` when it is started,
+so this is known even if the runner died before it could record the process number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.lock import start_of
 from elasticdl.errors import OutputError, UsageError
-from elasticdl.sessions.state import State, Status, read_status
+from elasticdl.sessions.state import SessionState, SessionStatus, read_status
 from elasticdl.sessions.submission import LOG_FILE, Submission
 
 HOME_VARIABLE = "ELASTICDL_HOME"
@@ -47,7 +47,7 @@ _TAIL_BYTES = 4096
 
 
 def default_home() -> Path:
-    """Return where submissions lie if nobody says it."""
+    """Return the default home for submissions."""
     return platformdirs.user_data_path("elasticdl") / "sessions"
 
 
@@ -55,7 +55,7 @@ class Queue:
     """The submissions of a home.
 
     Args:
-        home: Their folder; `default_home()` if None.
+        home: Folder of the submissions; `default_home()` if None.
 
     Attributes:
         home: Its absolute path.
@@ -65,20 +65,20 @@ class Queue:
         self.home = Path(home or default_home()).expanduser().resolve()
 
     def make(self) -> None:
-        """Make the home, if it is not there: for this user alone, as it holds what they changed.
+        """Create the home if it does not exist; private to this user, as it contains their changes.
 
         Raises:
-            OutputError: It cannot be made.
+            OutputError: It cannot be created.
         """
         with output_errors(self.home):
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep everybody else from changing the queue; waits for its turn.
+        """Lock the queue against changes by other processes; waits for the lock.
 
         Raises:
-            OutputError: There is no home, or its disk knows no locks.
+            OutputError: There is no home, or its disk does not support locks.
         """
         with self._descriptor() as descriptor:
             with output_errors(self.home):
@@ -87,7 +87,7 @@ class Queue:
 
     @property
     def changed(self) -> int:
-        """A number that is another one when the queue was changed."""
+        """A number that changes whenever the queue is changed."""
         with self._descriptor() as descriptor:
             return os.fstat(descriptor).st_mtime_ns
 
@@ -105,7 +105,7 @@ class Queue:
         return self.home / name
 
     def all(self) -> list[Submission]:
-        """Return the submissions, the first in line first.
+        """Return all submissions in queue order.
 
         Raises:
             OutputError: The file of one cannot be read.
@@ -114,7 +114,7 @@ class Queue:
         return sorted(found, key=lambda one: (one.submitted, one.id))
 
     def find(self, name: str) -> Submission:
-        """Return the submission with an id, or with one that begins so.
+        """Return the submission with this id, or the only one whose id starts with it.
 
         Raises:
             UsageError: There is none, or more than one.
@@ -127,55 +127,58 @@ class Queue:
         if len(matching) == 1:
             return self.read(matching[0])
         if matching:
-            raise UsageError(f"{name}: which one? There is {', '.join(matching)}.")
+            raise UsageError(f"{name}matches several submissions: {', '.join(matching)}.")
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"Did you mean {near[0]}?" if near else "`elasticdl session queue` lists them."
-        raise UsageError(f"{name}: nothing of this name was submitted to {self.home}. {meant}")
+        raise UsageError(f"{name}: no submission with this name in {self.home}. {meant}")
 
     def read(self, name: str) -> Submission:
-        """Return a submission as it was written last.
+        """Return a submission as it was last written.
 
         Raises:
-            OutputError: Its file is not there or cannot be read.
+            OutputError: Its file is missing or cannot be read.
         """
         file = self.folder(name) / _FILE
         names = {field.name for field in fields(Submission)}
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
             values = {key: value for key, value in values.items() if key in names}
-            values |= {"state": State(values["state"]), "settings": tuple(values["settings"])}
+            values |= {
+                "state": SessionState(values["state"]),
+                "settings": tuple(values["settings"]),
+            }
             return Submission(**{**values, "id": name})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise OutputError(
                 f"{file}: cannot be read ({type(error).__name__}: {error}). Submit the session "
-                "again after you have moved its folder elsewhere."
+                "again after moving its folder elsewhere."
             ) from error
 
     def write(self, submission: Submission) -> None:
-        """Write a submission; only for who holds the lock.
+        """Write a submission; the caller must hold the lock.
 
         Raises:
             OutputError: It cannot be written.
         """
         text = json.dumps(asdict(submission), indent=2)
         OutputFolder(self.folder(submission.id)).write_bytes(_FILE, text.encode())
-        # By our own clock: the file system's stands still for milliseconds.
+        # Taken from our own clock: the file system's advances only every few milliseconds.
         now = time.time_ns()
         os.utime(self.home / _LOCK, ns=(now, now))
 
     # --- processes ------------------------------------------------------------------------
 
     def new_process_lock(self, submission: Submission) -> int:
-        """Return the descriptor of a lock that a process is to inherit; the caller closes it."""
+        """Return the descriptor of a lock for a process to inherit; the caller closes it."""
         path = self.folder(submission.id) / _PROCESS
-        # Another file each time: a forked child that outlives its session keeps the old one.
+        # A new file each time: a forked child that outlives its session keeps the old one.
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
 
     def lives(self, submission: Submission) -> bool:
-        """Return whether the process of a running submission is there."""
+        """Return whether the process of a running submission is alive."""
         try:
             descriptor = os.open(self.folder(submission.id) / _PROCESS, os.O_RDWR)
         except FileNotFoundError:
@@ -183,7 +186,7 @@ class Queue:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Its number tells it from a child of its own that has outlived it.
+            # The start time distinguishes it from a surviving child process of its own.
             start = submission.pid_start
             is_ours = submission.host == socket.gethostname()
             return not start or not is_ours or start_of(submission.pid) == start
@@ -193,36 +196,39 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return what a submission is if its process is gone and nobody was told its exit code."""
-        if submission.state is not State.RUNNING or self.lives(submission):
+        """Return a submission with its final state if its process is gone without an exit code.
+
+        A submission that is not running, or whose process lives, is returned unchanged.
+        """
+        if submission.state is not SessionState.RUNNING or self.lives(submission):
             return submission
         return submission.ended(None, self.status(submission))
 
-    def status(self, submission: Submission) -> Status:
-        """Return what its session says of itself; nothing if that cannot be read."""
+    def status(self, submission: Submission) -> SessionStatus:
+        """Return the status of its session; an empty one if it cannot be read."""
         try:
             return read_status(submission.session_folder(self.folder(submission.id)))
         except OutputError:
-            return Status()
+            return SessionStatus()
 
     def cancel(self, name: str, *, at_once: bool = False) -> Submission:
-        """End a submission: one that waits is not started, one that runs is told to end.
+        """End a submission: a waiting one is not started, a running one is asked to end.
 
         Args:
             name: Its id.
-            at_once: Kill its process rather than let it write a last checkpoint.
+            at_once: Kill its process instead of letting it write a last checkpoint.
 
         Raises:
-            UsageError: It has ended already, or there is none.
+            UsageError: It has already ended, or there is none.
             OutputError: Its file cannot be read or written.
         """
         name = self.find(name).id
         with self.locked():
             submission = self.settled(self.read(name))
             if submission.has_ended:
-                raise UsageError(f"{submission.id} is {submission.state} already.")
+                raise UsageError(f"{submission.id} is already {submission.state}.")
             if submission.is_waiting:
-                submission = submission.now(State.KILLED, cancelled=True, exit_code=143)
+                submission = submission.now(SessionState.KILLED, cancelled=True, exit_code=143)
             else:
                 submission = replace(submission, cancelled=True)
                 self._signal(submission, at_once=at_once)
@@ -232,20 +238,20 @@ class Queue:
     def _signal(self, submission: Submission, *, at_once: bool) -> None:
         if submission.as_ray_job and at_once:
             raise UsageError(
-                f"{submission.id} is a Ray job, which is told to end and killed by Ray when that "
-                "takes too long. Leave out --now."
+                f"{submission.id} is a Ray job, which is stopped by a signal, and killed by Ray if "
+                "that takes too long. Leave out --now."
             )
         if submission.host != socket.gethostname():
             raise UsageError(f"{submission.id} runs on {submission.host}; cancel it there.")
         status = self.status(submission)
-        # Its runner may have died before it could write the number down.
+        # Its runner may have died before it could record the process number.
         is_its = status.since >= submission.since and not submission.as_ray_job
         pid = submission.pid or (status.pid if is_its else 0)
         if not pid:
             raise UsageError(f"{submission.id} is being started; try again in a second.")
         with contextlib.suppress(ProcessLookupError):
             if at_once:
-                # It leads a group of its own, with what it has started.
+                # It leads a process group of its own, with the processes it has started.
                 os.killpg(pid, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGTERM)
@@ -253,17 +259,17 @@ class Queue:
     # --- logs -----------------------------------------------------------------------------
 
     def log(self, submission: Submission) -> Path:
-        """Return the file its process prints to."""
+        """Return the file that its process prints to."""
         return self.folder(submission.id) / LOG_FILE
 
     def log_size(self, submission: Submission) -> int:
-        """Return how many bytes were printed."""
+        """Return the number of bytes printed so far."""
         with contextlib.suppress(FileNotFoundError):
             return self.log(submission).stat().st_size
         return 0
 
     def last_words(self, submission: Submission) -> str:
-        """Return the error its process ended with, or the last line it printed."""
+        """Return the error that its process ended with, or the last line it printed."""
         with contextlib.suppress(FileNotFoundError), self.log(submission).open("rb") as log:
             log.seek(max(0, self.log_size(submission) - _TAIL_BYTES))
             printed = log.read().decode(errors="replace").strip()
@@ -272,19 +278,19 @@ class Queue:
         return ""
 
     def read_log(self, submission: Submission, offset: int, *, follow: bool) -> Iterator[bytes]:
-        """Yield what a submission's process prints, from a byte on.
+        """Yield the output of a submission's process, from a byte offset on.
 
         Args:
-            submission: Whose.
-            offset: Bytes to leave out.
-            follow: Go on until it has ended; yields nothing at all now and then, so that the
-                caller can look after other things.
+            submission: The submission.
+            offset: Number of bytes to skip.
+            follow: Continue until the submission has ended; yields empty bytes now and then, so
+                that the caller can do other work.
 
         Raises:
             OutputError: The file of the submission cannot be read.
         """
         while True:
-            # Asked first: what it printed before its end is shown.
+            # Read first, so that output printed before its end is shown.
             is_last = not follow or self.read(submission.id).has_ended
             with contextlib.suppress(FileNotFoundError), self.log(submission).open("rb") as log:
                 log.seek(offset)

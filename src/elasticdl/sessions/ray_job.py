@@ -1,10 +1,10 @@
-"""A submitted session as a Ray job: this process stands for it in the queue and waits for its end.
+"""Runs a submitted session as a Ray job: this process represents it in the queue until its end.
 
     runner --> this process --> a job of the cluster: session run ... >> HOME/ID/session.log
                  SIGTERM, job stopped <-- cancel
 
-Folder, log and states are those of any submission, so the cluster must have the home under the
-same path. If this process is killed the job goes on, and the next one waits for the same job.
+Folder, log and states are those of any submission, so the cluster must have the home under the same
+path. If this process is killed, the job continues, and the next process waits for the same job.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from elasticdl.job import without_password
 from elasticdl.sessions.submission import LOG_FILE, PROJECT
 
 _POLL_S = 0.5
-# For a last checkpoint; by itself Ray waits for three seconds.
+# Time for a last checkpoint; by default, Ray waits for three seconds.
 _STOP_S = 120
 _PATIENCE_S = 60.0
 _FOLDER = "elasticdl_folder"
 _KILLED_CODE = 143
-# Where they are set, Ray prefers them to the address that was asked for.
+# If these are set, Ray prefers them to the address that was passed.
 _OTHER_ADDRESSES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 
 
 def entrypoint(folder: Path, session: Sequence[str]) -> str:
-    """Return what the cluster runs, for a shell.
+    """Return the shell command that the cluster runs.
 
     Args:
-        folder: Of the submission.
-        session: The command of the session; its interpreter need not be there.
+        folder: Folder of the submission.
+        session: Command of the session; its interpreter need not exist on the cluster.
     """
     project, log = folder / PROJECT, folder / LOG_FILE
     missing = (
@@ -62,7 +62,7 @@ def entrypoint(folder: Path, session: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a session as a Ray job; returns its exit code."""
+    """Run a session as a Ray job; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.ray_job")
     parser.add_argument("--address", required=True)
     parser.add_argument("--folder", required=True)
@@ -78,20 +78,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MissingExtraError, TrainingError, UnavailableError, UsageError) as error:
         _say(f"error: {error}")
         return error.exit_code
-    # What the session has printed is in its log; Ray has what was said before there was one.
-    said = [line for line in client.get_job_logs(job).splitlines() if line.startswith("error: ")]
-    if ended.status == "FAILED" and (said or ended.driver_exit_code is None):
-        _say("\n".join(said) or f"error: {ended.message}")
+    # The session's output is in its log; Ray has the output from before there was a log.
+    errors = [line for line in client.get_job_logs(job).splitlines() if line.startswith("error: ")]
+    if ended.status == "FAILED" and (errors or ended.driver_exit_code is None):
+        _say("\n".join(errors) or f"error: {ended.message}")
     return _code_of(ended)
 
 
 def _client(address: str) -> Any:
-    """Return what speaks to a cluster.
+    """Return the client of a cluster.
 
     Raises:
         MissingExtraError: Ray is not installed.
         UnavailableError: No cluster answers.
-        UsageError: The address is none.
+        UsageError: The address is invalid.
     """
     for name in _OTHER_ADDRESSES:
         os.environ.pop(name, None)
@@ -103,24 +103,24 @@ def _client(address: str) -> Any:
         return JobSubmissionClient(address)
     except ValueError as error:
         raise UsageError(
-            f"--ray_address={address}: this is no address of a Ray cluster "
+            f"--ray_address={address}: not the address of a Ray cluster "
             f"({str(error).splitlines()[0]})."
         ) from error
     except (OSError, RuntimeError) as error:
         raise UnavailableError(
-            f"--ray_address={address}: no Ray cluster takes jobs there "
-            f"({str(error).splitlines()[0]}). Start one with `ray start --head`, which has to "
-            "include the dashboard, and give the same command again."
+            f"--ray_address={address}: no Ray cluster accepts jobs there "
+            f"({str(error).splitlines()[0]}). Start one with `ray start --head`, including the "
+            "dashboard, and run the same command again."
         ) from error
 
 
 def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
-    """Return the job of a submission: the one that is there already, or else a new one."""
+    """Return the job of a submission: the existing one, or else a new one."""
     for there in client.list_jobs():
         if (there.metadata or {}).get(_FOLDER) == str(folder) and not there.status.is_terminal():
             return str(there.submission_id)
     names = ("PYTHONPATH", "PYTHONUNBUFFERED", "MLFLOW_TRACKING_URI")
-    # The cluster shows them to whoever looks at a job.
+    # The cluster shows them to everyone who looks at a job.
     variables = {
         name: os.environ[name]
         for name in names
@@ -136,10 +136,10 @@ def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
 
 
 def _end_of(client: Any, job: str, asked_to_end: Sequence[int]) -> Any:
-    """Wait for a job's end, and stop it when asked to; returns what Ray says of it.
+    """Wait for a job's end, and stop it on request; return its final state in Ray.
 
     Raises:
-        TrainingError: The cluster does not answer any more.
+        TrainingError: The cluster no longer answers.
     """
     heard_s = time.monotonic()
     is_told = False
@@ -154,9 +154,9 @@ def _end_of(client: Any, job: str, asked_to_end: Sequence[int]) -> Any:
         except (OSError, RuntimeError) as error:
             if time.monotonic() - heard_s > _PATIENCE_S:
                 raise TrainingError(
-                    f"The cluster that runs the Ray job {job} has not answered for "
+                    f"The cluster that runs the Ray job {job} has not responded for "
                     f"{_PATIENCE_S:.0f} s ({str(error).splitlines()[0]}). Submit the session again "
-                    "when it is back, to go on from its last checkpoint."
+                    "when it is back, to resume from its last checkpoint."
                 ) from error
         time.sleep(_POLL_S)
 
@@ -166,7 +166,7 @@ def _code_of(ended: Any) -> int:
         return _KILLED_CODE
     code = 0 if ended.status == "SUCCEEDED" else ended.driver_exit_code
     if code is not None and code < 0:
-        # The queue starts again what a signal has killed.
+        # The queue restarts sessions that were killed by a signal.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return 1 if code is None else int(code)

@@ -1,11 +1,11 @@
-"""How a session's model does on each example of its validation and test data.
+"""Evaluation reports: a session's model on each example of its validation and test data.
 
     reports/validation.parquet  .html   validation_report.csv  validation_report_summary.csv
     reports/test.parquet        .html   eval_report.csv        eval_report_summary.csv
 
-The user's generators are gone through once, preprocessed and batched by the user's code; its
-batches are taken apart, and those of the model are made here. Rows and ids are the
-user's: what is computed of a row is not known here (`evaluation/`).
+The user's generators are read once, preprocessed and batched by the user's code; its batches are
+split into examples, and the model's batches are made here. Rows and ids come from the user;
+`evaluation/` computes the values of a row.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from elasticdl.evaluation.report_views import write_views
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
-    from elasticdl.dialects.abstractions import Split
+    from elasticdl.dialects.abstractions import Components, Split
     from elasticdl.engines.engine import Reporter
-    from elasticdl.sessions.project import Session
+    from elasticdl.sessions.project import SessionProject
     from elasticdl.sessions.trained import TrainedSession
 
 REPORTS = "reports"
 _MANIFEST = "reports.json"
-# Split -> what the documents of sessions call its table.
+# Split -> name of its table in the documents of sessions.
 _TABLES = {"validation": "validation_report", "test": "eval_report"}
 _BATCH = 256
 _SEED = 4
@@ -49,14 +49,14 @@ _PICTURES_S = 30.0
 
 
 @dataclass(frozen=True, eq=False)
-class _Examples:
-    """Some examples of a split, as the model takes them.
+class Examples:
+    """Some examples of a split, in the form that the model takes.
 
     Attributes:
-        ids: What they are called.
-        features: What the model takes.
-        labels: What the functions take.
-        weights: One an example; None where there are none.
+        ids: Ids of the examples.
+        features: Input of the model.
+        labels: Labels for the evaluation functions.
+        weights: One per example; None if there are none.
     """
 
     ids: Sequence[Any]
@@ -65,8 +65,8 @@ class _Examples:
     weights: Any
 
 
-def reported(session: Session) -> dict[str, Any] | None:
-    """Return what the reports of a session say of themselves; None if there are none."""
+def reported(session: SessionProject) -> dict[str, Any] | None:
+    """Return the summary of a session's reports; None if there are none."""
     file = session.folder / REPORTS / _MANIFEST
     if not file.is_file():
         return None
@@ -79,13 +79,13 @@ def report(trained: TrainedSession, reporter: Reporter) -> dict[str, Any]:
 
     Args:
         trained: The model, with the components it was trained with.
-        reporter: Who tells people.
+        reporter: Reports progress to people.
 
     Returns:
-        What the reports say of themselves: the mean of each function on each split.
+        The summary of the reports: the mean of each function on each split.
 
     Raises:
-        DataError: A split has fewer examples than it was said to have, or its ids do not fit.
+        DataError: A split has fewer examples than declared, or its ids do not fit.
         UserCodeError: A component or a function raised.
         OutputError: A report cannot be written.
     """
@@ -111,18 +111,12 @@ def _report_split(
 ) -> ReportResult:
     components, session = trained.components, trained.session
     functions = EvalFunctions(components.eval_functions())
-    split = components.split(session.data, name)
-    ids = components.validation_ids(session.data) if name == "validation" else None
-    if ids is not None and len(ids) != split.num_examples:
-        raise DataError(
-            f"get_validation_index() has {len(ids)} ids; {split.name} says it has "
-            f"{split.num_examples} examples. They must be as many, in the same order."
-        )
+    split, ids = open_split(components, session.data, name)
     reporter.started(f"Evaluating {name} data", split.num_examples, "examples")
     done = 0
     try:
         with ReportWriter(folder, name=name, split=name, functions=functions) as writer:
-            for some in _batches(split, name, ids, reporter):
+            for some in batches(split, name, ids, reporter):
                 writer.add(
                     ids=some.ids,
                     labels=some.labels,
@@ -150,13 +144,42 @@ def _report_split(
     return writer.result
 
 
-def _batches(
-    split: Split, name: str, ids: Sequence[Any] | None, reporter: Reporter
-) -> Iterator[_Examples]:
-    """Yield a split's examples, batched.
+def open_split(components: Components, data: str, name: str) -> tuple[Split, Sequence[Any] | None]:
+    """Return a split, and the ids of its examples if the data loader lists them separately.
+
+    Args:
+        components: The session's components.
+        data: Data folder.
+        name: `validation` or `test`.
 
     Raises:
-        DataError: There are fewer than were said to be.
+        DataError: There are more or fewer ids than examples.
+        UserCodeError: A component raised.
+    """
+    split = components.split(data, name)
+    ids = components.validation_ids(data) if name == "validation" else None
+    if ids is not None and len(ids) != split.num_examples:
+        raise DataError(
+            f"get_validation_index() has {len(ids)} ids, but {split.name} declares "
+            f"{split.num_examples} examples. Both must have the same number and order."
+        )
+    return split, ids
+
+
+def batches(
+    split: Split, name: str, ids: Sequence[Any] | None, reporter: Reporter
+) -> Iterator[Examples]:
+    """Yield a split's examples, batched.
+
+    Args:
+        split: The split.
+        name: `validation` or `test`.
+        ids: Ids of the examples; None takes those of test data, and numbers validation data.
+        reporter: Receives a note if there are more examples than declared.
+
+    Raises:
+        DataError: There are fewer than declared.
+        DefinitionError: An example or its id is not as required.
     """
     examples = Stream(_SEED).drawn(lambda: _examples(split, name))
     number = 0
@@ -167,7 +190,7 @@ def _batches(
             called: Sequence[Any] = [_id_of(third, split) for third in thirds]
         else:
             called = range(first, number) if ids is None else ids[first:number]
-        yield _Examples(
+        yield Examples(
             ids=called,
             features=_stacked([x for x, _, _ in some], split),
             labels=_stacked([y for _, y, _ in some], split),
@@ -175,21 +198,21 @@ def _batches(
         )
     if number < split.num_examples:
         raise DataError(
-            f"{split.name} ended after {number} examples; it was said to have "
+            f"{split.name} ended after {number} examples, but was declared to have "
             f"{split.num_examples}. Correct the number it returns."
         )
-    # Those of validation data may be endless: a training goes through them again and again.
+    # Validation data may be endless, because a training reads them again and again.
     if name == "test" and next(examples, None) is not None:
         reporter.note(
-            f"{split.name} yields more than the {split.num_examples} examples it says it has; "
-            "those were evaluated, and the rest was left."
+            f"{split.name} yields more than the {split.num_examples} examples it declares; only "
+            "those were evaluated."
         )
 
 
 def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
     """Yield a split's examples one by one, each of three parts."""
     for example in split.preprocessed():
-        # As in training, examples without a weight count once each.
+        # As in training, each example without a weight counts once.
         has_none = name == "validation" and len(example) == _PARTS - 1
         parts = (*example, None) if has_none else example
         if len(parts) != _PARTS:
@@ -201,7 +224,7 @@ def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _of_one_shape(examples: Iterator[Any]) -> Iterator[list[Any]]:
-    """Yield examples in lists whose members can be stacked: users may pad each batch by itself."""
+    """Yield lists of examples that can be stacked: users may pad each batch separately."""
     shapes = None
     some: list[Any] = []
     for example in examples:
@@ -218,12 +241,13 @@ def _of_one_shape(examples: Iterator[Any]) -> Iterator[list[Any]]:
 def _stacked(examples: Sequence[Any], split: Split) -> Any:
     try:
         arrays = [map_arrays(np.asarray, example) for example in examples]
-        # One alone would be a view with the axis in front, which is the same.
+        # For a single example, this is a view with a new first axis, which is equivalent.
         return stack(arrays)
     except ValueError as error:
         raise DataError(
-            f"{split.name}: examples cannot be put into one batch after preprocessing ({error}). "
-            "Give all of them one shape, or override add_preprocess() to make batches of your own."
+            f"{split.name}: examples cannot be combined into one batch after preprocessing "
+            f"({error}). Give all of them the same shape, or override add_preprocess() to make "
+            "your own batches."
         ) from error
 
 
@@ -235,7 +259,7 @@ def _id_of(third: Any, split: Split) -> Any:
         return found
     raise DefinitionError(
         f"{split.name}: the third part of an example is {described(found)}; expected its id, a "
-        "text or a number."
+        "string or a number."
     )
 
 
@@ -247,9 +271,9 @@ def _weights(thirds: Sequence[Any]) -> Any:
 
 
 def _pictures(table: Report, split: Split) -> Callable[[int, str], Any]:
-    """Return what finds an example's raw input, of those that do worst by any function.
+    """Return a function that finds the raw inputs of the worst examples by any function.
 
-    They are found by going through the data once more, up to the last of them, and not for long.
+    It reads the data once more, up to the last of these examples, and for a limited time.
     """
     found: dict[int, Any] = {}
     asked = False

@@ -1,6 +1,7 @@
-"""A repository that somebody works in: which project, which commit, and what is not committed.
+"""Working tree of the user: its project, its commit, and its uncommitted changes.
 
-Nothing is written to it, not even its index: changes are read into a patch as git tells them.
+Nothing is written to the repository, not even to its index: changes are read into a patch, as git
+reports them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from elasticdl.errors import UsageError
 from elasticdl.sessions.project import RUNS
 from elasticdl.zoo.git import GitError, git
 
-# What a person has configured for reading diffs must not get into one that is applied.
+# A person's settings for reading diffs must not affect a diff that is applied.
 _PLAIN = (
     "--binary",
     "--full-index",
@@ -36,7 +37,7 @@ class WorkingTree:
 
     Attributes:
         top: Its folder.
-        project: The project in it, which has `runs`.
+        project: The project in it; this folder contains `runs`.
     """
 
     top: Path
@@ -48,7 +49,7 @@ class WorkingTree:
         return "" if self.project == self.top else self.project.relative_to(self.top).as_posix()
 
     def commit(self, name: str) -> str:
-        """Return the full commit that a name stands for now.
+        """Return the full hash of the commit that a name refers to now.
 
         Raises:
             UsageError: The repository has no such commit.
@@ -69,29 +70,29 @@ class WorkingTree:
         """Return the tracked files that differ from HEAD, as paths from the top.
 
         Raises:
-            UsageError: git cannot tell.
+            UsageError: git fails.
         """
-        told = self._ask("diff", "--name-only", "-z", "--no-renames", *_PLAIN[-1:], "HEAD")
-        return _names(told)
+        listing = self._ask("diff", "--name-only", "-z", "--no-renames", *_PLAIN[-1:], "HEAD")
+        return _names(listing)
 
     def untracked(self, folders: Sequence[Path]) -> list[str]:
-        """Return the files in folders that git does not know, but for those it is to ignore.
+        """Return the untracked files in folders, except for ignored ones.
 
         Raises:
-            UsageError: git cannot tell.
+            UsageError: git fails.
         """
         inside = [folder.relative_to(self.top).as_posix() for folder in folders]
-        told = self._ask(
+        listing = self._ask(
             *("--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "-z", "--"),
             *inside,
         )
-        return _names(told)
+        return _names(listing)
 
     def has_others(self, folder: Path) -> bool:
-        """Return whether a folder has files that git does not know, or is to ignore.
+        """Return whether a folder has untracked or ignored files.
 
         Raises:
-            UsageError: git cannot tell.
+            UsageError: git fails.
         """
         if not folder.is_relative_to(self.top):
             return True
@@ -99,10 +100,10 @@ class WorkingTree:
         return bool(self._ask("--literal-pathspecs", "ls-files", "--others", "--", inside))
 
     def write_patch(self, target: Path, new_files: Sequence[str]) -> None:
-        """Write what makes HEAD what the tracked files are now, and new files as well.
+        """Write a patch from HEAD to the current tracked files, with some new files.
 
         Raises:
-            UsageError: git cannot tell.
+            UsageError: git fails.
         """
         with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
             index = Path(folder) / "index"
@@ -122,24 +123,24 @@ class WorkingTree:
         try:
             return git("--no-optional-locks", *arguments, cwd=self.top, environment=environment)
         except GitError as error:
-            raise UsageError(f"--repo={self.top}: git said: {error}") from None
+            raise UsageError(f"--repo={self.top}: git reported: {error}") from None
 
 
 def find(path: str) -> WorkingTree:
-    """Return the repository that a folder is in, with the nearest project.
+    """Return the repository that contains a folder, with the nearest project.
 
     Raises:
-        UsageError: The folder is in no repository, or nothing up to its top has `runs`.
+        UsageError: The folder is not in a repository, or no folder up to its top has `runs`.
     """
     start = Path(path).expanduser().resolve()
     if not start.is_dir():
-        raise UsageError(f"--repo={path}: there is no folder {start}, and it is no URL.")
+        raise UsageError(f"--repo={path}: there is no folder {start}, and it is not a URL.")
     try:
         top = Path(git("rev-parse", "--show-toplevel", cwd=start).strip()).resolve()
     except GitError as error:
         raise UsageError(
-            f"--repo={path}: {start} is in no repository with files (git said: {error}). A session "
-            "is submitted by commit; `elasticdl session run` needs none."
+            f"--repo={path}: {start} is not in a repository with files (git reported: {error}). A "
+            "session is submitted by commit; `elasticdl session run` needs none."
         ) from None
     for folder in (start, *start.parents):
         if (folder / RUNS).is_dir():
@@ -162,10 +163,10 @@ def apply(patch: Path, checkout: Path) -> None:
         git("apply", "--whitespace=nowarn", str(patch), cwd=checkout)
     except GitError as error:
         raise UsageError(
-            f"--with-patch: your changes could not be applied to the commit (git said: {error}). "
-            "Commit them instead."
+            "--with-patch: your changes could not be applied to the commit (git reported: "
+            f"{error}). Commit them instead."
         ) from None
 
 
-def _names(told: str) -> list[str]:
-    return sorted(name for name in told.split("\0") if name)
+def _names(listing: str) -> list[str]:
+    return sorted(name for name in listing.split("\0") if name)

@@ -1,9 +1,9 @@
-"""A session from its config to its reports; right from any state it was left in.
+"""Runs a session from its config to its reports, starting from any state it was left in.
 
     train (resumes) --> export the best --> evaluate each example of validation and test data
 
-Each of the three is skipped where it has been done for what the one before it left, so the same
-command goes on wherever an earlier one ended.
+Each of the three phases is skipped if it was already done for the result of the phase before, so
+the same command resumes wherever an earlier one ended.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines import progress
 from elasticdl.errors import OutputTakenError
-from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted, read_events
-from elasticdl.sessions.state import State, Status, held, read_status, write_status
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted
+from elasticdl.sessions.state import SessionState, SessionStatus, held, read_status, write_status
 from elasticdl.sessions.tracking import followed, tracking_of
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import git
@@ -28,29 +29,29 @@ from elasticdl.zoo import git
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job, Workers
-    from elasticdl.sessions.project import Session
+    from elasticdl.sessions.project import SessionProject
 
 
 @dataclass
 class _Running:
-    """The status of a session that is being run, written whenever it changes.
+    """Status of a session that is being run, written whenever it changes.
 
     Attributes:
-        folder: Of the session.
-        status: As it was written last.
+        folder: Folder of the session.
+        status: Status as it was last written.
     """
 
     folder: Path
-    status: Status = field(default_factory=Status)
+    status: SessionStatus = field(default_factory=SessionStatus)
 
-    def now(self, state: State, **changes: Any) -> None:
-        """Write that a state was reached."""
+    def now(self, state: SessionState, **changes: Any) -> None:
+        """Write that the session has reached a state."""
         self.status = self.status.now(state, **changes)
         write_status(self.folder, self.status)
 
 
 def run(
-    session: Session,
+    session: SessionProject,
     *,
     num_epochs: int | None = None,
     workers: Workers | None = None,
@@ -58,21 +59,21 @@ def run(
     tracked: bool = True,
     tracking_uri: str | None = None,
     reporter: Reporter | None = None,
-) -> Status:
-    """Train, export and evaluate a session, going on where an earlier run of it ended.
+) -> SessionStatus:
+    """Train, export and evaluate a session; resume an earlier run of it.
 
     Args:
-        session: Which.
-        num_epochs: Instead of the config's; a finished session is trained on.
-        workers: How many processes train; None trains in this one.
-        checkpoint_steps: Checkpoint each so many steps; 0 is by time, at most 1 % of it.
-        tracked: Whether people can follow it in MLflow and TensorBoard.
-        tracking_uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of
-            the environment, or `runs/mlflow.db` of the project.
-        reporter: Who tells people; None decides by the terminal.
+        session: The session.
+        num_epochs: Replaces the config's number; a finished session is trained further.
+        workers: Training processes; None trains in this process.
+        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time, at most 1 % of it.
+        tracked: Whether to track it in MLflow and TensorBoard.
+        tracking_uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
+            environment, or `runs/mlflow.db` of the project.
+        reporter: Reports progress to people; None chooses one that suits the terminal.
 
     Raises:
-        OutputBusyError: Another process runs it.
+        OutputBusyError: Another process is running it.
         ElasticDLError: See `elasticdl.errors`; the reason is in the session's status as well.
     """
     reporter = progress.for_stream() if reporter is None else reporter
@@ -88,7 +89,7 @@ def run(
         running = _Running(session.folder, status)
         with _told(running), _untouched(session, before):
             running.now(
-                State.RUNNING,
+                SessionState.RUNNING,
                 commit=commit,
                 num_epochs=job.training.num_epochs,
                 metric=job.training.best_metric,
@@ -98,15 +99,15 @@ def run(
                 _finish(session, job, running, reporter)
             except BaseException as error:
                 if not isinstance(error, Exception):
-                    error.add_note("The model is trained; the same command evaluates it.")
+                    error.add_note("The model is trained; run the same command to evaluate it.")
                 raise
         return running.status
 
 
-def _finish(session: Session, job: Job, running: _Running, reporter: Reporter) -> None:
-    """Export and evaluate what was trained, where that is not done yet."""
+def _finish(session: SessionProject, job: Job, running: _Running, reporter: Reporter) -> None:
+    """Export and evaluate the trained model, unless that is already done."""
     quiet_frameworks()
-    # What computes is imported when there is something to compute.
+    # Imported only if there is something to compute.
     from elasticdl.sessions import export, report, trained  # noqa: PLC0415
 
     sha256 = load_trained_model(str(session.output)).description.params_sha256
@@ -115,13 +116,13 @@ def _finish(session: Session, job: Job, running: _Running, reporter: Reporter) -
         with followed(session, job, running.status.attempt, reporter) as followers:
             model = trained.open_trained(session)
             exported = export.export(model)
-            running.now(State.EXPORTED, metrics=exported["metrics"], step=exported["step"])
+            running.now(SessionState.EXPORTED, metrics=exported["metrics"], step=exported["step"])
             reported = report.report(model, reporter)
             followers.reported(session, exported["step"], _means(reported))
     assert exported is not None  # noqa: S101 - there, or just made
     assert reported is not None  # noqa: S101 - as above
     metrics = {**exported["metrics"], **_means(reported)}
-    running.now(State.EVALUATED, metrics=metrics, step=exported["step"])
+    running.now(SessionState.EVALUATED, metrics=metrics, step=exported["step"])
 
 
 def _is_of(manifest: dict[str, Any] | None, sha256: str) -> bool:
@@ -138,26 +139,26 @@ def _means(reported: dict[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _told(running: _Running) -> Iterator[None]:
-    """Write how a run ended, if it does not end well."""
+    """Write how a run ended, unless it succeeded."""
     try:
         yield
     except OutputTakenError:
         raise
     except Exception as error:
-        running.now(State.FAILED, error=str(error))
+        running.now(SessionState.FAILED, error=str(error))
         raise
     except BaseException:
-        # Ctrl-C and SIGTERM: what was reached is kept.
-        running.now(State.KILLED)
+        # Ctrl-C and SIGTERM: progress is saved.
+        running.now(SessionState.KILLED)
         raise
 
 
 @contextlib.contextmanager
-def _untouched(session: Session, before: Status) -> Iterator[None]:
-    """Leave the status as it was where another session than the one that is there is asked for.
+def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]:
+    """Keep the status unchanged if the request is for another session than the existing one.
 
     Raises:
-        OutputTakenError: That is so; it says what is another.
+        OutputTakenError: It is another session; the message lists the differences.
     """
     try:
         yield
@@ -166,15 +167,16 @@ def _untouched(session: Session, before: Status) -> Iterator[None]:
         lines = [line for line in str(error).splitlines() if line.startswith("  ")]
         differing = "\n".join(line.replace("model.params.", "") for line in lines)
         raise OutputTakenError(
-            f"{session.config_file}: the session {session.name} was begun with something else. "
-            f"What differs:\n{differing}\n"
-            f"Make it a session of its own, runs/OTHER/config.yaml, or delete {session.output} to "
+            f"{session.config_file}: the session {session.name} was started with different "
+            "settings:\n"
+            f"{differing}\n"
+            f"Create a separate session, runs/OTHER/config.yaml, or delete {session.output} to "
             "start over."
         ) from error
 
 
-def status_of(session_folder: Path) -> Status:
-    """Return how far a session is, with what its events say of the training.
+def status_of(session_folder: Path) -> SessionStatus:
+    """Return a session's status, with the training's progress from its events.
 
     Raises:
         OutputError: Its files cannot be read.
@@ -195,7 +197,7 @@ def status_of(session_folder: Path) -> Status:
             epoch, metrics = event.epoch + 1, {**metrics, **event.metrics}
         if isinstance(event, Evaluated):
             metrics |= {f"val_{name}": value for name, value in event.metrics.items()}
-    told: dict[str, Any] = {"epoch": epoch, "num_epochs": num_epochs, "resume": resume}
-    if status.state not in {State.EXPORTED, State.EVALUATED}:
-        told |= {"step": step, "metrics": metrics}
-    return replace(status, **told)
+    context: dict[str, Any] = {"epoch": epoch, "num_epochs": num_epochs, "resume": resume}
+    if status.state not in {SessionState.EXPORTED, SessionState.EVALUATED}:
+        context |= {"step": step, "metrics": metrics}
+    return replace(status, **context)

@@ -1,11 +1,11 @@
-"""Runs what is queued, so many sessions at a time, each in a fresh process; then ends.
+"""Queue runner: runs queued sessions, up to N at a time, each in a fresh process; then exits.
 
     submit --> queue --> runner, one of a home --> python -m elasticdl.cli.main session run ...
 
-A runner is a process of its own that nobody waits for. If it is killed, its sessions go on; the
-next one, started by whoever submits or lists next, takes over those that live and starts again
-those that do not. It gives up only while holding the queue's lock, and looks once more before:
-whoever has queued something and finds a runner alive can rely on it.
+A runner is a process of its own that no other process waits for. If it is killed, its sessions
+continue; the next runner, started by the next submit or list command, takes over living sessions
+and restarts dead ones. A runner exits only while it holds the queue's lock, after checking the
+queue once more: a process that has queued something and finds a runner alive can rely on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.lock import Lock, hold, is_held, start_of
 from elasticdl.errors import OutputBusyError, OutputError
 from elasticdl.sessions.queue import Queue
-from elasticdl.sessions.state import State
+from elasticdl.sessions.state import SessionState
 from elasticdl.sessions.submission import PROJECT, Submission
 from elasticdl.tracking.address import DATABASE_FILE
 
@@ -35,13 +35,13 @@ _LOG_FILE = "runner.log"
 _POLL_S = 0.1
 _START_TIMEOUT_S = 60
 _PACKAGES = Path(__file__).resolve().parents[2]
-# Kept, so that Python does not complain of a process that is meant to go on.
+# Kept, so that Python does not warn about a process that is meant to continue.
 _detached: list[subprocess.Popen[bytes]] = []
 
 
 def session_command(submission: Submission, folder: Path) -> list[str]:
     """Return the command that runs a submitted session; `folder` is that of the submission."""
-    # -P: modules of the folder it runs in must not shadow those of libraries.
+    # -P: modules in the working folder must not shadow those of libraries.
     python = [submission.python or sys.executable, "-P", "-m"]
     session = [*python, "elasticdl.cli.main", *submission.arguments(folder)]
     if not submission.as_ray_job:
@@ -51,16 +51,16 @@ def session_command(submission: Submission, folder: Path) -> list[str]:
 
 
 def is_alive(queue: Queue) -> bool:
-    """Return whether a runner works on a queue."""
+    """Return whether a runner is working on a queue."""
     return is_held(OutputFolder(queue.home), _LOCK)
 
 
 def ensure(queue: Queue, slots: int = 1) -> None:
-    """Start a runner, unless there is one or nothing is to be done.
+    """Start a runner, unless there is one or nothing is left to do.
 
     Args:
-        queue: What to work on.
-        slots: Sessions that run at the same time, if one is started.
+        queue: The queue to work on.
+        slots: Number of concurrent sessions, if a runner is started.
 
     Raises:
         OutputError: It could not be started.
@@ -78,7 +78,7 @@ def ensure(queue: Queue, slots: int = 1) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Ctrl-C in the submitter's terminal, and its end, are not the runner's.
+            # Ctrl-C in the submitter's terminal, or closing it, must not affect the runner.
             start_new_session=True,
         )
     _detached.append(process)
@@ -86,23 +86,23 @@ def ensure(queue: Queue, slots: int = 1) -> None:
     while process.poll() is None and not is_alive(queue) and time.monotonic() < deadline:
         time.sleep(_POLL_S / 2)
     if process.poll():
-        said = (queue.home / _LOG_FILE).read_text(errors="replace").strip().rpartition("\n")[2]
+        last_line = (queue.home / _LOG_FILE).read_text(errors="replace").strip().rpartition("\n")[2]
         raise OutputError(
-            f"What was submitted is queued, but nothing runs it: {said}. "
-            f"See {queue.home / _LOG_FILE}; `elasticdl session queue` tries again."
+            f"The submission is queued, but the runner did not start: {last_line}. See "
+            f"{queue.home / _LOG_FILE}; run `elasticdl session queue` to try again."
         )
 
 
 def work(queue: Queue, slots: int = 1, command: Command = session_command) -> None:
-    """Run what is queued, until nothing is.
+    """Run queued sessions until none is left.
 
     Args:
-        queue: What to work on.
-        slots: Sessions that run at the same time.
-        command: Makes the command of a session.
+        queue: The queue to work on.
+        slots: Number of concurrent sessions.
+        command: Returns the command of a session.
 
     Raises:
-        OutputBusyError: There is a runner already.
+        OutputBusyError: There is already a runner.
         OutputError: The file of a submission cannot be read or written.
     """
     lock = hold(OutputFolder(queue.home), _LOCK, f"the queue {queue.home}")
@@ -135,13 +135,13 @@ class _Runner:
             time.sleep(_POLL_S)
 
     def _turn(self) -> bool:
-        """Settle what has ended, and start what there is room for; true if nothing is left."""
+        """Settle ended sessions, and start others in free slots; return True if nothing is left."""
         submissions = self._queue.all()
         self._running = {}
         for number, one in enumerate(submissions):
-            if one.state is State.RUNNING and self._is_over(one):
+            if one.state is SessionState.RUNNING and self._is_over(one):
                 submissions[number] = self._settle(one)
-            elif one.state is State.RUNNING:
+            elif one.state is SessionState.RUNNING:
                 self._running[one.id] = one
         for one in submissions:
             if one.is_waiting and len(self._running) < self._slots:
@@ -163,9 +163,9 @@ class _Runner:
 
     def _start(self, submission: Submission) -> None:
         queue, folder = self._queue, self._queue.folder(submission.id)
-        # Written before there is a process: if this one dies in between, its lock tells.
+        # Written before the process exists: if this process dies in between, the lock shows it.
         started = submission.now(
-            State.RUNNING,
+            SessionState.RUNNING,
             starts=submission.starts + 1,
             host=socket.gethostname(),
             pid=0,
@@ -187,7 +187,9 @@ class _Runner:
                     pass_fds=[descriptor],
                 )
         except OSError as error:
-            queue.write(started.now(State.FAILED, exit_code=1, error=f"Not started: {error}."))
+            queue.write(
+                started.now(SessionState.FAILED, exit_code=1, error=f"Not started: {error}.")
+            )
             return
         finally:
             os.close(descriptor)
@@ -199,20 +201,20 @@ class _Runner:
 
 
 def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
-    """Return this process' variables, without a way to the modules that lie about in the repo."""
+    """Return this process's variables, without import paths to modules within the repository."""
     path = _python_path(submission.repo.removeprefix("file://"))
-    # Who follows the log sees what is printed when it is printed.
+    # A reader who follows the log sees output as soon as it is printed.
     variables = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-    # Each in its own checkout, sessions could not be compared.
+    # With a database in each checkout, sessions could not be compared.
     variables.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{queue.home / DATABASE_FILE}")
     return variables
 
 
 def _python_path(but: str | None) -> str:
-    """Return `PYTHONPATH` with absolute paths, leaving out what lies in a folder.
+    """Return `PYTHONPATH` with absolute paths, without those in a given folder.
 
-    Who says `PYTHONPATH=src` where he submits would else train what is being edited there, not
-    what was committed.
+    A user who sets `PYTHONPATH=src` when submitting would otherwise train the code that is being
+    edited there, not the committed code.
     """
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     paths = [Path(part).resolve() for part in given]
@@ -229,7 +231,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, command: Command = session_command) -> None:
-    """Work on a queue, unless somebody does."""
+    """Work on a queue, unless another runner does."""
     parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.runner")
     parser.add_argument("--home", required=True)
     parser.add_argument("--slots", type=int, default=1)
@@ -237,7 +239,7 @@ def main(arguments: Sequence[str] | None = None, command: Command = session_comm
     try:
         work(Queue(given.home), given.slots, command)
     except OutputBusyError:
-        _say("there is a runner already")
+        _say("a runner is already running")
 
 
 if __name__ == "__main__":

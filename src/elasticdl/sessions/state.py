@@ -1,13 +1,13 @@
-"""How far a session is, for people and for who runs it.
+"""State of a session, for people and for the process that runs it.
 
     queued --> running --> exported --> evaluated
                  |  ^
-                 v  |  the same command goes on
+                 v  |  the same command resumes
         failed, killed, interrupted
 
-`running` is a lease: whoever runs a session holds a lock that the system drops when he dies, so
-a session whose file says `running` and whose lock is free was interrupted. What a state means for
-the files beside it is not known here.
+`running` is a lease: the process that runs a session holds a lock that the system releases when the
+process dies, so a session whose file contains `running` and whose lock is free was interrupted. The
+consequences of a state for other files are decided elsewhere.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from elasticdl.errors import OutputError
 
 STATE_FILE = "session.json"
 _LOCK_FILE = ".session.lock"
-# What a session writes is no part of the project it belongs to.
+# Files that a session writes do not belong to the project's source.
 _IGNORED = ("training/", "exported/", "reports/", STATE_FILE, _LOCK_FILE, ".gitignore")
 
 
-class State(StrEnum):
-    """What a session's last run came to."""
+class SessionState(StrEnum):
+    """Result of a session's last run."""
 
     NEW = "new"
     QUEUED = "queued"
@@ -47,27 +47,27 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Status:
-    """What is known of a session.
+class SessionStatus:
+    """Status of a session.
 
     Attributes:
-        state: How far it is.
-        since: When it got there, in seconds since 1970-01-01 UTC; 0 if it never ran.
-        attempt: How often it was started.
-        step: Updates made, as far as was told.
-        epoch: Epochs trained.
-        num_epochs: Epochs asked for.
-        commit: The commit of the project, with `-dirty` if it was changed since; empty outside of
-            a repository.
+        state: The state it has reached.
+        since: When it reached the state, in seconds since 1970-01-01 UTC; 0 if it never ran.
+        attempt: Number of starts.
+        step: Number of updates, as last reported.
+        epoch: Number of epochs trained.
+        num_epochs: Number of epochs requested.
+        commit: The commit of the project, with `-dirty` if it was changed since; empty outside of a
+            repository.
         error: The reason of `failed`.
-        resume: What going on in the middle of an epoch means for it: `exact` or `replayed`.
-        metric: The one that says which model is the best.
-        metrics: Of the exported model.
+        resume: How exactly it resumes in the middle of an epoch: `exact` or `replayed`.
+        metric: The metric that selects the best model.
+        metrics: Metrics of the exported model.
         host: Machine that ran it.
         pid: Process that ran it.
     """
 
-    state: State = State.NEW
+    state: SessionState = SessionState.NEW
     since: float = 0.0
     attempt: int = 0
     step: int = 0
@@ -81,25 +81,25 @@ class Status:
     host: str = ""
     pid: int = 0
 
-    def now(self, state: State, **changes: Any) -> Status:
+    def now(self, state: SessionState, **changes: Any) -> SessionStatus:
         """Return the status with another state, reached now."""
         return replace(self, state=state, since=time.time(), **changes)
 
 
-def read_status(folder: Path) -> Status:
-    """Return how far a session is.
+def read_status(folder: Path) -> SessionStatus:
+    """Return the status of a session.
 
     Raises:
         OutputError: Its file cannot be read.
     """
     status = _read(folder)
-    if status.state is State.RUNNING and not _is_held(folder):
-        return replace(status, state=State.INTERRUPTED)
+    if status.state is SessionState.RUNNING and not _is_held(folder):
+        return replace(status, state=SessionState.INTERRUPTED)
     return status
 
 
-def write_status(folder: Path, status: Status) -> None:
-    """Write how far a session is; only who holds it, or has just queued it, may.
+def write_status(folder: Path, status: SessionStatus) -> None:
+    """Write the status of a session; the caller must hold it or have just queued it.
 
     Raises:
         OutputError: It cannot be written.
@@ -109,19 +109,19 @@ def write_status(folder: Path, status: Status) -> None:
 
 
 @contextlib.contextmanager
-def held(folder: Path, name: str) -> Iterator[Status]:
-    """Hold a session for the time of a run; yields its status, an attempt further.
+def held(folder: Path, name: str) -> Iterator[SessionStatus]:
+    """Hold a session during a run; yield its status, with the attempt number incremented.
 
     Raises:
-        OutputBusyError: Another process runs it.
+        OutputBusyError: Another process is running it.
     """
     lock = hold(OutputFolder(folder), _LOCK_FILE, f"the session {name}")
     try:
-        # What a run that was killed had half written.
+        # Files that a killed run left half written.
         OutputFolder(folder).remove_stale()
         before = _read(folder)
         status = before.now(
-            State.RUNNING,
+            SessionState.RUNNING,
             attempt=before.attempt + 1,
             error="",
             host=socket.gethostname(),
@@ -136,17 +136,17 @@ def held(folder: Path, name: str) -> Iterator[Status]:
         lock.release()
 
 
-def _read(folder: Path) -> Status:
+def _read(folder: Path) -> SessionStatus:
     file = folder / STATE_FILE
     if not file.is_file():
-        return Status()
+        return SessionStatus()
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        return Status(**{**values, "state": State(values["state"])})
+        return SessionStatus(**{**values, "state": SessionState(values["state"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputError(
-            f"{file}: cannot be read ({type(error).__name__}: {error}). Delete it: the training "
-            "itself goes on from its checkpoints."
+            f"{file}: cannot be read ({type(error).__name__}: {error}). Delete it: training itself "
+            "resumes from its checkpoints."
         ) from error
 
 

@@ -1,11 +1,11 @@
-"""A session that was asked for by commit: what it is, how far its turn is, what its end means.
+"""Submission: a session of a given commit, its state in the queue, and the meaning of its end.
 
     queued --> running --> exported, evaluated        the session's own last state
       ^          |------> failed, killed
       |          v
       +---- interrupted   its process is gone and did not say why
 
-Only values: files are `queue.py`, processes are `runner.py`.
+This module has values only: files are in `queue.py`, processes in `runner.py`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elasticdl.sessions.state import State, Status
+from elasticdl.sessions.state import SessionState, SessionStatus
 
 PROJECT = "project"
 LOG_FILE = "session.log"
 PATCH_FILE = "patch.diff"
-_WAITING = frozenset({State.QUEUED, State.INTERRUPTED})
-# A session that is killed each time is too big for the machine; going on would never end.
+_WAITING = frozenset({SessionState.QUEUED, SessionState.INTERRUPTED})
+# A session that is killed each time is too big for the machine; restarting would never end.
 _DEATHS = 3
 _KILLED_CODES = frozenset({130, 143})
 _SIGTERM_CODE = 143
@@ -32,39 +32,39 @@ _SIGTERM_CODE = 143
 
 @dataclass(frozen=True)
 class Submission:
-    """A session of a commit, and how far its turn is.
+    """A session of a commit, and its state in the queue.
 
-    What it is (`repo` to `settings`) never changes; how it is trained (`epochs` to `as_ray_job`)
-    is what it was submitted with last.
+    Its identity (`repo` to `settings`) never changes; how it is trained (`epochs` to `as_ray_job`)
+    is from its latest submission.
 
     Attributes:
-        id: Its name, in commands and on disk.
+        id: Name in commands and on disk.
         repo: The repository's folder or URL, without a password.
-        commit: All of its digits.
-        patch: SHA-256 of the changes on top of it; empty without.
-        subfolder: The project's folder in the repository; empty for all of it.
-        run_name: Of the session.
-        data_dir: Where the data is; empty if it is part of the commit, where the config says.
+        commit: Full hash.
+        patch: SHA-256 of the changes on top of it; empty if there are none.
+        subfolder: The project's folder in the repository; empty for the repository itself.
+        run_name: Name of the run.
+        data_dir: Data folder; empty if it is part of the commit, as the config states.
         settings: `key=value` texts that replace values of the config.
-        epochs: Instead of the config's.
+        epochs: Replaces the config's number.
         num_workers: As typed; None trains in one process.
-        num_spare_workers: Processes that stand ready.
+        num_spare_workers: Additional processes in reserve.
         ray_address: Cluster of the workers.
-        checkpoint_steps: Checkpoint each so many steps; 0 is by time.
+        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
         tracking_uri: Where it is tracked, without a password; None leaves it to the environment.
-        tracked: Whether people can follow it.
+        tracked: Whether it is tracked.
         as_ray_job: Whether the cluster runs the session itself, and not only its workers.
-        python: The interpreter it was submitted with, which runs it.
-        submitted: When, in seconds since 1970-01-01 UTC; the queue's order.
-        state: How far it is.
-        since: When it got there.
-        starts: How often it was started since it was submitted.
-        deaths: How often its process was killed by a signal, of these.
+        python: The interpreter that submitted it and runs it.
+        submitted: When it was submitted, in seconds since 1970-01-01 UTC; the queue's order.
+        state: The state it has reached.
+        since: When it reached the state.
+        starts: Number of starts since it was submitted.
+        deaths: Number of these starts whose process was killed by a signal.
         host: The machine it was started on.
-        pid: Its process; 0 if it has none, or it is not known.
+        pid: Its process; 0 if it has none, or if it is unknown.
         pid_start: When that process started, in the kernel's ticks.
-        cancelled: Somebody wants it to end.
-        exit_code: What its process ended with; None until then.
+        cancelled: Whether it was cancelled.
+        exit_code: Exit code of its process; None until then.
         error: The reason of `failed`.
     """
 
@@ -86,7 +86,7 @@ class Submission:
     as_ray_job: bool = False
     python: str = ""
     submitted: float = 0.0
-    state: State = State.QUEUED
+    state: SessionState = SessionState.QUEUED
     since: float = 0.0
     starts: int = 0
     deaths: int = 0
@@ -99,17 +99,17 @@ class Submission:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is to be started."""
+        """Whether it is still to be started."""
         return self.state in _WAITING
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more happens to it."""
-        return not self.is_waiting and self.state is not State.RUNNING
+        """Whether it has reached its final state."""
+        return not self.is_waiting and self.state is not SessionState.RUNNING
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """How it is trained, of what two submissions of the same may differ in."""
+        """Training parameters, in which two submissions of the same session may differ."""
         return (
             self.epochs,
             self.num_workers,
@@ -122,17 +122,17 @@ class Submission:
         )
 
     def session_folder(self, folder: Path) -> Path:
-        """Return where the session writes, in the folder of the submission."""
+        """Return the folder that the session writes to, in the folder of the submission."""
         return folder / PROJECT / self.subfolder / "runs" / self.run_name
 
     def arguments(self, folder: Path) -> list[str]:
-        """Return the arguments of the `elasticdl` that runs it."""
+        """Return the arguments of the `elasticdl` command that runs it."""
         given = {
             "data_dir": self.data_dir or None,
             "epochs": self.epochs,
             "num_workers": self.num_workers,
             "num_spare_workers": self.num_spare_workers,
-            # A job of the cluster finds it by itself.
+            # A job of the cluster finds the address itself.
             "ray_address": "auto" if self.as_ray_job else self.ray_address,
             "checkpoint_steps": self.checkpoint_steps or None,
             "tracking_uri": self.tracking_uri,
@@ -147,51 +147,59 @@ class Submission:
             *(() if self.tracked else ("--no-track",)),
         ]
 
-    def now(self, state: State, **changes: Any) -> Submission:
-        """Return it with another state, reached now."""
+    def now(self, state: SessionState, **changes: Any) -> Submission:
+        """Return the submission with another state, reached now."""
         return replace(self, state=state, since=time.time(), **changes)
 
-    def ended(self, code: int | None, status: Status, said: str = "") -> Submission:
-        """Return what it is when its process is gone.
+    def ended(self, code: int | None, status: SessionStatus, said: str = "") -> Submission:
+        """Return the submission after its process has ended.
 
         Args:
-            code: The process' exit code, minus a signal's number if that killed it; None if
-                nobody was there to be told, because the runner was gone before.
-            status: What the session says of itself.
+            code: The process's exit code, or minus the number of the signal that killed it; None if
+                it was lost, because the runner had died before.
+            status: Status that the session wrote.
             said: The last line of its log.
         """
-        # What an earlier start left says nothing of this one.
-        told = status.state if status.since >= self.since else State.NEW
+        # A status from before this start does not describe this start.
+        told = status.state if status.since >= self.since else SessionState.NEW
         if self.cancelled:
-            return self._over(State.KILLED, _SIGTERM_CODE if code is None else _shell_code(code))
+            return self._over(
+                SessionState.KILLED, _SIGTERM_CODE if code is None else _shell_code(code)
+            )
         if code is None:
-            # Exported, it may have been evaluating still: started again, it finds what is done.
-            known = {State.EVALUATED: 0, State.FAILED: 1, State.KILLED: _SIGTERM_CODE}
+            # After the export, it may have been evaluating: when restarted, it finds what is done.
+            known = {
+                SessionState.EVALUATED: 0,
+                SessionState.FAILED: 1,
+                SessionState.KILLED: _SIGTERM_CODE,
+            }
             if told in known:
                 return self._over(told, known[told], status.error)
-            return self.now(State.INTERRUPTED, pid=0)
+            return self.now(SessionState.INTERRUPTED, pid=0)
         if code < 0:
             deaths = self.deaths + 1
             if deaths < _DEATHS:
-                return self.now(State.INTERRUPTED, pid=0, deaths=deaths)
+                return self.now(SessionState.INTERRUPTED, pid=0, deaths=deaths)
             error = (
                 f"Its process was killed {deaths} times, the last time by signal {-code}. "
-                + ("Has the machine enough memory? " if code == -9 else "")  # noqa: PLR2004
-                + "Submit it again to go on from its last checkpoint."
+                + ("Check that the machine has enough memory. " if code == -9 else "")  # noqa: PLR2004
+                + "Submit it again to resume from its last checkpoint."
             )
-            return self._over(State.FAILED, _shell_code(code), error)
+            return self._over(SessionState.FAILED, _shell_code(code), error)
         if code == 0:
-            return self._over(told if told is State.EXPORTED else State.EVALUATED, 0)
+            return self._over(told if told is SessionState.EXPORTED else SessionState.EVALUATED, 0)
         if code in _KILLED_CODES:
-            return self._over(State.KILLED, code)
-        return self._over(State.FAILED, code, status.error if told is State.FAILED else said)
+            return self._over(SessionState.KILLED, code)
+        return self._over(
+            SessionState.FAILED, code, status.error if told is SessionState.FAILED else said
+        )
 
-    def _over(self, state: State, code: int, error: str = "") -> Submission:
+    def _over(self, state: SessionState, code: int, error: str = "") -> Submission:
         return self.now(state, pid=0, exit_code=code, error=error)
 
 
 def id_of(submission: Submission) -> str:
-    """Return the id of a submission: equal for what is the same session of the same code.
+    """Return the id of a submission: equal for the same session of the same code.
 
     Example:
         >>> id_of(Submission("", "/models", "ab" * 20, "", "", "base line", "/data"))
@@ -212,5 +220,5 @@ def id_of(submission: Submission) -> str:
 
 
 def _shell_code(code: int) -> int:
-    """Return an exit code as a shell tells it: 128 and the signal for who was killed."""
+    """Return an exit code as a shell reports it: 128 plus the signal for a killed process."""
     return 128 - code if code < 0 else code

@@ -1,12 +1,12 @@
-"""Puts a session of a commit into the queue, away from the folder it was written in.
+"""Submits a session of a commit to the queue, independent of the folder it was written in.
 
     --repo, --commit --> all digits --> checked out --> patch applied --> config read --> queue
 
-What is refused is refused here, before it waits: changes that nobody committed, a config with an
-error, data that are not there, a queue that is full. What happens in the repository afterwards
-does not matter any more. No code of the repository's runs here, and no hook of git's.
+All rejections happen here, before a session waits: uncommitted changes, a config with an error,
+missing data, a full queue. Later changes to the repository have no effect. No code from the
+repository and no git hook runs here.
 
-Submitting the same again (code, run, data and settings) goes on with the same submission.
+Submitting the same again (code, run, data and settings) resumes the same submission.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl import api
+from elasticdl import job_options
 from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.job import Workers, without_password
 from elasticdl.sessions import repository
-from elasticdl.sessions.project import RUNS, Session, open_session
-from elasticdl.sessions.state import State
+from elasticdl.sessions.project import RUNS, SessionProject, open_session
+from elasticdl.sessions.state import SessionState
 from elasticdl.sessions.submission import PATCH_FILE, PROJECT, Submission, id_of
 from elasticdl.tracking.address import tracking_uri
 from elasticdl.zoo import git
@@ -41,24 +41,24 @@ _SHOWN_FILES = 10
 
 
 @dataclass(frozen=True)
-class Request:
-    """What somebody wants to have trained.
+class SubmitRequest:
+    """A user's request to train a session.
 
     Attributes:
-        run_name: Of the session.
+        run_name: Name of the run.
         repo: Folder in a repository, or a URL (`URL#folder` for a project in one).
         commit: Commit, branch or tag.
-        data_dir: Where the data is; None takes `data_dir` of the config.
+        data_dir: Data folder; None takes `data_dir` of the config.
         settings: `key=value` texts that replace values of the config.
-        epochs: Instead of the config's.
+        epochs: Replaces the config's number.
         num_workers: As typed; None trains in one process.
-        num_spare_workers: Processes that stand ready.
+        num_spare_workers: Additional processes in reserve.
         ray_address: Cluster of the workers.
-        checkpoint_steps: Checkpoint each so many steps; 0 is by time.
+        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time.
         tracking_uri: Where to track it, as typed; None leaves it to the environment.
-        tracked: Whether people can follow it in MLflow and TensorBoard.
+        tracked: Whether to track it in MLflow and TensorBoard.
         as_ray_job: Let the cluster run the session itself, and not only its workers.
-        with_patch: Take along what is not committed.
+        with_patch: Include uncommitted changes.
     """
 
     run_name: str
@@ -78,14 +78,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where the code comes from, found out.
+class SubmitOrigin:
+    """The resolved source of the code.
 
     Attributes:
         url: What git fetches from, with the subfolder of the project.
-        commit: All of its digits.
-        tree: The repository somebody works in; None for a URL.
-        is_head: Whether the commit is what is checked out there.
+        commit: Full hash.
+        tree: The user's working tree; None for a URL.
+        is_head: Whether the commit is the one checked out there.
     """
 
     url: GitUrl
@@ -94,62 +94,64 @@ class Origin:
     is_head: bool = False
 
 
-def find(request: Request) -> Origin:
-    """Return the commit that is meant, by all its digits.
+def find(request: SubmitRequest) -> SubmitOrigin:
+    """Return the requested commit, with its full hash.
 
     Raises:
-        UsageError: There is no such repository or commit, or changes are to be taken along that
-            are not changes of this commit.
+        UsageError: There is no such repository or commit, or changes are to be included that are
+            not changes of this commit.
     """
     if git.is_git_url(request.repo):
         url = git.parse_git_url(request.repo, "--repo")
         if url.ref is not None and request.commit != _HEAD:
             raise UsageError(
-                f"--commit={request.commit}: --repo={url.shown} names {url.ref} already. Leave out "
+                f"--commit={request.commit}: --repo={url.shown} already names {url.ref}. Leave out "
                 "one of the two."
             )
         if request.commit != _HEAD:
             url = replace(url, ref=_ref(request.commit))
         if request.with_patch:
             raise UsageError(
-                f"--with-patch takes along what is changed in a folder; --repo={url.shown} is a "
-                "URL, of which only commits are known."
+                f"--with-patch includes uncommitted changes of a folder; --repo={url.shown} is a "
+                "URL, which has only commits."
             )
-        return Origin(url, git.resolve(url))
+        return SubmitOrigin(url, git.resolve(url))
     tree = repository.find(request.repo)
     url = GitUrl(str(tree.top), None, tree.subfolder, "--repo")
     commit = tree.commit(request.commit)
     is_head = commit == tree.commit(_HEAD)
     if request.with_patch and not is_head:
         raise UsageError(
-            f"--with-patch takes along the changes made to HEAD; --commit={request.commit} is "
+            f"--with-patch includes the changes made to HEAD; --commit={request.commit} is "
             f"{commit[:12]}, another commit. Leave out one of the two."
         )
-    return Origin(url, commit, tree, is_head)
+    return SubmitOrigin(url, commit, tree, is_head)
 
 
-def submit(request: Request, origin: Origin, queue: Queue, *, max_queued: int = 10) -> Submission:
+def submit(
+    request: SubmitRequest, origin: SubmitOrigin, queue: Queue, *, max_queued: int = 10
+) -> Submission:
     """Put a session into the queue.
 
     Args:
-        request: What is wanted.
-        origin: Where `find` found it.
-        queue: Which queue.
-        max_queued: How many may wait at the same time.
+        request: The request.
+        origin: The result of `find` for it.
+        queue: The queue.
+        max_queued: Maximum number of waiting submissions.
 
     Returns:
-        The submission; one that has trained well as asked is not queued again.
+        The submission; one that was already trained successfully as requested is not queued again.
 
     Raises:
         UsageError: Something is not committed, a flag is wrong, or the queue is full.
         DefinitionError: The config at that commit cannot be used.
-        DataError: The data folder is not there.
+        DataError: The data folder does not exist.
         OutputError: The home cannot be written.
     """
     _check_home(queue, origin)
     tracking = _tracking_uri(request)
     if request.as_ray_job and request.ray_address is None:
-        raise UsageError("--as_ray_job: which cluster? Give its --ray_address.")
+        raise UsageError("--as_ray_job needs a cluster. Add --ray_address.")
     new_files = _new_files(request, origin)
     queue.make()
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=queue.home))
@@ -187,30 +189,30 @@ def submit(request: Request, origin: Origin, queue: Queue, *, max_queued: int = 
 
 
 def _queued(queue: Queue, new: Submission, aside: Path, max_queued: int) -> Submission:
-    """Write a submission, unless the same one is under way or done."""
+    """Write a submission, unless the same one is in progress or done."""
     folder = queue.folder(new.id)
     others = queue.all()
     before = next((one for one in others if one.id == new.id), None)
     if before is not None and (folder / PROJECT).is_dir():
         before = queue.settled(before)
-        if before.state is State.RUNNING and before.cancelled:
+        if before.state is SessionState.RUNNING and before.cancelled:
             raise UsageError(
-                f"{new.id} was cancelled and writes its last checkpoint. Submit it again when it "
-                "has ended: elasticdl session queue"
+                f"{new.id} was cancelled and is writing its last checkpoint. Submit it again when "
+                "it has ended: elasticdl session queue"
             )
-        if before.state is State.RUNNING and before.how != new.how:
+        if before.state is SessionState.RUNNING and before.how != new.how:
             raise UsageError(
-                f"{new.id} is running, with other options. Wait for it, or end it: "
-                f"elasticdl session cancel {new.id}"
+                f"{new.id} is running with other options. Wait for it, or cancel it: elasticdl "
+                f"session cancel {new.id}"
             )
         is_done = before.exit_code == 0 and before.how == new.how
-        if before.state is State.RUNNING or is_done:
+        if before.state is SessionState.RUNNING or is_done:
             return before
     waiting = sum(one.is_waiting for one in others if one.id != new.id)
     if waiting >= max_queued:
         raise UsageError(
-            f"{waiting} sessions wait in {queue.home} already; --max_queued={max_queued}. Wait, "
-            "cancel one (elasticdl session cancel ID), or allow more."
+            f"{waiting} sessions are already waiting in {queue.home}; --max_queued={max_queued}. "
+            "Wait, cancel one (elasticdl session cancel ID), or allow more."
         )
     if before is not None and before.is_waiting:
         new = replace(new, submitted=before.submitted)
@@ -219,24 +221,24 @@ def _queued(queue: Queue, new: Submission, aside: Path, max_queued: int) -> Subm
         for name in (PATCH_FILE, PROJECT):
             if (aside / name).exists():
                 (aside / name).rename(folder / name)
-    new = new.now(State.QUEUED)
+    new = new.now(SessionState.QUEUED)
     queue.write(new)
     return new
 
 
-def _check_home(queue: Queue, origin: Origin) -> None:
+def _check_home(queue: Queue, origin: SubmitOrigin) -> None:
     if origin.tree is not None and queue.home.is_relative_to(origin.tree.top):
         raise UsageError(
-            f"--home={queue.home} lies in the repository {origin.tree.top}. Name a folder outside "
-            "of it: what sessions write must not become part of what is submitted."
+            f"--home={queue.home} is inside the repository {origin.tree.top}. Name a folder "
+            "outside of it: the output of sessions must not become part of submissions."
         )
 
 
-def _tracking_uri(request: Request) -> str | None:
-    """Return where the session is to be tracked, as it is meant here: it runs in another folder.
+def _tracking_uri(request: SubmitRequest) -> str | None:
+    """Return the tracking URI, resolved in this folder, because the session runs in another.
 
     Raises:
-        UsageError: There is a password in it.
+        UsageError: It contains a password.
     """
     if request.tracking_uri is None:
         return None
@@ -244,24 +246,24 @@ def _tracking_uri(request: Request) -> str | None:
     shown = without_password(uri)
     if shown != uri:
         raise UsageError(
-            f"--tracking_uri={shown}: what is submitted is stored, and a password is not. Give the "
-            "address without it, and the password as MLFLOW_TRACKING_PASSWORD; or the whole "
-            "address as MLFLOW_TRACKING_URI, of the environment, instead of this option."
+            f"--tracking_uri={shown}: submissions are stored, but passwords must not be. Give the "
+            "address without the password, and set it as MLFLOW_TRACKING_PASSWORD; or set the "
+            "whole address as MLFLOW_TRACKING_URI in the environment, instead of this option."
         )
     return uri
 
 
-def _new_files(request: Request, origin: Origin) -> Sequence[str]:
-    """Return the files that count and that git does not know; there are some only in a patch.
+def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
+    """Return the untracked files that count; there are some only if a patch is included.
 
     Raises:
-        UsageError: Something is not committed, and nobody said to take it along.
+        UsageError: Something is not committed, and the request does not include it.
     """
     tree = origin.tree
     if tree is None or not origin.is_head:
         return []
-    # Errors of a config that is being written are told with the path it is being written at. The
-    # data is looked for later, so any folder will do.
+    # Errors in a config that is being edited are reported with the path of the edited file. The
+    # data is looked up later, so any folder will do.
     here = open_session(
         request.run_name, project_root=str(tree.project), data_dir=".", settings=request.settings
     )
@@ -272,15 +274,15 @@ def _new_files(request: Request, origin: Origin) -> Sequence[str]:
         more = len(files) - _SHOWN_FILES
         listed = "\n    ".join(files[:_SHOWN_FILES] + ([f"and {more} more"] if more > 0 else []))
         raise UsageError(
-            f"--repo={tree.top}: this is not committed, so nobody could train it again:\n"
+            f"--repo={tree.top}: uncommitted changes, so this training could not be reproduced:\n"
             f"    {listed}\n"
-            "  Commit it, or store the changes with the submission: --with-patch."
+            "  Commit them, or store them with the submission: --with-patch."
         )
     return new_files
 
 
-def _patched(origin: Origin, aside: Path, new_files: Sequence[str]) -> str:
-    """Store what is not committed, and apply it; returns its SHA-256, or nothing for none."""
+def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str:
+    """Store uncommitted changes and apply them; return their SHA-256, or an empty string."""
     assert origin.tree is not None  # noqa: S101 - `find` has seen to it
     patch = aside / PATCH_FILE
     origin.tree.write_patch(patch, new_files)
@@ -292,8 +294,8 @@ def _patched(origin: Origin, aside: Path, new_files: Sequence[str]) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _session(request: Request, origin: Origin, checkout: Path) -> Session:
-    """Read the config as it is at the commit, and everything else that may be wrong."""
+def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> SessionProject:
+    """Read the config of the commit, and check everything else that may be wrong."""
     project = (checkout / origin.url.subfolder).resolve()
     place = f"{origin.url.shown}@{origin.commit[:12]}"
     if not project.is_dir() or not project.is_relative_to(checkout.resolve()):
@@ -302,35 +304,37 @@ def _session(request: Request, origin: Origin, checkout: Path) -> Session:
         session = open_session(
             request.run_name,
             project_root=str(project),
-            # It may lie where the repository does, which is found out from the config.
+            # The data may be in the repository, which is determined from the config.
             data_dir=str(project),
             settings=request.settings,
         )
     except (UsageError, DefinitionError) as error:
         raise type(error)(str(error).replace(str(checkout.resolve()), place)) from None
-    workers = api.workers(request.num_workers, request.num_spare_workers, request.ray_address)
+    workers = job_options.workers(
+        request.num_workers, request.num_spare_workers, request.ray_address
+    )
     session.job(
         num_epochs=request.epochs, workers=workers, checkpoint_steps=request.checkpoint_steps
     )
     return session
 
 
-def _data(request: Request, session: Session, origin: Origin) -> str:
-    """Return the folder of the data; nothing if it is part of the commit.
+def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin) -> str:
+    """Return the data folder; empty if it is part of the commit.
 
-    A relative path of the config is the project's: where it was not committed, of the project that
-    somebody works in.
+    A relative path in the config is relative to the project: if the data was not committed, to the
+    project in the user's working tree.
 
     Raises:
-        UsageError: Nobody says where it is.
-        DataError: It is not there.
+        UsageError: No data folder is configured.
+        DataError: It does not exist.
     """
     named = session.config.get("data_dir")
     if request.data_dir is not None:
         where, folder = "--data_dir", Path(request.data_dir).expanduser().resolve()
     elif named is None:
         raise UsageError(
-            "Nobody says where the data is: give --data_dir, or data_dir in "
+            "The data folder is not set: use --data_dir, or data_dir in "
             f"{RUNS}/{session.name}/{session.config_file.name}."
         )
     else:
@@ -346,7 +350,7 @@ def _data(request: Request, session: Session, origin: Origin) -> str:
         if not folder.is_absolute():
             raise DataError(
                 f"{where} is {path}, which {origin.url.shown} does not have at "
-                f"{origin.commit[:12]}. Say where it is: --data_dir."
+                f"{origin.commit[:12]}. Set its folder with --data_dir."
             )
     if not folder.is_dir():
         raise DataError(f"{where}: there is no folder {folder}.")
@@ -354,7 +358,7 @@ def _data(request: Request, session: Session, origin: Origin) -> str:
 
 
 def _ignore_bytecode(checkout: Path) -> None:
-    """Let git ignore what Python writes: `-dirty` is to mean that the code is another."""
+    """Let git ignore Python's bytecode: `-dirty` must mean that the code has changed."""
     file = checkout / ".git" / "info" / "exclude"
     file.parent.mkdir(exist_ok=True)
     file.write_text("__pycache__/\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Where people follow a session: MLflow, and TensorBoard beside it.
+"""Tracking of a session: MLflow, and TensorBoard beside it.
 
-The training tells its trackers by itself (`Job.tracking`). What a session does afterwards belongs
-to the same run: it is opened again, and ends as the session does.
+The training reports to its trackers itself (`Job.tracking`). The later phases of a session belong
+to the same run: it is reopened, and ends when the session does.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from elasticdl.errors import ElasticDLError, TrackingError
 from elasticdl.job import Tracking
 from elasticdl.tracking.address import DATABASE_FILE, tracking_uri
 from elasticdl.tracking.create import attempt_of, open_trackers
-from elasticdl.tracking.tracker import Kind, Point, Status
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job
-    from elasticdl.sessions.project import Session
+    from elasticdl.sessions.project import SessionProject
     from elasticdl.tracking.tracker import Tracker
 
 _IGNORED = (DATABASE_FILE, ".mlflow-*", "mlruns/", ".gitignore")
 
 
-def tracking_of(session: Session, uri: str | None, commit: str) -> Tracking:
+def tracking_of(session: SessionProject, uri: str | None, commit: str) -> Tracking:
     """Return where a session is tracked.
 
     Args:
-        session: Which.
+        session: The session.
         uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
             environment, or a database of the project.
-        commit: Of the project.
+        commit: Commit of the project.
     """
     asked = uri or os.environ.get("MLFLOW_TRACKING_URI")
-    # Who did not ask for MLflow need not have it.
+    # MLflow need not be installed unless the user requested it.
     has_mlflow = asked is not None or importlib.util.find_spec("mlflow") is not None
     if asked is None and has_mlflow:
         runs = session.folder.parent
@@ -59,33 +59,33 @@ def tracking_of(session: Session, uri: str | None, commit: str) -> Tracking:
 
 
 class Followers:
-    """Who follows what a session does after its training.
+    """Trackers of the phases after a session's training.
 
     Args:
-        trackers: Started.
-        note: Tells a person one thing.
+        trackers: Started trackers.
+        reporter: Receives a note if a tracker fails.
     """
 
     def __init__(self, trackers: list[Tracker], reporter: Reporter) -> None:
         self._trackers, self._reporter = trackers, reporter
 
-    def reported(self, session: Session, step: int, means: dict[str, float]) -> None:
-        """Tell the means of the reports' columns, and keep the reports themselves.
+    def reported(self, session: SessionProject, step: int, means: dict[str, float]) -> None:
+        """Log the means of the reports' columns, and store the reports themselves.
 
         Args:
-            session: Whose.
-            step: Updates the evaluated model had.
+            session: The session.
+            step: Number of updates of the evaluated model.
             means: Split and function -> mean.
         """
-        point = Point(Kind.REPORT, step, 0, time.time(), validation=means)
+        point = MetricPoint(Kind.REPORT, step, 0, time.time(), validation=means)
         reports = session.folder / "reports"
         for tracker in self._trackers:
             with self._noted():
                 tracker.point(point)
                 tracker.artifact(reports, "reports")
 
-    def end(self, status: Status, error: str = "") -> None:
-        """Tell how the session ended."""
+    def end(self, status: RunStatus, error: str = "") -> None:
+        """Log how the session ended."""
         for tracker in self._trackers:
             with self._noted():
                 tracker.end(status, error)
@@ -99,27 +99,30 @@ class Followers:
 
 
 @contextlib.contextmanager
-def followed(session: Session, job: Job, attempt: int, reporter: Reporter) -> Iterator[Followers]:
-    """Go on with the run of a session's training, and end it as the block ends.
+def followed(
+    session: SessionProject, job: Job, attempt: int, reporter: Reporter
+) -> Iterator[Followers]:
+    """Continue the run of a session's training, and end it when the block ends.
 
-    A tracker that cannot be reached is noted: the training is over, and nothing of it is lost.
+    If a tracker cannot be reached, only a note is shown: the training is over, and nothing of it is
+    lost.
     """
     followers = Followers(_started(session, job, attempt, reporter), reporter)
     try:
         yield followers
     except Exception as error:
-        followers.end(Status.FAILED, str(error))
+        followers.end(RunStatus.FAILED, str(error))
         raise
     except BaseException:
-        followers.end(Status.KILLED)
+        followers.end(RunStatus.KILLED)
         raise
-    followers.end(Status.FINISHED)
+    followers.end(RunStatus.FINISHED)
 
 
-def _started(session: Session, job: Job, attempt: int, reporter: Reporter) -> list[Tracker]:
+def _started(session: SessionProject, job: Job, attempt: int, reporter: Reporter) -> list[Tracker]:
     if job.tracking is None:
         return []
-    # Curves are the training's alone.
+    # Only the training has curves.
     tracking = replace(job.tracking, tensorboard=False)
     about = attempt_of(replace(job, tracking=tracking), attempt)
     try:
@@ -133,5 +136,5 @@ def _started(session: Session, job: Job, attempt: int, reporter: Reporter) -> li
 
 
 def _silent(note: str) -> None:
-    """The training has said where it is tracked."""
+    """Drop the note: the training has already reported where it is tracked."""
     del note

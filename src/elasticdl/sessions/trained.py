@@ -1,7 +1,7 @@
-"""The model a session has trained, with the components it was trained with.
+"""The trained model of a session, with the components it was trained with.
 
-Everything comes from the trained model's own folder: the code as it was when the training began,
-and the weights of the best checkpoint.
+Everything comes from the trained model's own folder: the code from the start of the training, and
+the weights of the best checkpoint.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.definition import Mode
 from elasticdl.dialects.abstractions import Components
 from elasticdl.engines.engine import context_of
-from elasticdl.engines.own_batches import OwnBatches
-from elasticdl.engines.trained import restored_trainer
+from elasticdl.engines.inference import restored_trainer
+from elasticdl.engines.iterable_data import IterableData
 from elasticdl.job import Job
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
-    from elasticdl.sessions.project import Session
+    from elasticdl.sessions.project import SessionProject
     from elasticdl.training.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedSession:
-    """A session's trained model, ready to be asked.
+    """A session's trained model, ready for predictions.
 
     Attributes:
-        session: Whose it is.
-        model: As it lies there.
-        components: Made from the code it carries.
-        trainer: With its weights.
-        example: A batch as it was trained on.
+        session: The session.
+        model: The model as stored.
+        components: Created from the code in the trained model.
+        trainer: A trainer with its weights.
+        example: A batch like those it was trained on.
     """
 
-    session: Session
+    session: SessionProject
     model: TrainedModel
     components: Components
     trainer: Trainer
     example: Batch
 
 
-def open_trained(session: Session) -> TrainedSession:
-    """Return the model a session has trained.
+def open_trained(session: SessionProject) -> TrainedSession:
+    """Return the trained model of a session.
 
     Raises:
-        ElasticDLError: There is none, or it cannot be made again.
+        ElasticDLError: There is none, or it cannot be created again.
     """
     model = load_trained_model(str(session.output))
     job = replace(Job.from_json(model.description.job_json), data=session.data, workers=None)
@@ -57,7 +57,7 @@ def open_trained(session: Session) -> TrainedSession:
     reference = zoo.load(replace(job.model, zoo=str(model.zoo)), context_of(job, Mode.EVALUATION))
     components = Components(reference)
     definition = components.definition()
-    data = OwnBatches(definition, job)
+    data = IterableData(definition, job)
     example = data.example(data.cut(job))
     trainer = restored_trainer(model, definition, example, job)
     return TrainedSession(session, model, components, trainer, example)

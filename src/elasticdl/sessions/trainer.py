@@ -1,13 +1,13 @@
-"""Training with components that are at hand: for notebooks, where there is no project.
+"""Training with existing components, for notebooks, where there is no project.
 
     trainer = TFKerasTrainer(config, run_dir)
     trainer.train(model_builder, None, train_gen, n_iter_train, val_gen, n_iter_val)
     trainer.export()
 
-The same training as of `elasticdl session run`, with its checkpoints in `run_dir`. What it cannot
-do is to build generators anew: a `tf.data.Dataset` or a `PyDataset` starts over for each epoch, a
-Python generator just goes on. After an interruption the training goes on from its last checkpoint
-with whatever the generator it is given yields then.
+This is the same training as that of `elasticdl session run`, with its checkpoints in `run_dir`.
+However, it cannot rebuild generators: a `tf.data.Dataset` or a `PyDataset` starts over for each
+epoch, a Python generator just continues. After an interruption, the training resumes from its last
+checkpoint with whatever the generator it receives then yields.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Trainer:
     """Trains a compiled model on generators of batches.
 
     Args:
-        config: Has `epochs`, and `export.metric` and `export.mode` for what is the best model.
-        run_dir: Where checkpoints, logs and the exported model go.
+        config: Has `epochs`, and `export.metric` and `export.mode` to select the best model.
+        run_dir: Folder for checkpoints, logs and the exported model.
     """
 
     def __init__(self, config: ConfigStruct, run_dir: str | os.PathLike[str]) -> None:
@@ -65,16 +65,16 @@ class Trainer:
         n_iter_val: int = 0,
         reporter: Reporter | None = None,
     ) -> Outcome:
-        """Train, going on where an earlier call with this folder ended.
+        """Train, or resume an earlier call with this folder.
 
         Args:
             model_builder: Has `get_compiled_model()`.
             active_run: Not used: `--tracking_uri` of a session tracks it.
             train_data_gen: Yields batches `(x, y, sample weight)`.
-            n_iter_train: How many of them make an epoch.
-            val_data_gen: Likewise, to evaluate on after each epoch; None for nothing.
-            n_iter_val: How many batches that is.
-            reporter: Who tells people; None decides by the terminal.
+            n_iter_train: Number of batches per epoch.
+            val_data_gen: The same for the evaluation after each epoch; None does not evaluate.
+            n_iter_val: Number of batches per evaluation.
+            reporter: Reports progress to people; None chooses one that suits the terminal.
 
         Raises:
             UsageError: There is nothing to train on.
@@ -84,11 +84,11 @@ class Trainer:
         if train_data_gen is None or n_iter_train < 1:
             raise UsageError(
                 f"train_data_gen is {train_data_gen!r} and n_iter_train {n_iter_train}; expected a "
-                "generator of batches, and how many of them make an epoch."
+                "generator of batches, and the number of batches in an epoch."
             )
         weights = class_weight_of(model_builder)
         training = _LiveBatches(train_data_gen, n_iter_train, "train_data_gen", weights)
-        # As in Keras, a validation loss counts each class alike.
+        # As in Keras, a validation loss counts every class equally.
         validation = _LiveBatches(val_data_gen, n_iter_val, "val_data_gen", None)
         models: list[Any] = []
 
@@ -118,13 +118,13 @@ class Trainer:
         """Return the SavedModel of the best checkpoint.
 
         Raises:
-            OutputError: Nothing was trained yet, or it could not be exported.
+            OutputError: Nothing has been trained yet, or it could not be exported.
         """
         return load_trained_model(str(self.output)).exported("saved_model")
 
     def _job(self, definition: ModelDefinition, nowhere: str, *, validates: bool) -> Job:
         config = self.config
-        # The code is what the notebook has: where it is a file, its folder is kept.
+        # The code is in the notebook; if it is in a file, the file's folder is stored.
         source = definition.origin.file
         zoo = str(Path(source).parent) if Path(source).is_file() else nowhere
         return Job(
@@ -148,7 +148,7 @@ TFKerasTrainer = Trainer
 
 
 class _LiveBatches:
-    """Batches of a generator that cannot be built anew."""
+    """Batches of a generator that cannot be rebuilt."""
 
     def __init__(self, generator: Any, num_batches: int, name: str, weights: Any) -> None:
         self._generator, self._num_batches, self._name = generator, num_batches, name
@@ -168,7 +168,7 @@ class _LiveBatches:
             num_examples=self._first.num_examples * self._num_batches,
             num_batches=self._num_batches,
             begin=self._begin,
-            # It is not compared with what was there before: nothing says that it is the same.
+            # Not compared with earlier batches: nothing guarantees that they are the same.
             indexed=True,
             elsewhere=False,
             name=self._name,
@@ -188,7 +188,7 @@ class _LiveBatches:
     def _first_again(self) -> Iterator[Batch]:
         assert self._first is not None  # noqa: S101 - as above
         yield self._first
-        # Whoever only looks at it takes nothing.
+        # Peeking at the first batch does not consume it.
         self._is_first_taken = True
 
 
@@ -198,6 +198,6 @@ def _origin_of(model_builder: Any) -> Origin:
         file = inspect.getfile(kind)
         line = inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):
-        # Typed into a notebook.
+        # A class typed into a notebook.
         file, line = f"<{kind.__module__}>", 1
     return Origin(NAME, file, line, kind.__name__, zoo="")

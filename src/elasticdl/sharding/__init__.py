@@ -1,1 +1,1 @@
-"""Who trains on which records, exactly once: pure values, no data, no clock, no framework."""
+"""Assignment of records to workers, exactly once: pure values, no data, clock or framework."""

@@ -1,8 +1,8 @@
-"""Whether every batch was trained on exactly once: what was told, held against the plan.
+"""Audit of a training: checks the log against the plan, that each batch was trained on once.
 
-It knows the plan and the rows of the log, and not the ledger that dealt them: a mistake there
-cannot hide here. Rows are laid side by side on one line, shard after shard; wherever a row begins
-or ends, the number of rows that lie over each other may change:
+The audit knows the plan and the rows of the log, but not the ledger that assigned the batches: it
+cannot inherit a mistake of the ledger. Rows are laid side by side on one line, shard after shard;
+wherever a row begins or ends, the number of overlapping rows may change:
 
     shard 0          shard 1
     |----------------|----------------|
@@ -12,9 +12,9 @@ or ends, the number of rows that lie over each other may change:
 
 So the cost is that of sorting the rows, however many batches each of them has.
 
-Where a shard comes from a pipeline of the user's, nobody but the pipeline knows how many batches it
-has. Then a shard is taken to end where the last row ends: a batch that came twice or was left out
-is found, one that is missing at the end is found by `untold_steps` if it had a step of its own.
+Where a shard comes from a user's pipeline, only the pipeline knows how many batches it has. Then
+the shard is assumed to end where the last row ends: a batch that was repeated or skipped is found;
+one that is missing at the end is found by `untold_steps` if it had a step of its own.
 
 Callers: `engines/audit.py`.
 """
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 # The columns of `events.CommittedRow`.
-_EPOCH, _SLOT, _SHARD, _FIRST, _STOP = range(5)
+_EPOCH, _RANK, _SHARD, _FIRST, _STOP = range(5)
 _NUM_COLUMNS = 5
-# A pipeline yields fewer batches from one shard; more would not fit on the line.
+# A pipeline yields fewer batches per shard than this; more would not fit on the line.
 _MOST_BATCHES = 2**31
 
 
-class Finding(NamedTuple):
-    """Batches of one shard that were trained on another number of times than once.
+class AuditFinding(NamedTuple):
+    """Batches of one shard that were not trained on exactly once.
 
     Attributes:
         shard: Position in the epoch's order.
-        first: The first of them.
+        first: The first of these batches.
         stop: The batch they end before.
-        times: How often each of them was trained on; the same rows hold all of them.
+        times: How often each of them was trained on; the same rows contain all of them.
     """
 
     shard: int
@@ -58,30 +58,30 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EpochAudit:
-    """What came of one epoch.
+    """The result of the audit for one epoch.
 
     Attributes:
         epoch: From 0.
-        finished: Every batch should have been trained on; else more are to come.
-        slots: Who took part, sorted.
+        finished: Every batch should have been trained on; otherwise more are to come.
+        ranks: The ranks that took part, sorted.
         num_batches: Batches trained on at least once.
         num_records: Records trained on at least once; None if a pipeline makes the batches.
-        findings: What is wrong, in the order of the epoch.
-        silent_shards: Shards no row tells of, of a finished epoch that a pipeline made the batches
-            for: it had nothing to yield, or they were left out.
+        findings: Wrong batches, in the order of the epoch.
+        silent_shards: Shards without any row, in a finished epoch whose batches a pipeline made:
+            the pipeline had nothing to yield for them, or they were skipped.
     """
 
     epoch: int
     finished: bool
-    slots: tuple[int, ...]
+    ranks: tuple[int, ...]
     num_batches: int
     num_records: int | None
-    findings: list[Finding]
+    findings: list[AuditFinding]
     silent_shards: tuple[int, ...]
     _rows: Ints
 
-    def rows_of(self, finding: Finding) -> list[tuple[int, ...]]:
-        """Return the rows that hold the batches of a finding; none if they were left out."""
+    def rows_of(self, finding: AuditFinding) -> list[tuple[int, ...]]:
+        """Return the rows that contain the batches of a finding; none if they were skipped."""
         begin, end = np.searchsorted(self._rows[:, _SHARD], [finding.shard, finding.shard + 1])
         rows = self._rows[begin:end]
         over = (rows[:, _FIRST] <= finding.first) & (rows[:, _STOP] >= finding.stop)
@@ -91,25 +91,25 @@ class EpochAudit:
 def audit(
     plan: ShardPlan, rows: Ints, finished: Collection[int], *, by_record: bool
 ) -> tuple[list[EpochAudit], Ints]:
-    """Say for every epoch which batches were trained on another number of times than once.
+    """Find the batches of every epoch that were not trained on exactly once.
 
     Args:
         plan: The cut of the data.
-        rows: What was told, with the columns of `events.CommittedRow`, in any order.
+        rows: The logged rows, with the columns of `events.CommittedRow`, in any order.
         finished: Epochs in which every batch should have been trained on.
-        by_record: Shards are cut into batches by the plan; else by a pipeline.
+        by_record: The plan cuts shards into batches; otherwise a pipeline does.
 
     Returns:
-        An entry for each epoch that is finished or has a row, in order, and the rows that the plan
-        has no place for, which are not counted.
+        An entry for each epoch that is finished or has a row, in order, and the rows that do not
+        fit the plan, which are not counted.
 
     Example:
         >>> from elasticdl.sharding.shard import ShardPlan
         >>> plan = ShardPlan(num_records=8, minibatch_size=2, minibatches_per_shard=4)
         >>> told = np.array([[0, 0, 0, 0, 2], [0, 1, 0, 1, 3]])
         >>> epochs, _ = audit(plan, told, {0}, by_record=True)
-        >>> epochs[0].findings
-        [Finding(shard=0, first=1, stop=2, times=2), Finding(shard=0, first=3, stop=4, times=0)]
+        >>> [(found.first, found.times) for found in epochs[0].findings]
+        [(1, 2), (3, 0)]
     """
     rows = np.asarray(rows, np.int64).reshape(-1, _NUM_COLUMNS)
     possible = (rows >= 0).all(axis=1) & (rows[:, _SHARD] < plan.num_shards)
@@ -123,7 +123,7 @@ def audit(
     for epoch in sorted({*finished, *np.unique(rows[:, _EPOCH]).tolist()}):
         begin, end = np.searchsorted(rows[:, _EPOCH], [epoch, epoch + 1])
         own = rows[begin:end]
-        # Ends of the shards: as planned, or as far as anybody came.
+        # Ends of the shards: as planned, or as far as any row reaches.
         num_batches = np.zeros(plan.num_shards, np.int64)
         if by_record:
             num_batches = -(-num_records // plan.minibatch_size)
@@ -137,20 +137,20 @@ def audit(
         shard, first, stop, count = parts.T
         trained = count > 0
         records = np.minimum(parts[:, 1:3] * plan.minibatch_size, num_records[shard, None])
-        # In an epoch that goes on, what a slot has not come to yet is a gap between others. A
-        # pipeline's shard is not shared, so that there a gap is one that will stay.
+        # In an unfinished epoch, a gap between rows may be batches that a rank has not reached
+        # yet. A pipeline's shard is not shared, so that a gap in it is final.
         wrong = parts[count != 1 if done or not by_record else count > 1]
         silent = np.flatnonzero(num_batches == 0) if done and not by_record else ()
         audits.append(
             EpochAudit(
                 epoch=epoch,
                 finished=done,
-                slots=tuple(np.unique(own[:, _SLOT]).tolist()),
+                ranks=tuple(np.unique(own[:, _RANK]).tolist()),
                 num_batches=int((stop - first)[trained].sum()),
                 num_records=int((records[:, 1] - records[:, 0])[trained].sum())
                 if by_record
                 else None,
-                findings=[Finding(*part) for part in wrong.tolist()],
+                findings=[AuditFinding(*part) for part in wrong.tolist()],
                 silent_shards=tuple(int(shard) for shard in silent),
                 _rows=own,
             )
@@ -159,22 +159,22 @@ def audit(
 
 
 def untold_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Return how many steps before each event nobody told the batches of.
+    """Return how many steps before each event have no logged batches.
 
-    Each step trains on one batch or more, so that fewer batches than steps are too few. (On many
-    workers a lost row may hide behind the other rows of its step.)
+    Each step trains on at least one batch, so fewer batches than steps means that some are missing.
+    (On many workers a lost row may hide behind the other rows of its step.)
 
     Args:
         steps: Updates made so far, at each event of the history.
-        num_batches: Batches told with the event.
+        num_batches: Batches logged with the event.
     """
-    # What was told late is told all the same.
+    # Batches that were logged late count all the same.
     reached = np.maximum.accumulate(steps)
     return np.maximum(0, np.diff(reached, prepend=0) - num_batches)
 
 
 def _sweep(rows: Ints, num_batches: Ints) -> Ints:
-    """Return the stretches of batches that the same rows hold: the columns of `Finding`."""
+    """Return the ranges of batches that the same rows contain: the columns of `AuditFinding`."""
     base = np.concatenate([[0], np.cumsum(num_batches)])
     starts = base[rows[:, _SHARD]] + rows[:, _FIRST]
     stops = np.sort(base[rows[:, _SHARD]] + rows[:, _STOP])

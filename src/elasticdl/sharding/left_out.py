@@ -1,7 +1,7 @@
 """Records that a training leaves out, named by the batch that they were in when workers died.
 
-Which records a batch is made of is a function of the plan, so three numbers are enough: they are
-small, they travel in a worker's row of a step, and the ledger keeps them.
+The records of a batch are a function of the plan, so three numbers identify them: they are small,
+they fit into a worker's row of a step, and the ledger keeps them.
 
 Callers: `ledger.py`, `engines/` and the audit.
 """
@@ -40,14 +40,14 @@ def records_of(plan: ShardPlan, batch: BatchId) -> Ints:
 
 
 def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -> Ints:
-    """Return the records that no batch of an epoch has: int64, numbers over all files, sorted.
+    """Return the left-out records of an epoch: int64, numbers over all files, sorted.
 
-    The records of a batch are missing from its own epoch on. There they are all of that one batch,
-    which has no record then; in later epochs they lie scattered.
+    The records of a batch are left out from its own epoch on. In that epoch they are exactly that
+    one batch, which then has no record; in later epochs they are scattered.
 
     Args:
         plan: The cut of the data.
-        left_out: The batches that workers died at.
+        left_out: The batches at which workers died.
         epoch: From 0.
 
     Example:
@@ -60,7 +60,7 @@ def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -
     return _records(plan, tuple(batch for batch in left_out if batch.epoch <= epoch))
 
 
-# Asked for once a shard, and computed from as many orders as there are batches.
+# Called once per shard, and computed from one epoch order per batch.
 @functools.lru_cache(maxsize=4)
 def _records(plan: ShardPlan, batches: tuple[BatchId, ...]) -> Ints:
     if not batches:

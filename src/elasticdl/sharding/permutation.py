@@ -1,7 +1,9 @@
-"""Orders that are functions of a key: nothing is stored, any place can be asked for alone.
+"""Permutations that are functions of a key: nothing is stored, any place is computed alone.
 
 A permutation of a billion records is a key and a size. It does not depend on a library's
 random generator, so an order is the same on every machine and in every later version.
+
+`ShardPlan.record_numbers` in `shard.py` derives the order of a shard's records from them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 _WORD = 2**64 - 1
-_NUM_ROUNDS = 6  # Luby and Rackoff (1988) need 4 for a strong permutation; small domains like more.
+_NUM_ROUNDS = 6  # Luby and Rackoff (1988) need 4 for a strong permutation; small domains need more.
 
 
 def derive_seed(*parts: int) -> int:
@@ -26,7 +28,7 @@ def derive_seed(*parts: int) -> int:
     """
     state = 0
     for part in parts:
-        # Plain numbers: it is called in each step of a training, and arrays take ten times as long.
+        # Plain ints: this runs in each step of a training, and arrays take ten times as long.
         state = (state + part + 0x9E3779B97F4A7C15) & _WORD
         state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _WORD
@@ -35,7 +37,7 @@ def derive_seed(*parts: int) -> int:
 
 
 def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDArray[np.int64]:
-    """Return which element stands at each place of a keyed permutation of 0 .. size-1.
+    """Return the element at each place of a keyed permutation of 0 .. size-1.
 
     A Feistel network over the next power of four, walked until it falls below `size` (Black
     and Rogaway, 2002, "Ciphers with arbitrary finite domains", method 2).
@@ -43,7 +45,7 @@ def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDA
     Args:
         places: Places to look up, each in 0 .. size-1; any shape.
         size: Number of elements, at least 1.
-        key: Chooses the permutation.
+        key: Selects the permutation.
 
     Returns:
         int64, of the shape of `places`.
@@ -53,7 +55,7 @@ def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDA
         [0, 1, 2, 3, 4]
     """
     if size == 1:
-        # Small data have one shard, whose place is asked for all the time.
+        # Small data have one shard, whose place is looked up all the time.
         return np.zeros(np.shape(places), np.int64)
     half_bits = np.uint64(max(1, (max(1, (size - 1).bit_length()) + 1) // 2))
     mask = (np.uint64(1) << half_bits) - np.uint64(1)

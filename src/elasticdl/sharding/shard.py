@@ -1,29 +1,27 @@
-"""How the records of a dataset are cut into shards, and in which order they come.
+"""Shards of a dataset: how its records are cut, and in which order they are trained on.
 
-An epoch's order is a keyed permutation of blocks of consecutive records. A shard is a stretch of
+An epoch's order is a keyed permutation of blocks of consecutive records. A shard is a section of
 that order, a whole number of minibatches long (the last one may be shorter); the records within it
-are permuted once more, so that each of its minibatches mixes all of its blocks:
+are permuted again, so that each of its minibatches mixes all of its blocks:
 
     stored      | A | B | C | D | E | F | G | H |
     epoch       | F | B | H | A | D | G | C | E |       blocks, by (seed, epoch)
     shards      |    F B H A    |    D G C E    |       records, by (seed, epoch, shard)
 
-Where a block is a single record the epoch's order is a permutation of all records, as in a plain
-script. Everything is computed from the numbers of a `ShardPlan`, never stored as a list of
+Where a block is a single record, the epoch's order is a permutation of all records, as in a plain
+script. Everything is computed from the numbers of a `ShardPlan` and never stored as a list of
 records: any shard can be computed alone.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from elasticdl.errors import DataError
 from elasticdl.sharding.permutation import derive_seed, permute
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -38,14 +36,14 @@ class ShardPlan:
     """The cut of a dataset into shards.
 
     Attributes:
-        num_records: How many records there are.
+        num_records: Number of records.
         minibatch_size: Records in one minibatch.
         minibatches_per_shard: Length of a shard.
-        seed: Chooses the orders.
+        seed: Selects the orders.
         shuffle: False keeps the order in which the records are stored.
-        blocks: Lengths of the blocks in stored order, as pairs (records in a block, how many such
-            blocks follow each other); they add up to `num_records`. Without any, each record is
-            a block.
+        blocks: Lengths of the blocks in stored order, as pairs (records in a block, number of
+            consecutive blocks of this size); they add up to `num_records`. If empty, each record
+            is a block.
 
     Raises:
         ValueError: The blocks do not add up to the records.
@@ -64,7 +62,7 @@ class ShardPlan:
     blocks: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        # JSON, which checkpoints keep plans in, has lists only.
+        # Checkpoints keep plans as JSON, which has only lists.
         pairs = tuple((int(size), int(count)) for size, count in self.blocks)
         object.__setattr__(self, "blocks", pairs)
         total = sum(size * count for size, count in pairs)
@@ -73,12 +71,12 @@ class ShardPlan:
 
     @property
     def shard_size(self) -> int:
-        """Records in every shard but the last."""
+        """Records in every shard except the last."""
         return self.minibatch_size * self.minibatches_per_shard
 
     @property
     def num_shards(self) -> int:
-        """How many shards an epoch has."""
+        """Number of shards in an epoch."""
         return -(-self.num_records // self.shard_size)
 
     def span(self, position: int) -> tuple[int, int]:
@@ -90,16 +88,16 @@ class ShardPlan:
         return start, min(start + self.shard_size, self.num_records)
 
     def num_batches(self, position: int) -> int:
-        """Return how many minibatches the records of a shard make."""
+        """Return the number of minibatches in a shard."""
         start, stop = self.span(position)
         return -(-(stop - start) // self.minibatch_size)
 
     def record_numbers(self, epoch: int, position: int) -> Ints:
-        """Return the records of a shard in the order in which they are trained on.
+        """Return the records of a shard in training order.
 
         Args:
             epoch: From 0.
-            position: Of the shard in the epoch's order.
+            position: Position of the shard in the epoch's order.
 
         Returns:
             int64 [records of the shard], numbers over all files.
@@ -118,32 +116,12 @@ class ShardPlan:
         return mixed
 
 
-def plan_from(metadata: Mapping[str, Any], where: str) -> ShardPlan:
-    """Return the plan that a checkpoint holds.
-
-    Args:
-        metadata: The fields of the plan.
-        where: What holds them, for the message.
-
-    Raises:
-        DataError: An earlier version cut the data in another way, so that the records trained on
-            cannot be told from the others.
-    """
-    if "blocks" not in metadata and metadata.get("shuffle"):
-        raise DataError(
-            f"{where} was written by an earlier version of elasticdl, which shuffled records only "
-            "among their neighbours: its place in the data means nothing to this version. Finish "
-            "the training with that version, or start it again with another --output."
-        )
-    return ShardPlan(**metadata)
-
-
 class _LaidOut:
-    """Blocks one after the other, in the order of an epoch.
+    """Blocks in the order of an epoch.
 
     Args:
         sizes: Records of each block, in stored order.
-        key: Chooses the order.
+        key: Selects the order.
     """
 
     def __init__(self, sizes: Ints, key: int) -> None:
@@ -153,7 +131,7 @@ class _LaidOut:
         self._begins = self._ends - sizes[order]
 
     def records(self, start: int, stop: int) -> Ints:
-        """Return the records that stand at the places `start` to `stop` (exclusive)."""
+        """Return the records at the places `start` to `stop` (exclusive)."""
         low = int(np.searchsorted(self._ends, start, "right"))
         high = int(np.searchsorted(self._begins, stop, "left"))
         begins = np.maximum(self._begins[low:high], start)
@@ -165,7 +143,7 @@ class _LaidOut:
 
 
 def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
-    """Return which records stand at the places `start` to `stop` (exclusive) of an epoch."""
+    """Return the records at the places `start` to `stop` (exclusive) of an epoch."""
     first = start // _PLACES_AT_ONCE
     last = (stop - 1) // _PLACES_AT_ONCE
     stretches = [_stretch(index, size, key) for index in range(first, last + 1)]
@@ -173,7 +151,7 @@ def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
     return np.concatenate(stretches)[start - offset : stop - offset]
 
 
-# A few thousand places alone take ten times as long each.
+# Computed in ranges: places looked up a few thousand at a time take ten times as long each.
 @functools.lru_cache(maxsize=4)
 def _stretch(index: int, size: int, key: int) -> Ints:
     start = index * _PLACES_AT_ONCE
@@ -181,7 +159,7 @@ def _stretch(index: int, size: int, key: int) -> Ints:
     return permute(places, size, key)
 
 
-# Of this epoch and the next one, which a feed begins ahead of the training.
+# For this epoch and the next one, which a feed begins ahead of the training.
 @functools.lru_cache(maxsize=2)
 def _laid_out(blocks: tuple[tuple[int, int], ...], key: int) -> _LaidOut:
     pairs = np.array(blocks, np.int64)

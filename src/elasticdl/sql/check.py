@@ -1,9 +1,10 @@
-"""What a statement asks for, checked against the zoo, the models and the database.
+"""Statement checks: turn a parsed statement into a request, or point at the mistake in it.
 
     statement --check--> request
 
-Everything that can be known without reading a row is refused here, with its place in the text:
-unknown models, parameters, options, columns and tables.
+Checks against the zoo, the trained models and the database. Every mistake that can be found
+without reading a row is rejected here, with its position in the text: unknown models, parameters,
+options, columns and tables.
 
 Used by `execute.py`.
 """
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models
     from elasticdl.sql.statements import Evaluate, Explain, Predict, Train, Word
-    from elasticdl.zoo.catalogue import Entry
+    from elasticdl.zoo.catalogue import CatalogueEntry
 
 
 def train_request(
@@ -60,23 +61,24 @@ def train_request(
     database: Database,
     zoo: Path | None = None,
 ) -> TrainRequest:
-    """Return what a TRAIN statement asks for.
+    """Return the request of a TRAIN statement, checked.
 
     Args:
         statement: The statement.
         program: The whole text, for errors.
-        database: Asked for the columns of the SELECT.
+        database: Queried for the columns of the SELECT.
         zoo: A folder of model files; None is the prebuilt zoo.
 
     Raises:
         StatementError: A name or a value is wrong.
-        DatabaseError: The database refuses the SELECT.
+        DatabaseError: The database rejects the SELECT.
     """
     params = {param.name for param in _entry(statement.model, program, zoo).params}
     settings = train_settings(statement.attributes, params, program)
     if statement.using is not None:
         raise StatementError(
-            "USING in a TRAIN statement is not supported yet: a training starts from new weights.",
+            "USING in a TRAIN statement is not supported yet: training always starts from newly "
+            "initialized weights.",
             program,
             statement.using.span,
         )
@@ -92,14 +94,14 @@ def train_request(
         held = database.schema(settings.validation_select).names
         held = written_like(held, names, database.dialect)
         if label not in held:
-            raise _missing(label, held, " of the rows to validate on", program, span)
+            raise _missing(label, held, " for the validation rows", program, span)
     columns = None
     if statement.columns:
         columns = features_of(statement.columns, names, program, label)
         if "columns" not in params:
             raise StatementError(
-                f"The model {statement.model.text} takes no COLUMN clause: it reads the columns "
-                "by itself.",
+                f"The model {statement.model.text} does not accept a COLUMN clause: it processes "
+                "the columns itself.",
                 program,
                 statement.model.span,
             )
@@ -133,11 +135,11 @@ def _line_and_column(program: str, offset: int) -> tuple[int, int]:
 def predict_request(
     statement: Predict, program: str, database: Database, models: Models
 ) -> PredictRequest:
-    """Return what a PREDICT statement asks for; arguments and errors as `train_request`."""
+    """Return the request of a PREDICT statement; arguments and errors as `train_request`."""
     settings = predict_settings(statement.attributes, program)
     check_trained(statement.using, program, models)
     record = models.current(statement.using.text).record
-    # The database itself is asked whether the SELECT can be run.
+    # Only the database knows whether it can run the SELECT.
     schema = _as_trained(database.schema(statement.select), record, database)
     _check_features(schema, record, statement.using, program)
     if settings.probability is not None and "label_mean" in record.details.get("params", {}):
@@ -169,7 +171,7 @@ def predict_request(
 def evaluate_request(
     statement: Evaluate, program: str, database: Database, models: Models
 ) -> EvaluateRequest:
-    """Return what an EVALUATE statement asks for; arguments and errors as `predict_request`."""
+    """Return the request of an EVALUATE statement; arguments and errors as `predict_request`."""
     options = evaluate_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     label = _checked_label(statement, statement.label, program, database, models)
@@ -188,7 +190,7 @@ def evaluate_request(
 def explain_request(
     statement: Explain, program: str, database: Database, models: Models
 ) -> ExplainRequest:
-    """Return what an EXPLAIN statement asks for; arguments and errors as `predict_request`."""
+    """Return the request of an EXPLAIN statement; arguments and errors as `predict_request`."""
     options = explain_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     _checked_label(statement, None, program, database, models)
@@ -213,8 +215,8 @@ def _checked_label(
     """Return the column with the true values.
 
     Raises:
-        StatementError: The SELECT has none, it is of another type than when training, or a feature
-            is missing.
+        StatementError: The SELECT has no such column, the column has another type than during
+            training, or a feature is missing.
     """
     record = models.current(statement.model.text).record
     schema = _as_trained(database.schema(statement.select), record, database)
@@ -246,13 +248,13 @@ def _check_into(
 
 
 def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
-    """Return the columns of a SELECT by the names that a model knows them by."""
+    """Return the columns of a SELECT under the names that the model was trained with."""
     names = written_like(schema.names, record.details.get("columns", []), database.dialect)
     return schema.empty_table().rename_columns(names).schema
 
 
 def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program: str) -> None:
-    """Raise a `StatementError` if the SELECT has not the columns that a model was trained on."""
+    """Raise a `StatementError` if the SELECT lacks a column that the model was trained on."""
     for name in _columns_of(record.details.get("params", {}).get("columns", [])):
         why = f", which {model.text} was trained on"
         if name not in schema.names:
@@ -265,12 +267,12 @@ def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program
 def _unlike_trained(
     name: str, type_: pa.DataType, trained: str, record: ModelRecord, model: str
 ) -> str:
-    """Return why a column has not the type that a model was trained on; empty if it has.
+    """Return why a column's type differs from the training data; empty if it does not.
 
     Args:
-        name: The column, as the SELECT calls it.
+        name: The column, as the SELECT names it.
         type_: Its type.
-        trained: What it was called when training.
+        trained: Its name in the training data.
         record: How the model was trained.
         model: The model's name.
     """
@@ -281,13 +283,13 @@ def _unlike_trained(
     cast = {"text": "VARCHAR", "numbers": "DOUBLE PRECISION"}.get(was)
     help_ = f" Convert it: CAST({name} AS {cast}) AS {name}." if cast else ""
     return (
-        f"The column {name!r} holds {in_words(type_)} here; {model} was trained on "
+        f"The column {name!r} holds {in_words(type_)}, but {model} was trained on "
         f"{in_words(then)}.{help_}"
     )
 
 
 def _columns_of(features: Any) -> Iterator[str]:
-    """Yield the columns that features are made of, each once."""
+    """Yield the source columns of some features, each once."""
     seen: dict[str, None] = {}
     entries_ = list(features) if isinstance(features, list) else [features]
     while entries_:
@@ -300,21 +302,21 @@ def _columns_of(features: Any) -> Iterator[str]:
 
 
 def _kind(type_: str) -> str:
-    """Return what values of an Arrow type are; empty if it says nothing."""
+    """Return the kind of the values of an Arrow type; empty if the type has none of the kinds."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
 
 
 _KINDS = {
     "numbers": re.compile(r"u?int|float|double|halffloat|decimal|bool"),
     "text": re.compile(r"(large_)?string"),
-    # Before dates: a time of day is none.
+    # Before "time": a time of day is not a date, but the pattern of "time" would match it too.
     "times of day": re.compile(r"time(32|64)"),
     "time": re.compile(r"date|time"),
 }
 
 
 def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:
-    """Return the column that a name means."""
+    """Return the column that a name refers to."""
     found = matching(name, names)
     if found is None:
         raise _missing(name, names, what, program, span)
@@ -337,14 +339,14 @@ def _missing(
 
 
 def check_trained(name: Word, program: str, models: Models) -> None:
-    """Raise a `StatementError` if there is no trained model of a name."""
+    """Raise a `StatementError` if there is no trained model with this name."""
     try:
         models.current(name.text)
     except UsageError as error:
         raise StatementError(str(error), program, name.span) from error
 
 
-def _entry(model: Word, program: str, zoo: Path | None) -> Entry:
+def _entry(model: Word, program: str, zoo: Path | None) -> CatalogueEntry:
     known = {entry.name: entry for entry in entries(zoo or PREBUILT)}
     if model.text not in known:
         raise StatementError(
@@ -357,10 +359,10 @@ def _entry(model: Word, program: str, zoo: Path | None) -> Entry:
 
 
 def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
-    """Raise a `StatementError` for a parameter of the model that it cannot have.
+    """Raise a `StatementError` if a parameter of the model has an invalid value.
 
-    A model of a user's own refuses what is not only unlike its default when its frameworks are
-    loaded.
+    For a model in the user's own zoo, only the type is compared with that of the default. The model
+    itself rejects other values later, when its frameworks are loaded.
     """
     defaults = {p.name: p.default for p in _entry(statement.model, program, zoo).params}
     given = {n.text.removeprefix("model."): v.value for n, v in statement.attributes.items()}
@@ -374,14 +376,14 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
         problem = _unlike(value.value, defaults[key]) or problem
         if problem:
             raise StatementError(
-                f"{name.text}={value.value!r} does not fit: {problem}.",
+                f"{name.text}={value.value!r} is not valid: {problem}.",
                 program,
                 Span(name.span.start, value.span.stop),
             )
 
 
 def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
-    """Return what is wrong with classes, or with class_counts beside them; empty if nothing is."""
+    """Return what is wrong with `classes` or with the `class_counts` for them; empty if nothing."""
     classes, counts = given.get("classes"), given.get("class_counts")
     try:
         known = None if classes is None else len(Classes.of(classes).values)
@@ -390,11 +392,11 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
     known = given.get("num_classes") if known is None else known
     if name == "classes" or counts is None or known is None or len(counts) == known:
         return ""
-    return f"expected how many rows each of the {known:,} classes has"
+    return f"expected the number of rows of each of the {known:,} classes"
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Return what was expected instead of a value that is not like its default, else nothing."""
+    """Return what was expected if a value has another type than its default; empty otherwise."""
     try:
         like = literal_eval(default or "None")
     except ValueError:
@@ -402,7 +404,7 @@ def _unlike(value: Any, default: str | None) -> str:
     if _is_like(value, like):
         return ""
     shown = json.dumps(list(like) if isinstance(like, tuple) else like)
-    return f"expected a value like {shown}, its default"
+    return f"expected a value of the same type as the default, {shown}"
 
 
 def _is_like(value: Any, default: Any) -> bool:

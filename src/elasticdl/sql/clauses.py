@@ -1,4 +1,4 @@
-"""The clauses that extended SQL adds after a SELECT.
+"""Parser of the clauses that extended SQL adds after a SELECT.
 
     TO TRAIN    model [WITH name=value, ...] [COLUMN feature, ...] [LABEL column] [USING name]
                 INTO name
@@ -58,14 +58,14 @@ _NEEDED_NAMES = {
     "USING": "the name of a trained model",
 }
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None, "NONE": None}
-# Of names that may stand without quotes; databases and models take no others either.
+# Names that need no quotes; databases and models do not accept others either.
 _NAME = re.compile(r"[^\W\d][\w-]*(?:[./:][\w-]+)*")
 _MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 _MOST_LETTERS = 100
 
 
 class _Clauses(NamedTuple):
-    """What stands after the verb's object, by clause."""
+    """The clauses after the verb's object, by keyword."""
 
     attributes: Attributes
     columns: Sequence[Argument]
@@ -73,7 +73,7 @@ class _Clauses(NamedTuple):
 
 
 def parse_extension(program: str, select: str, extension: Span, span: Span) -> Statement:
-    """Return the statement that a SELECT and its extension make.
+    """Return the statement made of a SELECT and its extension.
 
     Args:
         program: The whole text.
@@ -82,7 +82,7 @@ def parse_extension(program: str, select: str, extension: Span, span: Span) -> S
         span: Where the whole statement was written.
 
     Raises:
-        StatementError: The extension is wrong.
+        StatementError: The extension is invalid.
     """
     tokens = _Tokens(program, extension)
     verb = tokens.take().text.upper()
@@ -118,10 +118,10 @@ def parse_extension(program: str, select: str, extension: Span, span: Span) -> S
 
 
 def parse_show(program: str, span: Span) -> ShowTrain | None:
-    """Return `SHOW TRAIN name`; None if it is another SHOW, which is the database's.
+    """Parse `SHOW TRAIN name`; return None for any other SHOW, which the database runs.
 
     Raises:
-        StatementError: A name is missing, or more than a name follows.
+        StatementError: The name is missing, or something follows it.
     """
     words = program[span.start : span.stop].split(maxsplit=2)
     if len(words) < 2 or words[1].upper() != "TRAIN":  # noqa: PLR2004 - SHOW and TRAIN
@@ -157,8 +157,8 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
                 f"{tokens.peek().text!r}{_hint(clause, verb, seen)}"
             )
         if clause in seen:
-            join = "Join the two." if clause in _LISTS else "Leave one of them out."
-            raise tokens.error(f"{clause} stands here for the second time. {join}")
+            join = "Merge the two." if clause in _LISTS else "Leave one of them out."
+            raise tokens.error(f"{clause} is given twice. {join}")
         seen.append(clause)
         tokens.take()
         if clause == "WITH":
@@ -173,7 +173,7 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
 
 
 def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
-    """Return the end of the sentence about what stands where a clause should begin."""
+    """Return the end of the error message about an unexpected token at the start of a clause."""
     near = did_you_mean(found, _TAKES[verb])
     if near != "." or not seen:
         return near
@@ -219,7 +219,7 @@ def _value(tokens: _Tokens) -> Value:
     negative = False
     while tokens.peek_type() in {TokenType.DASH, TokenType.PLUS}:
         negative ^= tokens.take().token_type == TokenType.DASH
-    token = tokens.take_or("a value: a number, a text in quotes, TRUE, FALSE, NULL or a list")
+    token = tokens.take_or("a value: a number, a quoted string, TRUE, FALSE, NULL or a list")
     if token.token_type == TokenType.NUMBER:
         number = _number(tokens, token)
         return Value(-number if negative else number, tokens.since(begin))
@@ -230,7 +230,7 @@ def _value(tokens: _Tokens) -> Value:
     if token.text.upper() in _CONSTANTS:
         return Value(_CONSTANTS[token.text.upper()], tokens.since(begin))
     tokens.back()
-    word = tokens.name("a value: a number, a text in quotes, TRUE, FALSE, NULL or a list")
+    word = tokens.name("a value: a number, a quoted string, TRUE, FALSE, NULL or a list")
     return Value(word.text, word.span)
 
 
@@ -284,7 +284,7 @@ def _target(program: str, target: Word) -> tuple[Word, Word]:
 def _check_model_name(program: str, name: Word) -> None:
     if len(name.text) > _MOST_LETTERS or not _MODEL_NAME.fullmatch(name.text):
         raise StatementError(
-            f"{name.text[:_MOST_LETTERS]!r} cannot be the name of a trained model: expected a "
+            f"{name.text[:_MOST_LETTERS]!r} is not a valid name for a trained model: expected a "
             f"letter, then letters, digits, '_', '-' and single dots, at most {_MOST_LETTERS}.",
             program,
             name.span,
@@ -292,7 +292,7 @@ def _check_model_name(program: str, name: Word) -> None:
 
 
 class _Tokenizer(Tokenizer):
-    """Takes names in double quotes, and in the backticks of MySQL."""
+    """Tokenizer that accepts names in double quotes, and in the backticks of MySQL."""
 
     IDENTIFIERS: ClassVar = ['"', "`"]
 
@@ -302,7 +302,7 @@ class _Tokens:
 
     def __init__(self, program: str, extension: Span) -> None:
         self.program = program
-        # At the start of a text, sqlglot takes EXPLAIN for a command with a text as its argument.
+        # At the start of a text, sqlglot reads EXPLAIN as a command whose argument is a text.
         before = "SELECT "
         self._offset = extension.start - len(before)
         self._stop = extension.stop
@@ -311,8 +311,7 @@ class _Tokens:
             self._tokens: list[Token] = list(_Tokenizer().tokenize(text))[1:]
         except TokenError as error:
             raise StatementError(
-                "This part holds a text or a comment that never ends. Write a quote within a "
-                "text twice.",
+                "Unterminated string or comment. To use a quote inside a string, double it.",
                 program,
                 extension,
             ) from error
@@ -320,7 +319,7 @@ class _Tokens:
 
     @property
     def is_done(self) -> bool:
-        """Whether all were read."""
+        """Whether all tokens have been read."""
         return self._next == len(self._tokens)
 
     @property
@@ -332,11 +331,11 @@ class _Tokens:
         return Span(self._offset + token.start, self._offset + token.end + 1)
 
     def since(self, begin: int) -> Span:
-        """Return the part from an offset to the end of the last token that was read."""
+        """Return the span from an offset to the end of the last token read."""
         return Span(begin, self._span(self._tokens[self._next - 1]).stop)
 
     def peek(self) -> Token:
-        """Return the next token, which must be there."""
+        """Return the next token without consuming it; there must be one."""
         return self._tokens[self._next]
 
     def peek_type(self) -> TokenType | None:
@@ -344,38 +343,38 @@ class _Tokens:
         return None if self.is_done else self.peek().token_type
 
     def take(self) -> Token:
-        """Return the next token and go past it."""
+        """Consume and return the next token."""
         self._next += 1
         return self._tokens[self._next - 1]
 
     def take_or(self, expected: str) -> Token:
-        """Return the next token and go past it.
+        """Consume and return the next token.
 
         Raises:
-            StatementError: There is none.
+            StatementError: There is no token left.
         """
         if self.is_done:
             raise self.error_at_end(f"Expected {expected}.")
         return self.take()
 
     def back(self) -> None:
-        """Return to the token before."""
+        """Step back by one token."""
         self._next -= 1
 
     def accept(self, kind: TokenType) -> bool:
-        """Go past the next token if it is of a kind; return whether it was."""
+        """Consume the next token if it has the given type; return whether it did."""
         if self.peek_type() != kind:
             return False
         self._next += 1
         return True
 
     def expect(self, kind: TokenType, expected: str) -> None:
-        """Go past the next token, which must be of a kind."""
+        """Consume the next token, which must have the given type."""
         if not self.accept(kind):
             raise self.error(f"Expected {expected}{self._found()}")
 
     def separated(self, item: Callable[[], Any]) -> list[Any]:
-        """Return items with commas between them; a comma at the end is taken too."""
+        """Return comma-separated items; a trailing comma is consumed too."""
         items = [item()]
         while self.accept(TokenType.COMMA):
             if self.is_done or self.peek().text.upper() in CLAUSES:
@@ -387,7 +386,7 @@ class _Tokens:
         """Return a name: quoted, or letters, digits and `_ . / : -` without space.
 
         Raises:
-            StatementError: The next token is no name.
+            StatementError: The next token is not a name.
         """
         if self.is_done:
             raise self.error_at_end(f"Expected {expected}.")
@@ -398,8 +397,8 @@ class _Tokens:
         found = _NAME.match(self.program, begin, self._stop)
         if token.text.upper() in CLAUSES:
             raise self.error(
-                f"Expected {expected}; found {token.text!r}, which begins a clause. As a name it "
-                "stands in double quotes."
+                f"Expected {expected}; found {token.text!r}, which starts a clause. To use it as a "
+                "name, put it in double quotes."
             )
         if found is None:
             raise self.error(f"Expected {expected}; found {token.text!r}.")
@@ -411,7 +410,7 @@ class _Tokens:
         return self._longer_name([self.take().text], begin)
 
     def _longer_name(self, first: Sequence[str], begin: int) -> Word:
-        """Return a name with the quoted parts that follow after dots."""
+        """Return a name together with the quoted parts that follow it after dots."""
         parts = [*first]
         while self.peek_type() == TokenType.DOT:
             self.take()
@@ -432,5 +431,5 @@ class _Tokens:
         return StatementError(problem, self.program, self._span(token))
 
     def error_at_end(self, problem: str) -> StatementError:
-        """Return an error that points behind the statement."""
+        """Return an error that points just past the end of the statement."""
         return StatementError(problem, self.program, Span(self._stop, self._stop + 1))

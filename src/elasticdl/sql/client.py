@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 _LONGEST_MESSAGE = 64 << 20
 _FETCH_INTERVAL_S = 1.0
 _UNAVAILABLE = 75
-# What gRPC says where the server does not take the connection for one of its own.
+# gRPC's wording when client and server disagree about TLS or the certificate.
 _NOT_UNDERSTOOD = ("Socket closed", "Connection reset", "CERTIFICATE_VERIFY_FAILED")
-_HINT = " This client uses no TLS. If the server does, name the file of its authority: ca=FILE."
-_HINT_CA = " If an authority of your own has signed the server's certificate, name it: ca=FILE."
+_HINT = " This client does not use TLS. If the server does, pass its CA certificate: ca=FILE."
+_HINT_CA = (
+    " If the server's certificate is signed by a private CA, pass the CA certificate: ca=FILE."
+)
 
 
 class RemoteError(ElasticDLError):
-    """The server refuses or a statement failed; the message is the server's.
+    """The server rejected a request or a statement failed; the message comes from the server.
 
     Attributes:
-        exit_code: What the command line would have ended with.
-        status: Name of gRPC's status, such as "UNAUTHENTICATED".
+        exit_code: Exit code that the command line would have returned.
+        status: Name of the gRPC status, such as "UNAUTHENTICATED".
 
     Args:
         message: The server's.
@@ -64,7 +66,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Head:
-    """The names of the columns; the statement's rows follow."""
+    """The column names of a result; its rows follow."""
 
     column_names: tuple[str, ...]
 
@@ -78,11 +80,11 @@ class Row:
 
 @dataclass(frozen=True)
 class End:
-    """A statement is done.
+    """Marks the end of a statement.
 
     Attributes:
         statement: Its text.
-        seconds: How long it took.
+        seconds: Its run time.
     """
 
     statement: str
@@ -93,7 +95,7 @@ Item = Message | Head | Row | End
 
 
 class Results:
-    """The results of a program, to be read once; each statement's end with an `End`."""
+    """The results of a program, which can be read once; each statement ends with an `End`."""
 
     def __init__(self, items: Iterable[Item], call: Any = None) -> None:
         self._items, self._call = iter(items), call
@@ -102,12 +104,12 @@ class Results:
         return self._items
 
     def cancel(self) -> None:
-        """End the program; a training saves its progress."""
+        """Cancel the program; a training saves its progress first."""
         if self._call is not None:
             self._call.cancel()
 
     def to_tables(self) -> list[pa.Table]:
-        """Return the rows of each statement that has some, as Arrow tables.
+        """Return the rows of each statement that has any, as Arrow tables.
 
         Raises:
             RemoteError: A statement failed.
@@ -126,7 +128,7 @@ class Results:
         ]
 
     def to_dataframe(self) -> Any:
-        """Return the rows of the last statement that has some, as a pandas DataFrame.
+        """Return the rows of the last statement that has any, as a pandas DataFrame.
 
         Raises:
             RemoteError: A statement failed.
@@ -134,7 +136,7 @@ class Results:
         """
         tables = self.to_tables()
         if not tables:
-            raise UsageError("No statement of the program has rows.")
+            raise UsageError("No statement of the program returned rows.")
         try:
             return tables[-1].to_pandas()
         except ModuleNotFoundError as error:
@@ -147,11 +149,11 @@ class Client:
     Args:
         address: HOST:PORT.
         token: The server's token.
-        ca: File with the certificates that sign the server's; None takes those that gRPC comes
-            with, and no TLS at all for an address of this machine.
-        certificate: File with this client's certificate, if the server asks for one.
+        ca: File with the certificates of the authority that signed the server's. None uses
+            gRPC's built-in ones, and no TLS at all for an address of this machine.
+        certificate: File with this client's certificate, if the server requires one.
         key: File with its private key.
-        database: URL of a database, if the server allows it; empty is the server's own.
+        database: URL of a database, if the server allows it; empty uses the server's own.
 
     Raises:
         UsageError: A file cannot be read.
@@ -191,7 +193,7 @@ class Client:
         )
 
     def execute(self, program: str) -> Results:
-        """Run statements, in order; the results arrive while they run.
+        """Run statements in order; the results arrive while they run.
 
         Args:
             program: Each statement ends with `;`.
@@ -203,22 +205,22 @@ class Client:
         return Results(_items(call, self._hint), call)
 
     def submit(self, program: str) -> str:
-        """Start statements that run without this client; return the id of their job.
+        """Start statements that run independently of this client; return their job id.
 
         Raises:
-            RemoteError: The server refuses.
+            RemoteError: The server rejects the request.
         """
         with _errors(self._hint):
             for response in self._run(self._request(program, exit_on_submit=True)):
                 return str(response.job.id)
-        raise RemoteError("The server has started no job.", 1, "INTERNAL")
+        raise RemoteError("The server did not start a job.", 1, "INTERNAL")
 
     def fetch(self, job: str, interval_s: float = _FETCH_INTERVAL_S) -> Results:
-        """Return the results of a job as they come, from its beginning.
+        """Return the results of a job from its beginning, as they become available.
 
         Args:
-            job: Its id.
-            interval_s: How long to wait when there is nothing new.
+            job: Id of the job.
+            interval_s: Seconds to wait between polls when there is nothing new.
         """
         return Results(self._fetched(job, interval_s))
 
@@ -241,7 +243,7 @@ class Client:
         return sqlflow_pb2.Request(stmts=program, session=session)
 
     def close(self) -> None:
-        """Close the connection, and cancel what runs on it."""
+        """Close the connection and cancel the programs that run on it."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -272,7 +274,7 @@ def _items(responses: Iterable[sqlflow_pb2.Response], hint: str) -> Iterator[Ite
 
 @contextlib.contextmanager
 def _errors(hint: str) -> Iterator[None]:
-    """Raise gRPC's errors as ours, with a hint where the connection may be of the wrong kind."""
+    """Convert gRPC errors to `RemoteError`, with a hint if TLS may be missing or unexpected."""
     try:
         yield
     except grpc.RpcError as error:

@@ -1,20 +1,20 @@
-"""The functions of a COLUMN clause, as features of the prebuilt table models.
+"""Functions of a COLUMN clause, translated to features of the prebuilt table models.
 
-    age                                the feature that the column's type and values suggest
+    age                                a feature derived from the column's type and values
     DENSE(f [, size [, delimiter]])    numbers: one, an array, or a text such as '1,2,3'
     SPARSE(f, size [, delimiter])      text of indices '0 3' or of pairs '0:1.5 3:2'
     CATEGORY_ID(f [, size])            a category: the `size` most frequent values
     CATEGORY_HASH(f, buckets)          a category, hashed
     SEQ_CATEGORY_ID(f, buckets [, delimiter])   a list of categories, hashed
-    BUCKET(x, [boundary, ...])         which interval a number lies in
-    CROSS([a, b, ...], buckets)        which combination of categories, hashed
-    EMBEDDING(x, dimension [, combiner])        a category as a vector that is learned
+    BUCKET(x, [boundary, ...])         the interval that a number lies in
+    CROSS([a, b, ...], buckets)        a combination of categories, hashed
+    EMBEDDING(x, dimension [, combiner])        a category as a trainable vector
     INDICATOR(x)                       a category as zeros and a one
 
 After SQLFlow's language guide, section "Column clause"
 (https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md). A feature
-that depends on the values of its column has an entry `derive`, which `features.py` replaces when
-the rows are known.
+that depends on the values of its column has an entry `derive`, which `features.py` replaces once
+the rows have been read.
 
 Used by `check.py`.
 """
@@ -57,16 +57,16 @@ _FORMS = {
 def features_of(
     arguments: Sequence[Argument], names: Collection[str], program: str, label: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the features that a COLUMN clause means.
+    """Return the features that a COLUMN clause describes.
 
     Args:
         arguments: The clause.
         names: The columns of the SELECT.
         program: The whole text, for errors.
-        label: The column to predict, which cannot be a feature.
+        label: The column to predict, which is not allowed as a feature.
 
     Raises:
-        StatementError: A function or a column is unknown, or an argument does not fit.
+        StatementError: A function or a column is unknown, or an argument is invalid.
     """
     reader = _Reader(names, program, label)
     return [reader.feature(argument) for argument in arguments]
@@ -162,7 +162,7 @@ class _Reader:
                 return {"kind": "indicator", "of": self._of(given[0], "category")}
 
     def _of(self, argument: Argument, kind: str) -> dict[str, Any]:
-        """Return an inner feature; a bare column is read as the kind that is needed."""
+        """Return an inner feature; a bare column is read as the required kind."""
         if isinstance(argument, Word):
             column = self._column(argument)
             derive: dict[str, Any] = {} if kind == "number" else {"derive": {}}
@@ -173,7 +173,7 @@ class _Reader:
         if not least <= len(call.arguments) <= most:
             raise StatementError(
                 f"{call.function} takes {least if least == most else f'{least} to {most}'} "
-                f"arguments, {_FORMS[call.function]}; here are {len(call.arguments)}.",
+                f"arguments, {_FORMS[call.function]}; found {len(call.arguments)}.",
                 self._program,
                 call.span,
             )
@@ -193,8 +193,8 @@ class _Reader:
             )
         if found == self._label:
             raise StatementError(
-                f"{found!r} is the label, which is to be predicted and cannot be a feature. Leave "
-                "it out of COLUMN, or name another label.",
+                f"{found!r} is the label, so it cannot be a feature. Leave it out of COLUMN, or "
+                "choose another label.",
                 self._program,
                 _span(argument),
             )
@@ -213,7 +213,7 @@ class _Reader:
         text = argument.value if isinstance(argument, Value) else None
         if isinstance(text, str) and text:
             return {"comma": ","}.get(text.lower(), text)
-        # SQLFlow writes a bare COMMA.
+        # SQLFlow's syntax has a bare COMMA for this.
         if isinstance(argument, Word) and argument.text.upper() == "COMMA":
             return ","
         raise StatementError(
@@ -237,7 +237,7 @@ class _Reader:
             or numbers != sorted(set(numbers))
         ):
             raise StatementError(
-                "Expected numbers that rise, such as [10, 20, 30].", self._program, _span(argument)
+                "Expected increasing numbers, such as [10, 20, 30].", self._program, _span(argument)
             )
         return numbers
 

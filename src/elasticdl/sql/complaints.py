@@ -1,13 +1,13 @@
-"""Where in a program belongs what a database, or the rows of a query, complain about.
+"""Locates errors of a database, or of a query's rows, in the text of the program.
 
     Table with name employe does not exist!    SELECT * FROM employe TO TRAIN ...
                                                              ^^^^^^^
 
-Each database words it in its own way; where none of the wordings below is found, the statement's
-first word is pointed at.
+Each database has its own error wording. If none of the wordings below matches, the error points
+at the statement's first word.
 
-Used by `execute.py`, and by `training.py`, `prediction.py` and `measuring.py` for what only the
-rows tell.
+Used by `execute.py`, and by `training.py`, `prediction.py` and `measuring.py` for errors that show
+only once the rows are read.
 """
 
 from __future__ import annotations
@@ -35,33 +35,34 @@ _OTHER = re.compile(
     r"""(?:[Cc]olumn|function|Function with name|near)\s+["'`]?(?P<name>[^"'`\s;,]+)"""
     r"""|no such (?:column|function): (?P<name2>\S+)"""
 )
-# A name that there is none of, or a statement that cannot be understood.
+# Wordings for an unknown name or a syntax error.
 _MISTAKE = re.compile(
     r"(?i)does not exist|doesn't exist|no such (table|column|function)|not found|"
     r"unknown (column|table)|referenced column|syntax"
 )
-# DuckDB and PostgreSQL repeat the statement, with a caret of their own.
+# DuckDB and PostgreSQL repeat the statement with a caret of their own.
 _REPEATED = re.compile(r"\s*^LINE \d+:.*", re.MULTILINE | re.DOTALL)
 
 
 class MistakeError(DatabaseError, UsageError):
-    """The database knows no such name, or does not understand the statement."""
+    """A name is unknown to the database, or the statement has a syntax error."""
 
-    # As of names that are looked up here, such as those of LABEL.
+    # Same code as for names that are checked here, such as those of LABEL.
     exit_code = UsageError.exit_code
 
 
 @contextlib.contextmanager
 def located(database: Database, program: str, span: Span) -> Iterator[None]:
-    """Raise what a database refuses with its place in the program.
+    """Re-raise database errors with their position in the program.
 
     Args:
-        database: Asked for its tables, one of which may have been meant.
+        database: Queried for its tables, to suggest a similar name.
         program: The whole text.
         span: The statement.
 
     Raises:
-        DatabaseError: With line, column and a caret; a `MistakeError` if it is about a name.
+        DatabaseError: With line, column and a caret; a `MistakeError` for an unknown name or a
+            syntax error.
     """
     try:
         yield
@@ -79,7 +80,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
 
 
 def _name(wording: re.Pattern[str], problem: str) -> str:
-    """Return the name that a database complains about, without a schema; empty if there is none."""
+    """Return the name that an error message is about, without its schema; empty if none."""
     found = wording.search(problem)
     if found is None:
         return ""
@@ -87,7 +88,7 @@ def _name(wording: re.Pattern[str], problem: str) -> str:
 
 
 def place_of(name: str, program: str, span: Span) -> Span:
-    """Return where a name stands first in a statement; its first word if it does not."""
+    """Return the first occurrence of a name in a statement, else the statement's first word."""
     if name:
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
         found = word.search(program, span.start, span.stop)
@@ -98,7 +99,7 @@ def place_of(name: str, program: str, span: Span) -> Span:
 
 
 def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: Span) -> str:
-    """Return a problem with its place in the program.
+    """Return an error message with its position in the program.
 
     Args:
         problem: What is wrong, as sentences.
@@ -115,15 +116,15 @@ def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: S
 def check_distinct(
     names: Sequence[str], statement: str, begins_at: tuple[int, int], at: str = ""
 ) -> None:
-    """Raise a `DataError` with its place if two columns share a name.
+    """Raise a `DataError` with its position if two columns share a name.
 
-    Only the rows tell: as a subquery, a SELECT gets other names from DuckDB and SQLite.
+    This shows only when the rows are read: in a subquery, DuckDB and SQLite rename such columns.
 
     Args:
-        names: Columns of the query, as the model knows them.
-        statement: The statement's text; empty if it is not known.
+        names: Columns of the query, under the names of the model.
+        statement: The statement's text; empty if it is unknown.
         begins_at: Line and column of the statement in its program.
-        at: What to point at; empty points at the second of the two columns.
+        at: Word to point at; empty points at the second of the two columns.
     """
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is None:

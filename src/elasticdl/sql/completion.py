@@ -1,4 +1,4 @@
-"""What a word of a statement may become: keywords, tables, columns, models.
+"""Completion of the word at the cursor: keywords, tables, columns, models.
 
 Used by `shell.py` and the notebook.
 """
@@ -35,11 +35,11 @@ _TABLE_FOLLOWS = {"FROM", "JOIN", "INTO", "UPDATE", "TABLE", "DESCRIBE", "\\D", 
 _TRAINED_FOLLOWS = {"USING", "EVALUATE", "EXPLAIN"}
 
 
-class Names:
-    """Names of the database and the models, remembered until they may have changed.
+class CompletionNames:
+    """Names of the database and the models, cached until a statement may have changed them.
 
     Args:
-        connection: To the database.
+        connection: Connection to the database.
         models: The trained models.
         zoo_folder: A folder of model files; None is the prebuilt zoo.
     """
@@ -51,14 +51,14 @@ class Names:
         self._zoo: Sequence[str] | None = None
 
     def forget(self) -> None:
-        """Ask again: a statement was run."""
+        """Clear the cache after a statement has run."""
         self._tables, self._columns = None, {}
 
     def tables(self) -> Sequence[str]:
         """Return the names of the tables.
 
         Raises:
-            DatabaseError: The database cannot be asked.
+            DatabaseError: The database cannot be queried.
         """
         if self._tables is None:
             with self._connection.opened() as database:
@@ -74,7 +74,7 @@ class Names:
         return self._columns[table]
 
     def zoo(self) -> Sequence[str]:
-        """Return the names of the models that can be trained."""
+        """Return the names of the models of the zoo."""
         if self._zoo is None:
             self._zoo = [entry.name for entry in entries(self._zoo_folder or PREBUILT)]
         return self._zoo
@@ -85,7 +85,7 @@ class Names:
 
 
 def word_before(text: str) -> str:
-    """Return the word that the text ends with; empty if it ends with something else.
+    """Return the word at the end of the text; empty if the text does not end with a word.
 
     Example:
         >>> word_before("SELECT a FROM main.emp")
@@ -95,29 +95,29 @@ def word_before(text: str) -> str:
     return found[0] if found else ""
 
 
-def words_for(before: str, text: str, names: Names) -> list[str]:
-    """Return what the word before the cursor may become.
+def words_for(before: str, text: str, names: CompletionNames) -> list[str]:
+    """Return the completions of the word before the cursor.
 
     Args:
-        before: What stands before the cursor.
-        text: All that was typed: its tables give their columns.
-        names: Of the database and the models.
+        before: The text before the cursor.
+        text: The whole input; the columns of the tables it names are candidates.
+        names: Names of the database and the models.
     """
     word = word_before(before)
-    # The statement that the cursor is in.
+    # Only the statement that the cursor is in.
     words = _ANY_WORD.findall(before[: len(before) - len(word)].upper().rpartition(";")[2])
     previous = words[-1] if words else before.strip().upper()
     if before.lstrip().startswith("\\") and not words:
         candidates: Iterable[str] = names.tables() if " " in before else _COMMANDS
     else:
-        # No database that fails, or is busy with another statement, keeps anyone from typing.
+        # A database that fails, or is busy with another statement, must not block typing.
         with contextlib.suppress(ElasticDLError):
             return _starting(word, _following(previous, words, text, names))
         candidates = KEYWORDS
     return _starting(word, candidates)
 
 
-def _following(previous: str, words: Sequence[str], text: str, names: Names) -> list[str]:
+def _following(previous: str, words: Sequence[str], text: str, names: CompletionNames) -> list[str]:
     if previous == "TRAIN":
         return [*(names.trained() if words[-2:-1] == ["SHOW"] else names.zoo())]
     if previous in _TRAINED_FOLLOWS:

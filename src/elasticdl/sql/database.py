@@ -1,25 +1,25 @@
-"""Databases as the statements see them: rows out as Arrow batches, predictions in.
+"""Database protocol for statements: reads rows as Arrow batches, writes predictions.
 
     with open_database("duckdb:///shop.db") as database:
         with database.read("SELECT age, salary FROM employee") as rows:
             for batch in rows.batches: ...
 
-One file of this folder per kind of database follows the protocol below. Laws, held by
-`tests/sql/test_databases.py` for each of them:
+Each kind of database is one file of `databases/` that implements the protocol below. Every
+implementation obeys these laws, which `tests/sql/test_databases.py` checks:
 
-* `read` gives rows in batches, in memory that does not grow with their number.
+* `read` yields rows in batches, in memory that does not grow with their number.
 * `fill` changes one column of the rows with the given keys, all or none, even if the process is
-  killed. Nothing is ever dropped.
-* Names are quoted by the database's own rules: a name is never SQL.
-* A column that no record can hold is refused by name; `databases/plain.py` says what becomes of
-  which type.
-* What the same statement may overcome later (no connection, a lock) is an `UnavailableError`,
-  anything else that a database says a `DatabaseError`; passwords are in neither.
+  killed. It never drops anything.
+* Names are quoted by the database's own rules: a name is never executed as SQL.
+* A column that no record can hold is rejected by name; `databases/plain.py` lists the conversion of
+  each type.
+* A failure that may pass on a retry (no connection, a lock) is an `UnavailableError`, any other
+  error of a database a `DatabaseError`. Neither contains a password.
 
-Each `read` has a connection of its own, so that two can be read at a time. What a statement does
-to its connection (SET, BEGIN) ends with it.
+Each `read` has its own connection, so that two reads can run at the same time. Whatever a
+statement changes in its connection (SET, BEGIN) ends with it.
 
-Used by `train.py`, `predict.py` and the doors.
+Used by `training.py`, `prediction.py` and the entry points (shell, notebook, server).
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ _PACKAGES = {
 
 
 class DatabaseError(DataError):
-    """The database refuses a statement, or cannot be reached; the message is its own."""
+    """The database rejects a statement or cannot be reached; the message is the database's own."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSource:
     """The result of a query.
 
     Attributes:
         schema: Its columns.
-        batches: Its rows, to be read once.
+        batches: Its rows, which can be read once.
     """
 
     schema: pa.Schema
@@ -78,14 +78,14 @@ class TableInfo:
     """A table of the database.
 
     Attributes:
-        parts: Its full name: the same for every way to write the name.
+        parts: Its full name, the same for every spelling of the name.
         columns: Name of each column -> its type, as the database writes it.
         key: Columns or row numbers that identify a row and never change; empty if there are none.
-        why_no_key: Why `key` is empty and what helps, as a part of a sentence.
-        casts: Column of the key -> type to convert it to in a SELECT, where its own would lose
-            digits on the way.
-        definition: SQL that a view stands for; empty if it is none, or not known.
-        generated: Columns that the database computes, and nobody else may write.
+        why_no_key: Why `key` is empty and how to fix it, as a part of a sentence.
+        casts: Column of the key -> type to convert it to in a SELECT, for types that would lose
+            digits in transfer.
+        definition: The SQL of a view; empty for a table, or if it is unknown.
+        generated: Columns that the database computes and that cannot be written.
     """
 
     parts: tuple[str, ...]
@@ -103,12 +103,13 @@ class TableInfo:
 
 
 class Database(Protocol):
-    """A connection to a database; see the module for the laws.
+    """A connection to a database; the module docstring lists the laws.
 
     Attributes:
-        dialect: sqlglot's name of its SQL dialect.
+        dialect: Name of its SQL dialect in sqlglot.
         name: Its address without a password, for messages.
-        is_in_memory: Whether it ends with this connection, and no other process can open it.
+        is_in_memory: Whether the database disappears with this connection, and other processes
+            cannot open it.
     """
 
     dialect: str
@@ -119,12 +120,12 @@ class Database(Protocol):
         """Return the name of a table as SQL; see `names.py`."""
         ...
 
-    def read(self, select: str) -> AbstractContextManager[Rows]:
+    def read(self, select: str) -> AbstractContextManager[RowSource]:
         """Run a query.
 
         Raises:
-            DatabaseError: The database refuses it, or a column has a type that no record can
-                hold; also while the rows are read.
+            DatabaseError: The database rejects it, or a column has a type that no record can hold.
+                Can also be raised while the rows are read.
             UnavailableError: The database cannot be reached, or the connection is lost.
         """
         ...
@@ -133,68 +134,69 @@ class Database(Protocol):
         """Return the columns of a query without reading a row.
 
         Raises:
-            DatabaseError: The database refuses it.
+            DatabaseError: The database rejects it.
         """
         ...
 
-    def run(self, statement: str) -> AbstractContextManager[Rows | None]:
-        """Run any statement of the database's own; yields its rows, None if it has no result.
+    def run(self, statement: str) -> AbstractContextManager[RowSource | None]:
+        """Run any statement of the database itself; yields its rows, None if it has no result.
 
         Raises:
-            DatabaseError: The database refuses it.
+            DatabaseError: The database rejects it.
         """
         ...
 
     def interrupt(self) -> None:
-        """End all that other threads run here, each with a `DatabaseError`; may be called again.
+        """Cancel all statements that other threads run on this object; may be called repeatedly.
 
-        In the main thread Ctrl-C and SIGTERM do the same: the database has stopped computing, or
-        could not be reached for ten seconds, when they are answered.
+        Each of them raises a `DatabaseError`. In the main thread, Ctrl-C and SIGTERM have the same
+        effect. They take effect once the database has stopped computing, or after it could not be
+        reached for ten seconds.
         """
         ...
 
     def table(self, name: Name) -> TableInfo | None:
-        """Return a table by its name, which may have a schema; None if there is none."""
+        """Return a table by its name, with or without a schema; None if there is no such table."""
         ...
 
     def tables(self) -> Sequence[str]:
-        """Return the names of all tables, for completion and near names."""
+        """Return the names of all tables, for completion and for suggestions of similar names."""
         ...
 
-    def fill(self, table: Name, key: Sequence[str], rows: Rows) -> int:
+    def fill(self, table: Name, key: Sequence[str], rows: RowSource) -> int:
         """Set columns of a table's rows, matched by key, in one transaction.
 
-        A column that is missing is added. Rows that are no longer there are not matched.
+        A missing column is added. Rows that have been deleted in the meantime are skipped.
 
         Args:
             table: Name of the table.
             key: Columns of the table that identify a row, as `TableInfo.key`.
-            rows: First the values of the key, in its order and under any names; then the values,
-                under the names of the columns that they go to.
+            rows: First the values of the key, in its order and under any names; then the new
+                values, under the names of their target columns.
 
         Returns:
-            How many rows were matched.
+            The number of rows that matched.
 
         Raises:
-            DatabaseError: The database refuses, a key is given twice, the values do not fit
-                the column, or a trigger keeps rows as they are; the table is as it was.
-            UnavailableError: The connection is lost; the table is as it was.
+            DatabaseError: The database rejects it, a key occurs twice, the values do not fit the
+                column, or a trigger keeps rows unchanged. The table is unchanged.
+            UnavailableError: The connection is lost. The table is unchanged.
         """
         ...
 
-    def append(self, table: Name, rows: Rows) -> int:
-        """Append rows to a table by the names of its columns; creates it if it is missing.
+    def append(self, table: Name, rows: RowSource) -> int:
+        """Append rows to a table by column name; creates the table if it is missing.
 
         Returns:
-            How many rows were appended.
+            The number of appended rows.
 
         Raises:
-            DatabaseError: The database refuses; the table is as it was.
+            DatabaseError: The database rejects it. The table is unchanged.
         """
         ...
 
     def close(self) -> None:
-        """Close the connection; doing it twice does no harm."""
+        """Close the connection; may be called repeatedly."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -212,14 +214,14 @@ def open_database(url: str | None = None) -> Database:
 
     Args:
         url: `duckdb:///FILE`, `duckdb://` for one in memory, `sqlite:///FILE`,
-            `postgresql://USER:PASSWORD@HOST/NAME`, `mysql://...`, or any URL of SQLAlchemy's;
-            None takes ELASTICDL_DATABASE of the environment, else `duckdb://`.
+            `postgresql://USER:PASSWORD@HOST/NAME`, `mysql://...`, or any other SQLAlchemy URL.
+            None uses the environment variable ELASTICDL_DATABASE, else `duckdb://`.
 
     Raises:
-        UsageError: The URL names no known kind of database.
+        UsageError: The URL does not name a supported kind of database.
         MissingExtraError: A package is not installed.
-        DatabaseError: The database refuses the connection.
-        UnavailableError: The database cannot be reached for the moment.
+        DatabaseError: The database rejects the connection.
+        UnavailableError: The database is temporarily unreachable.
     """
     url = url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
     kind, separator, rest = url.partition("://")
@@ -256,10 +258,10 @@ def open_database(url: str | None = None) -> Database:
 
 
 def unknown_kind(url: str) -> UsageError:
-    """Return the error of a URL that names no kind of database."""
+    """Return the error for a URL that does not name a supported kind of database."""
     return UsageError(
-        f"--database={without_password(url)}: this is no URL of a database. Expected "
-        "duckdb:///FILE, sqlite:///FILE, postgresql://USER:PASSWORD@HOST/NAME, "
-        "mysql://USER:PASSWORD@HOST/NAME, mariadb://... or another URL of SQLAlchemy's, such as "
-        "oracle+oracledb://..., whose driver is installed."
+        f"--database={without_password(url)}: not a valid database URL. Expected duckdb:///FILE, "
+        "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/NAME, mysql://USER:PASSWORD@HOST/NAME, "
+        "mariadb://... or another SQLAlchemy URL, such as oracle+oracledb://..., whose driver is "
+        "installed."
     )

@@ -1,9 +1,9 @@
-r"""Running a program of statements, in order.
+r"""Runs the statements of a program, in order.
 
     program --parse--> statements --check--> requests --submitter--> a process of its own
                             \-- a plain statement --> the database, here
 
-A statement that fails ends the program: those before it are done, those after it are not begun.
+A failing statement ends the program: earlier statements are complete, later ones never start.
 
 Used by the shell, the notebook and the server.
 """
@@ -27,7 +27,7 @@ from elasticdl.sql.check import (
     train_request,
 )
 from elasticdl.sql.complaints import located
-from elasticdl.sql.database import ENVIRONMENT, Database, Rows, open_database
+from elasticdl.sql.database import ENVIRONMENT, Database, RowSource, open_database
 from elasticdl.sql.models import DEFAULT_FOLDER, Models
 from elasticdl.sql.parse import parse
 from elasticdl.sql.showing import show_train
@@ -52,28 +52,28 @@ RunSubmitter = Callable[[Path, "dict[str, str]"], int]
 
 
 class SubmitterError(ElasticDLError):
-    """A submitter failed and has said why; its exit code is the program's.
+    """A submitter failed and has already printed why; its exit code becomes the program's.
 
     Args:
-        exit_code: Of the submitter.
+        exit_code: Exit code of the submitter.
     """
 
     def __init__(self, exit_code: int) -> None:
-        # A process that was killed has the signal's number, negative; a shell would say 128 + N.
+        # A process killed by signal N has the exit code -N; shells report 128 + N.
         code = 128 - exit_code if exit_code < 0 else exit_code
         super().__init__(f"The statement failed (exit code {code}).")
         self.exit_code = code
 
 
 @dataclass(frozen=True)
-class Session:
-    """Where statements run.
+class SqlSession:
+    """Settings for running statements.
 
     Attributes:
-        database: URL of the database; None takes the environment's, else one in memory.
+        database: URL of the database; None uses the environment's, else one in memory.
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
-        run_submitter: Runs the program in a file with an environment; returns its exit code.
+        run_submitter: Runs a program, given its file and its environment; returns its exit code.
     """
 
     database: str | None = None
@@ -84,36 +84,37 @@ class Session:
 
 @dataclass(frozen=True)
 class Result:
-    """What a statement came to.
+    """The result of a statement.
 
     Attributes:
         statement: The statement.
-        rows: Its rows, to be read before the next result is asked for; None if it has none.
-        program: The submitter, if it was only to be explained.
+        rows: Its rows, which must be read before the next result is requested; None if it has none.
+        program: The submitter, if only an explanation was requested.
     """
 
     statement: Statement
-    rows: Rows | None = None
+    rows: RowSource | None = None
     program: str | None = None
 
 
 def execute(
     program: str,
-    session: Session,
+    session: SqlSession,
     *,
     explain: bool = False,
     connection: Connection | None = None,
 ) -> Iterator[Result]:
-    """Run the statements of a program; yields each one's result when it is done.
+    """Run the statements of a program; yields the result of each as soon as it is done.
 
     Args:
         program: The text.
-        session: Where to run them.
-        explain: Only show the submitters of statements that would have one.
-        connection: The session's, if programs follow each other; None opens and closes one.
+        session: The settings.
+        explain: Only show the submitters, instead of running the statements that have one.
+        connection: Connection to reuse when several programs run in one session; None opens a
+            new one and closes it at the end.
 
     Raises:
-        ElasticDLError: A statement is wrong or failed.
+        ElasticDLError: A statement is invalid or failed.
     """
     opened = Connection(session) if connection is None else contextlib.nullcontext(connection)
     with opened as there:
@@ -132,22 +133,22 @@ def execute(
 class Connection:
     """The database of a session, open only while this process needs it.
 
-    A DuckDB file can be written by one process at a time, and the submitter is another one. A
+    Only one process at a time can write a DuckDB file, and the submitter is another process. A
     database in memory stays open, and its submitters run in this process.
 
     Attributes:
-        dialect: sqlglot's name of the database's SQL dialect.
+        dialect: Name of the database's SQL dialect in sqlglot.
         name: The database's address without a password.
-        is_in_memory: Whether the database is gone when the connection is closed.
+        is_in_memory: Whether the database disappears when the connection is closed.
 
     Args:
-        session: Where statements run.
+        session: The settings.
 
     Raises:
         ElasticDLError: The database cannot be opened.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
         self._models = Models(session.models)
         with open_database(session.database) as database:
@@ -177,7 +178,7 @@ class Connection:
                 self._open = None
 
     def interrupt(self) -> None:
-        """End the query that another thread runs here."""
+        """Cancel the query that another thread runs on this connection."""
         database = self._open
         if database is not None:
             database.interrupt()
@@ -219,4 +220,4 @@ class Connection:
 
 
 def _result(statement: Statement, table: pa.Table) -> Result:
-    return Result(statement, Rows(table.schema, table.to_batches()))
+    return Result(statement, RowSource(table.schema, table.to_batches()))

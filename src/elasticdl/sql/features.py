@@ -1,22 +1,22 @@
-"""Which features a table's columns make, when nobody says.
+"""Default features of a table, for statements without a COLUMN clause.
 
-Derived from what all rows hold, never from the first one; written as the parameter `columns` of
-the prebuilt table models (`zoo/prebuilt/columns.py`), so that the TrainedModel has them and
-every later prediction uses the same.
+The features are derived from the values of all rows, never from the first row only. They have the
+form of the parameter `columns` of the prebuilt table models (`zoo/prebuilt/columns.py`), so that
+they are stored in the TrainedModel and every later prediction uses the same ones.
 
     numbers            -> standardised
-    few whole numbers  -> still numbers: who means categories says CATEGORY_ID
+    few whole numbers  -> numbers as well: CATEGORY_ID makes them categories
     booleans           -> 0 and 1
     dates, timestamps  -> time: standardised, with its place in the year, the week and the day
-                          (dates have no place in a day, times of day have no other)
+                          (dates have no place in the day, times of day have only that one)
     texts              -> a category of the vocabulary, or hashed where there are many values
     lists of one size  -> an array of numbers
-    always the same, empty, or a text that never repeats -> left out, and reported
+    always the same, empty, or a text that never repeats -> skipped, and reported
 
-A number or time with missing values is `nullable`. What cannot be a feature is left out, and
-reported.
+A number or time with missing values is `nullable`. Columns that cannot be a feature are skipped
+and reported.
 
-Used by `train.py`.
+Used by `training.py`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from elasticdl.data.column_summary import ColumnSummary
 
 MAX_VOCABULARY = 1000
-"""A text column with more different values than this is hashed."""
+"""A text column with more distinct values than this is hashed."""
 
 _LEAST_COUNT = 2
-# In a table of a few rows a text may well be a category that does not repeat yet.
+# In a table with fewer rows, a text may well be a category whose values do not repeat yet.
 _IDENTIFIER_ROWS = 50
-# Beginning of an Arrow type -> the cycles that its values have a place in, if not all.
+# Start of an Arrow type -> the cycles that apply to its values; other types have all cycles.
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
-# Where nothing else tells a missing value; a category has an id for it, a list is empty.
+# Kinds that need a marker for missing values; a category has an id for them, a list is empty.
 _MARKED_KINDS = ("number", "time")
 _LEAST_BUCKETS, _MOST_BUCKETS = 1024, 1 << 18
 
@@ -50,8 +50,8 @@ class Derived:
     """The features of a table.
 
     Attributes:
-        columns: As the prebuilt table models take them.
-        left_out: Column -> why it is no feature.
+        columns: In the form that the prebuilt table models expect.
+        left_out: Column -> why it is not a feature.
     """
 
     columns: Sequence[dict[str, Any]]
@@ -59,7 +59,7 @@ class Derived:
 
 
 def derive(columns: Sequence[ColumnSummary], label: str) -> Derived:
-    """Return the features of all columns but the label, in their order."""
+    """Return the features of all columns except the label, in their order."""
     features: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for column in columns:
@@ -74,7 +74,7 @@ def derive(columns: Sequence[ColumnSummary], label: str) -> Derived:
 
 
 def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dict[str, Any]:
-    """Return a feature of a COLUMN clause with what its column's values say.
+    """Complete a feature of a COLUMN clause with what its column's values determine.
 
     Args:
         feature: As `columns.features_of` returned it.
@@ -99,15 +99,15 @@ def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dic
     if derive_from is not None:
         resolved |= vocabulary_of(column, **derive_from)
     if {"buckets", "vocabulary"} & resolved.keys() and is_whole(column.type):
-        # Which text a number is read as would depend on the file that has it; and as whole
-        # numbers, those beyond 2^53 stay exact.
+        # Otherwise the text form of a number would depend on the file that holds it. As integers,
+        # values beyond 2^53 stay exact.
         resolved["dtype"] = "int64"
     is_marked = column.num_missing > 0 and resolved["kind"] in _MARKED_KINDS
     return resolved | ({"nullable": True} if is_marked else {})
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
-    """Return the feature that one column makes by itself."""
+    """Return the default feature of one column."""
     nullable = {"nullable": True} if column.num_missing else {}
     if column.kind == "time":
         cycles = next((c for start, c in _CYCLES.items() if column.type.startswith(start)), None)
@@ -120,14 +120,14 @@ def feature_of(column: ColumnSummary) -> dict[str, Any]:
 
 
 def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
-    """Return how the values of a column become ids.
+    """Return the mapping from a column's values to ids: a vocabulary, or a number of hash buckets.
 
     Args:
         column: The column.
-        size: Most ids that are wanted for values of their own.
+        size: Maximum size of the vocabulary.
     """
     if column.values is not None and (len(column.values) <= size or size < MAX_VOCABULARY):
-        # A value that was seen once says nothing yet; it shares the id of those never seen.
+        # A value that occurs once teaches nothing yet; it shares the id of unseen values.
         seen = [value for value, count in column.values if count >= _LEAST_COUNT]
         return {"vocabulary": sorted((seen or [value for value, _ in column.values])[:size])}
     count = column.num_rows if column.values is None else len(column.values)

@@ -1,8 +1,8 @@
-"""Whether values fit a column of a database, by the kind of its type.
+"""Type check: whether values fit a database column, by the kind of its type.
 
-A database may take what it should not: MySQL writes numbers into a text column as text, DuckDB
-as well, SQLite writes anything anywhere, and all of them round a number with a fraction in an
-integer column without a word. Such a column is refused before anything is predicted.
+A database may accept values that it should reject: MySQL and DuckDB write numbers into a text
+column as text, SQLite writes anything anywhere, and all of them silently round fractions in an
+integer column. Such a column is rejected before anything is predicted.
 
 Used by `check.py`, `training.py`, `features.py`, `prediction.py` and the files of the databases.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# By the words of a type, as the databases write them; the first that matches counts.
+# By words in a type's name, as the databases write them; the first match counts.
 _KINDS = (
     ("other", r"\[|interval|^_|struct|map\(|union|bytea|blob|binary|bit\b|json"),
     ("boolean", r"^bool|^tinyint\(1\)"),
@@ -27,7 +27,7 @@ _KINDS = (
     ("number", r"dec|num|float|double|real"),
 )
 
-# By the beginning of an Arrow type; the first that matches counts.
+# By the start of an Arrow type; the first match counts.
 _WORDS = (
     ("lists", r"(large_|fixed_size_)?list"),
     ("whole numbers", r"u?int\d|decimal\d+\(\d+, 0\)"),
@@ -43,7 +43,7 @@ _WORDS = (
 
 
 def kind_of_column(type_: str) -> str:
-    """Return the kind of a database's type: boolean, integer, number, time, text or other.
+    """Return the kind of a database type: boolean, integer, number, time, text or other.
 
     Example:
         >>> [
@@ -57,7 +57,7 @@ def kind_of_column(type_: str) -> str:
 
 
 def kind_of_values(type_: pa.DataType) -> str:
-    """Return the kind of an Arrow type, as `kind_of_column`."""
+    """Return the kind of an Arrow type, as `kind_of_column`; "empty" for the null type."""
     types = pa.types
     if types.is_boolean(type_):
         return "boolean"
@@ -73,7 +73,7 @@ def kind_of_values(type_: pa.DataType) -> str:
 
 
 def in_words(type_: pa.DataType | str) -> str:
-    """Return what values of an Arrow type are called in messages; nobody writes int64 in SQL.
+    """Return the plain-English name of an Arrow type for messages, since SQL has no int64.
 
     Example:
         >>> [
@@ -87,10 +87,10 @@ def in_words(type_: pa.DataType | str) -> str:
 
 
 def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> str:
-    """Return what to note of columns that hold dates instead of timestamps, or the other way.
+    """Return a note on columns that hold dates instead of timestamps, or the reverse.
 
     Args:
-        schema: Columns of a query, as the model knows them.
+        schema: Columns of a query, under the names of the model.
         trained: Column -> its Arrow type when the model was trained.
         model: The model's name.
     """
@@ -98,11 +98,11 @@ def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> 
         each.name: (in_words(each.type), in_words(trained.get(each.name, ""))) for each in schema
     }
     found = [
-        f"{name!r} holds {now}, and {model} was trained on {then}"
+        f"{name!r} holds {now}, but {model} was trained on {then}"
         for name, (now, then) in pairs.items()
         if {now, then} == {"dates", "timestamps"}
     ]
-    return f"{'; '.join(found)}. A date counts as its midnight." if found else ""
+    return f"{'; '.join(found)}. A date is treated as midnight of that day." if found else ""
 
 
 def why_unfit(column: str, type_: str, values: str) -> str:
@@ -110,15 +110,15 @@ def why_unfit(column: str, type_: str, values: str) -> str:
 
     Args:
         column: Its name, for the sentence.
-        type_: Its type, as the database writes it; empty takes anything (SQLite).
+        type_: Its type, as the database writes it; an empty type accepts anything (SQLite).
         values: Kind of the values.
 
     Example:
         >>> why_unfit("salary", "DOUBLE", "number")
         ''
         >>> why_unfit("salary", "INTEGER", "number")
-        'the column salary is INTEGER, and the values have fractions that it would lose. Make it \
-DOUBLE PRECISION, or name another column.'
+        'the column salary is INTEGER, so the fractions of the values would be lost. Change \
+it to DOUBLE PRECISION, or name another column.'
     """
     kind = kind_of_column(type_) if type_ else values
     fits = {
@@ -132,19 +132,19 @@ DOUBLE PRECISION, or name another column.'
         return ""
     if (values, kind) == ("number", "integer"):
         return (
-            f"the column {column} is {type_}, and the values have fractions that it would lose. "
-            "Make it DOUBLE PRECISION, or name another column."
+            f"the column {column} is {type_}, so the fractions of the values would be lost. Change "
+            "it to DOUBLE PRECISION, or name another column."
         )
     written = {
         "integer": "integers", "number": "numbers", "boolean": "true or false",
-        "text": "texts", "time": "times",
+        "text": "text", "time": "times",
     }[values]  # fmt: skip
     return (
-        f"the column {column} is {type_}, and the values are {written}. Change its type, or name "
+        f"the column {column} is {type_}, but the values are {written}. Change its type, or name "
         "another column."
     )
 
 
 def why_generated(column: str) -> str:
-    """Return why a generated column takes no values."""
+    """Return why a generated column cannot be written."""
     return f"the column {column} is generated: the database computes it. Name another column."

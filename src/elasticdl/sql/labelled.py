@@ -1,4 +1,4 @@
-"""The rows of a query that have a label: those without one teach and measure nothing.
+"""Filter for rows without a label, which are useless for training and evaluation.
 
 Used by `training.py` and `measuring.py`.
 """
@@ -16,26 +16,26 @@ from elasticdl.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from elasticdl.sql.database import Rows
+    from elasticdl.sql.database import RowSource
 
 
 class LabelError(DataError):
-    """No row of a query has a label, or one has none that can be learned."""
+    """No row of a query has a label, or a label is infinite."""
 
 
 class Labelled:
-    """The batches of a query without the rows whose label is NULL or NaN.
+    """The batches of a query, without the rows whose label is NULL or NaN.
 
     Args:
         rows: The rows; they are read once.
         label: The column with the label.
 
     Attributes:
-        num_without: How many rows without a label were read so far.
-        num_infinite: How many rows with an infinite label were read so far.
+        num_without: Number of rows without a label so far.
+        num_infinite: Number of rows with an infinite label so far.
     """
 
-    def __init__(self, rows: Rows, label: str) -> None:
+    def __init__(self, rows: RowSource, label: str) -> None:
         self._rows, self._label = rows, label
         self.num_without = self.num_infinite = 0
 
@@ -44,7 +44,7 @@ class Labelled:
 
         Raises:
             UsageError: There is no such column.
-            LabelError: There are rows, and none of them has a label, or one is infinite.
+            LabelError: There are rows but none of them has a label, or a label is infinite.
         """
         at = self._rows.schema.get_field_index(self._label)
         if at < 0:
@@ -67,24 +67,23 @@ class Labelled:
             yield batch.filter(label.is_valid())
         if self.num_without and not num_with:
             raise LabelError(
-                f"The column {self._label!r}, which is to be predicted, has no value in any of the "
+                f"The column {self._label!r} has no value in any of the "
                 f"{counted(self.num_without, 'row')} of the SELECT. Name another one with LABEL."
             )
 
         self.check_finite()
 
     def check_finite(self) -> None:
-        """Raise a `LabelError` if a label that was read so far is infinite."""
+        """Raise a `LabelError` if any label read so far is infinite."""
         if self.num_infinite:
             raise LabelError(
-                f"The column {self._label!r}, which is to be predicted, is infinite in "
-                f"{counted(self.num_infinite, 'row')}. Leave such rows out, or select NULL in "
-                "their place."
+                f"The column {self._label!r} is infinite in {counted(self.num_infinite, 'row')}. "
+                "Leave these rows out, or select NULL instead."
             )
 
     @property
     def note(self) -> str:
-        """What to tell of the rows that were left out; empty if there were none."""
+        """Message about the skipped rows; empty if there were none."""
         if not self.num_without:
             return ""
         return f"{counted(self.num_without, 'row')} without a {self._label} left out."

@@ -1,11 +1,11 @@
-"""`${VAR}` in a program: values of variables as SQL literals, never as SQL text.
+"""`${VAR}` in a program: inserts variables as SQL literals, never as SQL text.
 
     SELECT * FROM employee WHERE role = ${role}     role = "x'; DROP TABLE employee; --"
     SELECT * FROM employee WHERE role =  'x''; DROP TABLE employee; --'
 
-A `${VAR}` stands where a literal may stand. Within quotes it is refused, since nothing could be
-quoted there twice; `$${VAR}` is the text `${VAR}`. Comments stay as they are. Each text is read
-back by the tokenizer of the database's dialect before the program is run.
+A `${VAR}` may stand wherever a literal may. Inside quotes it is rejected, because a value cannot be
+quoted a second time there; `$${VAR}` is the text `${VAR}`. Comments stay unchanged. Each text is
+read back by the tokenizer of the database's dialect before the program runs.
 
 Used by `notebook.py`.
 """
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _VARIABLE = re.compile(r"(?P<escape>\$)?\$\{(?P<name>[^{}\n]*)\}")
-# In place of a variable while the program is tokenized: a name that no program has.
+# Replaces a variable while the program is tokenized: a name that no program contains.
 _PLACE = "elasticdl_value_{}_place"
 
 
 def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duckdb") -> str:
-    """Return a program whose `${VAR}` are literals.
+    """Return a program with each `${VAR}` replaced by a literal.
 
     Args:
         program: The text.
         variables: Values by name: None, numbers, texts, dates, times; a list becomes `[a, b]`
             (for WITH), a tuple `(a, b)` (for IN).
-        dialect: sqlglot's name of the database's dialect.
+        dialect: Name of the database's dialect in sqlglot.
 
     Raises:
-        StatementError: A variable is missing, of no such type, or within quotes.
+        StatementError: A variable is missing, has an unsupported type, or stands inside quotes.
 
     Example:
         >>> with_values("SELECT * FROM t WHERE name = ${name}", {"name": "O'Neil"})
@@ -66,13 +66,13 @@ def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duck
             parts.append(match[0])
         elif stands == "within":
             raise StatementError(
-                "A ${VAR} stands for a whole value with its quotes: write it without quotes around "
-                "it and apart from other words. $${VAR} is the text ${VAR}.",
+                "A ${VAR} is replaced by a whole value, including its quotes: write it without "
+                "quotes, separate from other words. $${VAR} is the text ${VAR}.",
                 program,
                 span,
             )
         else:
-            # Apart from what stands beside it: `-${x}` must not become the comment `--1`.
+            # With spaces around it: `-${x}` must not become the comment `--1`.
             parts.append(f" {_value(match['name'].strip(), variables, dialect, program, span)} ")
     parts.append(program[stop:])
     expanded = "".join(parts)
@@ -84,7 +84,7 @@ def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duck
 def _check_backslashes(
     values: Mapping[str, Any], program: str, expanded: str, dialect: str
 ) -> None:
-    r"""Refuse a `\` that a SELECT and the extension behind it would read differently."""
+    r"""Reject a `\` that the SELECT and the extension after it would read differently."""
     if "\\" not in Dialect.get_or_raise(dialect).tokenizer_class.STRING_ESCAPES:
         return
     for name, value in values.items():
@@ -92,15 +92,15 @@ def _check_backslashes(
             not isinstance(statement, Query) for statement in parse(expanded, dialect)
         ):
             raise StatementError(
-                f"{name} holds a backslash, which {dialect} and the clauses of TRAIN, PREDICT and "
-                "their like read differently. Keep such values in statements of their own.",
+                f"{name} contains a backslash, which {dialect} and the clauses of TRAIN, PREDICT "
+                "and similar statements read differently. Use such values in separate statements.",
                 program,
                 Span(program.index("${"), program.index("${") + 2),
             )
 
 
 def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[str]:
-    """Return where each variable stands: "alone", "within" something else, or in a "comment"."""
+    """Return the context of each variable: "alone", "within" something else, or in a "comment"."""
     parts, stop = [], 0
     places = [_PLACE.format(number) for number in range(len(found))]
     for match, place in zip(found, places, strict=True):
@@ -110,7 +110,7 @@ def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[st
     try:
         tokens = Dialect.get_or_raise(dialect).tokenize("".join(parts))
     except TokenError:
-        # `parse` says what is wrong, with the place.
+        # `parse` will report the mistake and its position.
         return ["comment"] * len(found)
     bare = {
         token.text
@@ -136,17 +136,17 @@ def _value(name: str, variables: Mapping[str, Any], dialect: str, program: str, 
 
 
 def literal(value: Any, dialect: str = "duckdb") -> str:  # noqa: C901, PLR0911, PLR0912 - types
-    """Return a value as a literal of a dialect.
+    """Return a value as a literal of a SQL dialect.
 
     Raises:
-        UsageError: There is no literal for such a value.
+        UsageError: SQL has no literal for this value.
 
     Example:
         >>> literal("it's"), literal(None), literal([1, 2.5]), literal(("a", "b"))
         ("'it''s'", 'NULL', '[1, 2.5]', "('a', 'b')")
     """
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        value = value.item()  # of NumPy
+        value = value.item()  # a NumPy scalar
     match value:
         case None:
             return "NULL"
@@ -173,15 +173,15 @@ def literal(value: Any, dialect: str = "duckdb") -> str:  # noqa: C901, PLR0911,
         case tuple() if value:
             return f"({', '.join(literal(each, dialect) for each in value)})"
     raise UsageError(
-        f"a {type(value).__name__} has no literal in SQL. Expected None, a number, a text, a date "
-        "or time, a list or a tuple of these with at least one member."
+        f"a {type(value).__name__} cannot be written as an SQL literal. Expected None, a number, a "
+        "string, a date or time, a list or a tuple of these with at least one member."
     )
 
 
 def _text(value: str, dialect: str) -> str:
     known = Dialect.get_or_raise(dialect)
     escapes = known.tokenizer_class.STRING_ESCAPES
-    # Doubled backslashes and quotes cannot end the text in any mode of MySQL's.
+    # Doubled backslashes and quotes cannot end the text in any mode of MySQL.
     text = value.replace("\\", "\\\\") if "\\" in escapes else value
     text = "'" + text.replace("'", "''" if "'" in escapes else "\\'") + "'"
     try:
@@ -191,5 +191,5 @@ def _text(value: str, dialect: str) -> str:
     if "\0" in value or [(each.token_type, each.text) for each in tokens] != [
         (TokenType.STRING, value)
     ]:
-        raise UsageError("this text cannot be quoted in SQL.")
+        raise UsageError("this string cannot be quoted in SQL.")
     return text

@@ -1,12 +1,12 @@
-"""Measuring a trained model on the rows of a query: its metrics, and what they depend on.
+"""Evaluation and explanation of a trained model on the rows of a query.
 
     EVALUATE  metrics on the rows
-    EXPLAIN   permutation importance: how much worse the loss gets when one column's values are
-              shuffled among the rows, so that they say nothing any more (Breiman, 2001,
+    EXPLAIN   permutation importance: how much the loss grows when the values of one column are
+              shuffled among the rows, which removes their information (Breiman, 2001,
               https://doi.org/10.1023/A:1010933404324, section 10)
 
-Rows without a label are left out of both. INTO writes what is found beside the model's name, its
-version and the time, so that a table can hold the results of many runs.
+Both skip rows without a label. INTO stores the result together with the model's name, its version
+and the time, so that one table can hold the results of many runs.
 
 Used by the programs of `submitter.py`.
 """
@@ -22,17 +22,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.data.snapshot import write_snapshot
 from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import Mode
-from elasticdl.engines import progress, trained
+from elasticdl.engines import inference, progress
 from elasticdl.engines.record_data import open_records
 from elasticdl.errors import UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.complaints import check_distinct
-from elasticdl.sql.database import Rows
+from elasticdl.sql.database import RowSource
 from elasticdl.sql.kinds import note_on_times
 from elasticdl.sql.labelled import Labelled
 from elasticdl.sql.names import matching, written_like
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from elasticdl.data.snapshot import Snapshot
+    from elasticdl.data.snapshot import FileSnapshot
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 MOST_EXPLAINED_ROWS = 10_000
 REPEATS = 5
 _SEED = 0
-# What EVALUATE and EXPLAIN find, and what INTO writes beside it.
+# Columns of the results of EVALUATE and EXPLAIN, and the columns that INTO adds to them.
 METRICS = ("metric", "value")
 IMPORTANCES = ("column", "importance", "deviation")
 _RUN = ("model", "version", "time")
@@ -60,14 +60,14 @@ _RUN = ("model", "version", "time")
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """What an EVALUATE statement asks for.
+    """An EVALUATE statement, checked.
 
     Attributes:
         select: The query.
         model: Name of the trained model.
-        label: The column with the true values; None takes the one it was trained on.
-        into: The table for the metrics; None only shows them.
-        options: Options of `api.evaluation_job`.
+        label: The column with the true values; None uses the column that the model was trained on.
+        into: The table for the metrics; None only displays them.
+        options: Options of `job_options.evaluation_job`.
         statement: The statement's text, for errors.
         begins_at: Line and column of the statement in its program.
     """
@@ -83,14 +83,14 @@ class EvaluateRequest:
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """What an EXPLAIN statement asks for.
+    """An EXPLAIN statement, checked.
 
     Attributes:
         select: The query; at most `num_rows` of its rows are used.
         model: Name of the trained model.
-        into: The table for the importances; None only shows them.
-        num_rows: How many rows are used, the first ones.
-        repeats: How often each column is shuffled.
+        into: The table for the importances; None only displays them.
+        num_rows: Maximum number of rows, taken from the start of the result.
+        repeats: How many times each column is shuffled.
         statement: The statement's text, for errors.
         begins_at: Line and column of the statement in its program.
     """
@@ -110,10 +110,12 @@ def evaluate(
     models: Models,
     reporter: Reporter | None = None,
 ) -> pa.Table:
-    """Return the metrics of a model on the rows of a query: `metric`, `value`.
+    """Return the metrics of a model on the rows of a query.
+
+    The table has the columns `metric` and `value`.
 
     Raises:
-        ElasticDLError: Anything that keeps it from being done.
+        ElasticDLError: The evaluation failed, for any reason.
     """
     reporter = progress.for_stream() if reporter is None else reporter
     version = models.current(request.model)
@@ -138,13 +140,14 @@ def explain(
     models: Models,
     reporter: Reporter | None = None,
 ) -> pa.Table:
-    """Return the importance of each column: `column`, `importance`, `deviation`.
+    """Return the importance of each column for a model's loss.
 
-    The importance is the mean increase of the loss over the repeats, the deviation its standard
-    deviation; the most important column comes first.
+    The table has the columns `column`, `importance` and `deviation`. The importance is the mean
+    increase of the loss over all repeats, the deviation its standard deviation. The most important
+    column comes first.
 
     Raises:
-        ElasticDLError: Anything that keeps it from being done.
+        ElasticDLError: The explanation failed, for any reason.
     """
     reporter = progress.for_stream() if reporter is None else reporter
     version = models.current(request.model)
@@ -163,7 +166,9 @@ def explain(
         data = stored.training
         table = pq.read_table(data)
         options = for_rows({}, stored.num_training)
-        losses = _Losses(api.evaluation_job(trained_model=version.uri, data=data, **options))
+        losses = _Losses(
+            job_options.evaluation_job(trained_model=version.uri, data=data, **options)
+        )
         columns = [name for name in table.column_names if name != label]
         columns = losses.used(columns)
         plain = losses.of(data)
@@ -199,8 +204,8 @@ def explain(
 def check_into(into: Name | None, found: Sequence[str], database: Database) -> list[str]:
     """Return the columns that INTO writes.
 
-    They are all written into a new table. One that is there must have those of the result, and
-    gets the others (model, version, time) as far as it has them.
+    A new table gets all of them. An existing table must have the columns of the result; of the
+    others (model, version, time), the ones it has are written.
 
     Args:
         into: The table; None if there is none.
@@ -208,7 +213,7 @@ def check_into(into: Name | None, found: Sequence[str], database: Database) -> l
         database: Where the table is.
 
     Raises:
-        UsageError: The table was not made for such rows.
+        UsageError: The table exists but does not fit such rows.
     """
     columns = [*found, *_RUN]
     table = None if into is None else database.table(into)
@@ -226,7 +231,7 @@ def _store(
     version: ModelVersion,
     database: Database,
 ) -> None:
-    """Append a result to the table of INTO."""
+    """Append a result to the INTO table."""
     if into is None:
         return
     time = pa.timestamp("us", tz="UTC")
@@ -238,11 +243,11 @@ def _store(
     for name, values in run.items():
         result = result.append_column(name, values)
     rows = result.select(list(kept))
-    database.append(into, Rows(rows.schema, rows.to_batches()))
+    database.append(into, RowSource(rows.schema, rows.to_batches()))
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> pa.Table:
-    """Return metrics as rows: `metric`, `value`; what is not one number is left out."""
+    """Return metrics as rows of `metric` and `value`; metrics that are not a number are skipped."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
     return pa.table(
         {
@@ -252,7 +257,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> pa.Table:
     )
 
 
-def _read(  # noqa: PLR0917 - a query, and what is to become of it
+def _read(  # noqa: PLR0917 - a query, and how to store its rows
     request: EvaluateRequest | ExplainRequest,
     database: Database,
     folder: Path,
@@ -261,20 +266,20 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
     most: int | None = None,
     *,
     note: Callable[[str], None],
-) -> Snapshot:
-    """Store the rows of a query that have a label.
+) -> FileSnapshot:
+    """Store the labelled rows of a query.
 
     Args:
-        request: What is asked for.
-        database: Where to read.
-        folder: For the rows.
+        request: The request.
+        database: Database to read from.
+        folder: Folder for the rows.
         record: How the model was trained.
-        called: What the query calls it; None is the same.
-        most: Most rows to take; None takes all.
-        note: Called with what the user should know.
+        called: The label's name in the query; None means the same name as in training.
+        most: Maximum number of rows; None takes all.
+        note: Called with messages for the user.
 
     Raises:
-        UsageError: The query has no such column.
+        UsageError: The query has no label column.
         DataError: There is no row with a label, or two columns share a name.
     """
     label = record.label
@@ -289,7 +294,7 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
                 f"{listed(names)}{did_you_mean(called, names)} Name it with LABEL."
             )
         at = names.index(called)
-        # The column that the model was trained on has no say where another one is named.
+        # If the label has another name here, the column with its training name is not used.
         kept = [i for i, name in enumerate(names) if i == at or name != label]
         names[at] = label
         names = [names[i] for i in kept]
@@ -299,11 +304,11 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
         if times := note_on_times(schema, record.details.get("types", {}), request.model):
             note(times)
         batches = (batch.select(kept).rename_columns(names) for batch in rows.batches)
-        labelled = Labelled(Rows(schema, batches), label)
+        labelled = Labelled(RowSource(schema, batches), label)
         stored = write_snapshot(
             schema, _first(labelled, most), str(folder / "rows"), purpose="evaluate on"
         )
-        # Of the first rows only, the end of them all was not reached.
+        # With a row limit, the iterator may stop before its own check at the end.
         labelled.check_finite()
     if labelled.note:
         note(labelled.note)
@@ -311,7 +316,7 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
 
 
 def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows."""
+    """Yield the first `most` rows, all of them for None."""
     left = most
     for batch in batches:
         yield batch if left is None else batch.slice(0, left)
@@ -322,10 +327,10 @@ def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.R
 
 
 class _Losses:
-    """The loss of a trained model on several sets of rows; the model is made once."""
+    """The loss of a trained model on several sets of rows; the model is created once."""
 
     def __init__(self, job: Any) -> None:
-        self._opened = trained.open_trained(job, Mode.EVALUATION)
+        self._opened = inference.open_trained(job, Mode.EVALUATION)
         with self._opened.feed() as feed:
             first = feed.peek()
             if first is None:
@@ -333,17 +338,17 @@ class _Losses:
             self._trainer = self._opened.restored_trainer(first[1])
 
     def used(self, names: list[str]) -> list[str]:
-        """Return the columns that the model reads."""
+        """Return the columns among `names` that the model reads."""
         schema = getattr(self._opened.definition.input, "schema", None)
         return names if schema is None else [name for name in names if name in schema.names]
 
     def of(self, data: str) -> float:
-        """Return the mean loss on some rows."""
+        """Return the mean loss over some rows."""
         source = open_records(self._opened.definition, data)
         opened = dataclasses.replace(self._opened, source=source)
         states: Any = {}
         with opened.feed() as feed:
-            for _, states in running_states(self._trainer, trained.drain(feed)):  # noqa: B007
+            for _, states in running_states(self._trainer, inference.drain(feed)):  # noqa: B007
                 pass
         loss: Any = self._trainer.evaluation_metrics.results(states)["loss"]
         return float(loss)

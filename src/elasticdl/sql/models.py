@@ -1,17 +1,18 @@
-"""Trained models by name, with their versions.
+"""Store of trained models, by name and version.
 
     models/
       my_model/
-        current.json    {"version": 2}: replaced when a training is complete
+        current.json    {"version": 2}: replaced when a training completes
         v2/             a TrainedModel, as `elasticdl train` writes it
         v2.json         how it was trained: statement, database, label, parameters
-        v2.rows/        the table's rows, until the training is complete
-        v1/, v1.json    the version before
+        v2.rows/        the table's rows, kept until the training completes
+        v1/, v1.json    the previous version
 
-A version appears under its name only when it is complete, so a prediction never meets half a
-model, and the one before stays for who wants to go back. One process at a time trains a name.
+A version becomes visible under its name only when it is complete, so a prediction never sees a
+partial model. The previous version stays, so that a user can go back to it. Only one process at a
+time trains a name.
 
-Used by `train.py`, `predict.py` and `show.py`.
+Used by `training.py`, `prediction.py`, `measuring.py` and `showing.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ENVIRONMENT = "ELASTICDL_MODELS"
 DEFAULT_FOLDER = "models"
 
 _CURRENT, _LOCK = "current.json", ".lock"
-# How long the submitter of a statement that was killed may take to save its progress.
+# How long the submitter of a killed statement may take to save its progress.
 _ENDING_S = 5.0
 _VERSION = re.compile(r"v(\d+)\.json")
 
@@ -50,9 +51,9 @@ class ModelRecord:
     Attributes:
         statement: The statement.
         database: Address of the database, without a password.
-        label: The column that is predicted.
+        label: The predicted column.
         is_complete: Whether the training is complete.
-        details: What else is known: rows, columns, versions.
+        details: Further facts: rows, columns, versions.
     """
 
     statement: str
@@ -72,7 +73,7 @@ class ModelVersion:
         uri: URI of its TrainedModel.
         rows: URI of the folder for the table's rows.
         record: How it was trained.
-        is_resumed: Whether an earlier start of the same statement left it incomplete.
+        is_resumed: Whether an earlier run of the same statement started it but did not complete it.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Models:
     """The trained models of a folder.
 
     Args:
-        folder: Path or URI; it is made when a model is trained.
+        folder: Path or URI; created when the first model is trained.
     """
 
     def __init__(self, folder: str) -> None:
@@ -95,7 +96,7 @@ class Models:
         self.uri = self._folder.where()
 
     def names(self) -> list[str]:
-        """Return the names of the models that are complete, sorted."""
+        """Return the names of all models with a complete version, sorted."""
         return [name for name in self._folder.list() if self._folder.exists(f"{name}/{_CURRENT}")]
 
     def current(self, name: str) -> ModelVersion:
@@ -107,7 +108,7 @@ class Models:
         if not self._folder.exists(f"{name}/{_CURRENT}"):
             known = self.names()
             training = " Its training is not complete." if self._versions(name) else ""
-            have = f" There are {', '.join(known)}." if known else " There is none yet."
+            have = f" There are {', '.join(known)}." if known else " There are none yet."
             raise UsageError(
                 f"There is no trained model {name!r} in {self.uri}{did_you_mean(name, known)}"
                 f"{training or have}"
@@ -116,25 +117,25 @@ class Models:
         return self._version(name, int(json.loads(current)["version"]))
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """Return all versions of a model, the newest first, those not complete among them."""
+        """Return all versions of a model, including incomplete ones, the newest first."""
         return [self._version(name, number) for number in reversed(self._versions(name))]
 
     @contextlib.contextmanager
     def training(
         self, name: str, statement: str, database: str, note: Note = ignore_note
     ) -> Iterator[ModelVersion]:
-        """Hold a name while a statement trains its next version.
+        """Lock a name while a statement trains its next version.
 
-        The version is the incomplete one of an earlier start of the same statement, or a new one.
+        The version is the incomplete one of an earlier run of the same statement, or a new one.
 
         Args:
             name: Name of the model.
             statement: The statement's text.
             database: Address of the database, without a password.
-            note: Tells a person why taking over from another machine takes so long.
+            note: Reports why taking over the lock from another machine takes so long.
 
         Raises:
-            OutputBusyError: Another process trains a model of this name, and does not end within
+            OutputBusyError: Another process trains a model of this name and does not finish within
                 five seconds.
         """
         subject, alternative = f"the model {name}", "train INTO another name"
@@ -164,19 +165,19 @@ class Models:
         return self._version(name, number)
 
     def complete(self, version: ModelVersion, record: ModelRecord) -> None:
-        """Make a version the current one, and delete the rows it was trained on."""
+        """Make a version the current one, and delete its training rows."""
         self._write(version.name, version.number, replace(record, is_complete=True))
         current = json.dumps({"version": version.number}).encode()
         self._folder.write_bytes(f"{version.name}/{_CURRENT}", current)
         self.forget_rows(version)
 
     def discard(self, version: ModelVersion) -> None:
-        """Delete a version whose training did not begin; its number is used again."""
+        """Delete a version whose training never started; its number is reused."""
         self.forget_rows(version)
         self._folder.delete(f"{version.name}/v{version.number}.json")
 
     def forget_rows(self, version: ModelVersion) -> None:
-        """Delete the rows that a version is trained on; a next start reads them anew."""
+        """Delete the training rows of a version; its next run reads them again."""
         self._folder.delete(f"{version.name}/v{version.number}.rows")
 
     def _write(self, name: str, number: int, record: ModelRecord) -> None:

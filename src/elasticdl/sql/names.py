@@ -1,7 +1,7 @@
-"""Names of tables and columns: a name is never SQL.
+"""Names of tables and columns, quoted so that a name is never executed as SQL.
 
-The name of a table is a tuple of parts, such as `("sales", "2024.q1")`, from the parser on: only
-there it is known which dots were quoted. A text stands for the parts between its dots.
+From the parser on, the name of a table is a tuple of parts, such as `("sales", "2024.q1")`, because
+only the parser knows which dots were quoted. A plain text means the parts between its dots.
 
 Used by the files of the databases and by `prediction.py`.
 """
@@ -23,10 +23,10 @@ Name: TypeAlias = "str | Sequence[str]"
 
 
 def parts(name: Name) -> tuple[str, ...]:
-    """Return the parts of a name: those between its dots if it is a text.
+    """Return the parts of a name; a text is split at its dots.
 
     Raises:
-        UsageError: A part is empty or holds a null character, which no database takes.
+        UsageError: A part is empty or contains a null character, which no database accepts.
 
     Example:
         >>> parts("sales.t"), parts(("sales.t",))
@@ -40,7 +40,7 @@ def parts(name: Name) -> tuple[str, ...]:
 
 
 def shown(name: Name) -> str:
-    """Return a name for messages: with dots between its parts, and quotes where one holds a dot.
+    """Return a name for messages: parts joined by dots, and a part with a dot in quotes.
 
     Example:
         >>> shown(("sales", "t")), shown(("sales", "2024.q1"))
@@ -50,7 +50,7 @@ def shown(name: Name) -> str:
 
 
 def typed(text: str) -> tuple[str, ...]:
-    """Return the parts of a name as it is typed, where quotes keep a dot in its part.
+    """Return the parts of a name as typed by a user, where quotes protect the dots in a part.
 
     Example:
         >>> typed('sales."2024.q1"'), typed("sales.t")
@@ -76,7 +76,7 @@ def quoted(name: Name, mark: str = '"') -> str:
 
     Args:
         name: The name.
-        mark: What the database quotes names with.
+        mark: The database's quotation mark for names.
 
     Raises:
         UsageError: See `parts`.
@@ -96,15 +96,15 @@ def column_name(name: str, mark: str = '"') -> str:
         '"price.net"'
     """
     if not name or "\0" in name:
-        raise UsageError(f"{name!r} is not the name of a column.")
+        raise UsageError(f"{name!r} is not a valid column name.")
     return mark + name.replace(mark, mark * 2) + mark
 
 
 def matching(name: str, names: Iterable[str]) -> str | None:
-    """Return what a name means among others: itself, else the only one that differs in case.
+    """Return the name that a name refers to: the same one, else the only match ignoring case.
 
-    Databases differ in how they treat a name without quotes: PostgreSQL turns it into lower case,
-    others compare without case. This finds the same one as all of them.
+    Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
+    others ignore case. This finds the same name as all of them.
 
     Example:
         >>> matching("Salary", ["name", "salary"]), matching("a", ["A", "á"]), matching("x", ["y"])
@@ -118,15 +118,15 @@ def matching(name: str, names: Iterable[str]) -> str | None:
 
 
 def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> list[str]:
-    """Return names of columns as they are written elsewhere, if a database compares without case.
+    """Return column names in the spelling used elsewhere, if the database ignores case.
 
-    MySQL and SQLite call a column of a result as the SELECT does, DuckDB as its table; for
-    PostgreSQL and unknown databases names in another case are other names.
+    MySQL and SQLite spell a column of a result as the SELECT does, DuckDB as its table does. For
+    PostgreSQL and unknown databases, names that differ in case are different names.
 
     Args:
         names: The names.
-        known: How the same columns may be written elsewhere.
-        dialect: sqlglot's name of the database's dialect.
+        known: Spellings of the same columns elsewhere.
+        dialect: Name of the database's dialect in sqlglot.
 
     Example:
         >>> written_like(["ROLE", "pay"], ["Role", "Years"], "mysql")
@@ -141,7 +141,7 @@ def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> 
 
 
 def literal(text: str) -> str:
-    """Return a text as a literal of standard SQL.
+    """Return a text as a standard SQL literal.
 
     Example:
         >>> literal("it's")

@@ -1,4 +1,4 @@
-"""`%sql` and `%%sql` for notebooks: statements in, DataFrames out.
+"""Notebook magics `%sql` and `%%sql`: run statements, return DataFrames.
 
     %load_ext elasticdl.sql
     %sql --database=duckdb:///shop.db --models=models
@@ -6,9 +6,9 @@
     %%sql --to=clerks
     SELECT * FROM employee WHERE role = ${role};
 
-`${role}` is the value of the notebook's variable `role`, as a literal and never as SQL text; see
-`literals.py`. A cell returns the rows of its last statement; `--to` also keeps them in a variable.
-An interrupted training has saved its progress: the same cell resumes it.
+`${role}` is replaced by the notebook variable `role`, as a literal and never as SQL text; see
+`literals.py`. A cell returns the rows of its last statement; `--to` stores them in a variable
+instead. An interrupted training has saved its progress: run the same cell to resume it.
 
 Loaded by `%load_ext elasticdl.sql`.
 """
@@ -29,7 +29,7 @@ from IPython.display import display
 
 from elasticdl.errors import ElasticDLError, MissingExtraError, UsageError
 from elasticdl.job import without_password
-from elasticdl.sql.execute import Connection, Result, Session, SubmitterError, execute
+from elasticdl.sql.execute import Connection, Result, SqlSession, SubmitterError, execute
 from elasticdl.sql.literals import with_values
 from elasticdl.sql.models import DEFAULT_FOLDER
 from elasticdl.sql.results import importance_bars
@@ -43,7 +43,7 @@ _ENDED_BY_SIGNAL = {130, 143}
 
 
 class StatementFailedError(ElasticDLError):
-    """A statement of a cell failed or was cancelled; the output above it says why."""
+    """A statement of a cell failed or was cancelled; the output above the error explains why."""
 
 
 @magics_class
@@ -57,16 +57,22 @@ class SqlMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._notebook = shell
-        self._session = Session(run_submitter=_run_submitter)
+        self._session = SqlSession(run_submitter=_run_submitter)
         self._connection: Connection | None = None
 
     @magic_arguments()
-    @argument("--database", metavar="URL", help="Address of the database, from now on.")
-    @argument("--models", metavar="DIR", help="Folder of the trained models, from now on.")
-    @argument("--model_zoo", metavar="DIR", help="Folder with your model files, from now on.")
-    @argument("--to", metavar="NAME", help="Variable for the rows of the last statement.")
+    @argument("--database", metavar="URL", help="URL of the database, for this and later cells.")
+    @argument(
+        "--models", metavar="DIR", help="Folder of the trained models, for this and later cells."
+    )
+    @argument(
+        "--model_zoo", metavar="DIR", help="Folder with your model files, for this and later cells."
+    )
+    @argument(
+        "--to", metavar="NAME", help="Variable in which to store the rows of the last statement."
+    )
     @argument("statements", nargs="*", help="Statements, on one line.")
-    @no_var_expand  # IPython would put text into the statement.
+    @no_var_expand  # IPython's own expansion would insert variables as SQL text.
     @line_cell_magic
     def sql(self, line: str, cell: str | None = None) -> Any:
         """Run SQL statements; return the rows of the last one as a DataFrame."""
@@ -78,16 +84,18 @@ class SqlMagics(Magics):
         return _quietly(lambda: self._do(settings, program))
 
     def _parsed(self, line: str, cell: str | None) -> tuple[Any, str]:
-        """Return the settings and the statements, as they were written."""
+        """Return the settings and the unparsed statements."""
         words = line.split()
         number = next((n for n, word in enumerate(words) if not word.startswith("--")), len(words))
         settings = parse_argstring(self.sql, " ".join(words[:number]))
-        # From the first word on that is no setting: quotes and spaces stay.
+        # From the first word that is not a setting; the text after it keeps its quotes and spaces.
         rest = line
         for word in words[:number]:
             rest = rest[rest.index(word) + len(word) :]
         if cell is not None and rest.strip():
-            raise MagicUsageError(f"Put the statements below the line, not behind %%sql: {rest}")
+            raise MagicUsageError(
+                f"Put the statements on the lines below %%sql, not after it: {rest}"
+            )
         return settings, rest if cell is None else cell
 
     def _do(self, settings: Any, program: str) -> Any:
@@ -117,7 +125,7 @@ class SqlMagics(Magics):
         zoo = Path(settings.model_zoo) if settings.model_zoo else self._session.zoo
         if zoo is not None and not zoo.is_dir():
             raise UsageError(f"--model_zoo={zoo}: there is no such folder.")
-        session = Session(
+        session = SqlSession(
             settings.database or self._session.database,
             settings.models or self._session.models or DEFAULT_FOLDER,
             zoo,
@@ -130,7 +138,7 @@ class SqlMagics(Magics):
 
 
 def _frame(result: Result) -> Any:
-    """Return the rows of a statement as a DataFrame; draw what an EXPLAIN found."""
+    """Return the rows of a statement as a DataFrame; plot the result of an EXPLAIN."""
     rows = result.rows
     if rows is None:
         return None
@@ -144,24 +152,24 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function; its errors are shown in the notebook as messages without a traceback."""
+    """Call a function; show its errors in the notebook as messages without a traceback."""
     try:
         return do()
     except KeyboardInterrupt:
         failure: ElasticDLError = StatementFailedError(
-            "Cancelled. The progress of a training is saved; the same cell resumes it."
+            "Cancelled. Training progress is saved; run the same cell to resume."
         )
     except SubmitterError as error:
         cancelled = error.exit_code in _ENDED_BY_SIGNAL
         failure = StatementFailedError(
-            "Cancelled. The progress of a training is saved; the same cell resumes it."
+            "Cancelled. Training progress is saved; run the same cell to resume."
             if cancelled
             else f"The statement failed (exit code {error.exit_code}); see above."
         )
         failure.exit_code = error.exit_code
     except ElasticDLError as error:
         failure = error
-    # IPython calls this instead of writing a traceback of its own.
+    # IPython calls this instead of printing its own traceback.
     failure._render_traceback_ = lambda: [f"error: {failure}"]  # type: ignore[attr-defined]
     raise failure
 
@@ -174,9 +182,9 @@ def _run_submitter(path: Path, environment: dict[str, str]) -> int:
 
 
 def _show_importances(table: pa.Table, model: str) -> None:
-    """Draw what an EXPLAIN found: as a picture if Matplotlib is there, else as text."""
+    """Plot the result of an EXPLAIN: as an image if Matplotlib is installed, else as text."""
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - it need not be there
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ModuleNotFoundError:
         print(importance_bars(table))  # noqa: T201
         return
@@ -184,7 +192,7 @@ def _show_importances(table: pa.Table, model: str) -> None:
     figure = Figure(figsize=(6, 0.6 + 0.35 * len(names)), layout="constrained")
     axes = figure.subplots()
     axes.barh(
-        # A name is text: Matplotlib would read $...$ as mathematics.
+        # Names are plain text, but Matplotlib would read $...$ as mathematics.
         [name.replace("$", r"\$") for name in names],
         table["importance"].to_pylist()[::-1],
         xerr=table["deviation"].to_pylist()[::-1],

@@ -1,16 +1,16 @@
-"""Parsing of extended SQL: a program's text -> statements. Pure; needs no database.
+"""Parser of extended SQL: splits a program into statements. Pure; needs no database.
 
     SELECT name, salary FROM employee  TO TRAIN regressor.DNN  WITH a=1, b=[2]  INTO m  ;
-    ---- the database's, kept ------  ------- `clauses.py` reads the rest -------------
+    ---- for the database, as is ---  ------- read by `clauses.py` --------------------
 
-sqlglot tokenizes the program in the database's own dialect, so that keywords within comments,
-texts, quoted names and subqueries are none. Where the extension begins is found by the first
-of these, outside of parentheses:
+sqlglot tokenizes the program in the database's own dialect, so that keywords inside comments,
+texts, quoted names and subqueries are ignored. The extension starts at the first of these, outside
+of parentheses:
 
 * `TO TRAIN`, `TO PREDICT`, `TO EVALUATE` or `TO EXPLAIN`;
-* one of these verbs alone, if a name and one of the clauses WITH, COLUMN, LABEL, USING and INTO
-  follow, or a name with a dot that ends the statement: a clause is missing then. (`SELECT a FROM t
-  train` is an alias: no name and no clause follow.)
+* one of these verbs alone, if it is followed by a name and one of the clauses WITH, COLUMN, LABEL,
+  USING and INTO, or by a name with a dot at the end of the statement, which means that a clause is
+  missing. (`SELECT a FROM t train` is an alias: neither a name nor a clause follows.)
 
 Used by `execute.py`, the shell, the notebook and the server.
 """
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
-# What sqlglot says of a quote: the line, and the offset of its token. Trying prefixes instead would
-# take minutes for a few kilobytes of quotes.
+# sqlglot's message about an unclosed quote: the line, and the offset of its token. Tokenizing
+# prefixes to find the place would take minutes for a few kilobytes of quotes.
 _UNMATCHED = re.compile(r"Missing .* from \d+:(?P<offset>\d+)", re.DOTALL)
-# How a statement begins that has rows; elsewhere TO is the database's (RENAME TO, GRANT ... TO).
+# First words of statements with rows; elsewhere TO is plain SQL (RENAME TO, GRANT ... TO).
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "TABLE"}
 _LIKENESS = 0.75
 _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER, TokenType.HEREDOC_STRING}
 
 
 def parse(program: str, dialect: str = "duckdb") -> list[Statement]:
-    """Return the statements of a program, in order.
+    """Split a program into its statements, in order.
 
     Args:
-        program: Statements, each ended by `;`; the last one may do without.
-        dialect: sqlglot's name of the database's dialect.
+        program: Statements, each ended by `;`, which is optional after the last one.
+        dialect: Name of the database's dialect in sqlglot.
 
     Raises:
-        StatementError: A statement of the extension is wrong; the message points at the place.
+        StatementError: A statement of the extension is invalid; the message shows the position.
 
     Example:
         >>> [train] = parse("SELECT a, b FROM t TO TRAIN regressor.DNN LABEL b INTO m;")
@@ -61,7 +61,7 @@ def parse(program: str, dialect: str = "duckdb") -> list[Statement]:
 
 
 def _split(program: str, dialect: str) -> Iterator[tuple[Sequence[Token], int]]:
-    """Yield the tokens of each statement, and where its text ends."""
+    """Yield the tokens of each statement, and the offset where its text ends."""
     statement: list[Token] = []
     for token in _tokenize(program, dialect):
         if token.token_type == TokenType.SEMICOLON:
@@ -78,22 +78,21 @@ def _tokenize(program: str, dialect: str) -> list[Token]:
     try:
         return list(Dialect.get_or_raise(dialect).tokenize(program))
     except TokenError as error:
-        # Its message names the text that could be read; what begins there never ends.
+        # sqlglot's message shows the text it could read; the token that starts after it never ends.
         raise StatementError(
-            "A text, a quoted name or a comment that begins here never ends. Add its closing "
-            "quote or */.",
+            "Unterminated string, quoted name or comment. Add the closing quote or */.",
             program,
             _unclosed(program, dialect, error),
         ) from error
 
 
 def _unclosed(program: str, dialect: str, error: TokenError) -> Span:
-    """Return where the part begins that cannot be tokenized."""
+    """Return the start of the part that cannot be tokenized."""
     found = _UNMATCHED.match(str(error.__cause__))
     if found is not None:
         start = int(found["offset"])
         return Span(start, start + 1)
-    # A comment, behind the last token and other comments; its end makes it one.
+    # A comment after the last token and other comments: adding `*/` makes the text valid.
     try:
         tokens = Dialect.get_or_raise(dialect).tokenize(program + "*/")
     except TokenError:
@@ -128,14 +127,14 @@ def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
 
 
 def _extension(tokens: Sequence[Token]) -> int | None:
-    """Return the index of the token that begins the extension; None if there is none."""
+    """Return the index of the first token of the extension; None if there is none."""
     return next(
         (index for index, depth in _depths(tokens) if depth == 0 and _begins(tokens, index)), None
     )
 
 
 def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Yield the index of each token that is no parenthesis, and how many enclose it."""
+    """Yield the index of each token that is not a bracket, and its nesting depth."""
     depth = 0
     for index, token in enumerate(tokens):
         if token.token_type in _OPENING:
@@ -169,7 +168,7 @@ def _begins(tokens: Sequence[Token], index: int) -> bool:
 
 
 def _is_followed_by_clause(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether a name and the keyword of a clause follow, as after a verb."""
+    """Return whether a name and a clause keyword follow, as they do after a verb."""
     after = index + 1
     if not _is_name(tokens, after):
         return False
@@ -177,15 +176,15 @@ def _is_followed_by_clause(tokens: Sequence[Token], index: int) -> bool:
     while _is_name(tokens, after + 1) and tokens[after].text in {".", "-", "/", ":"}:
         after += 2
     if after == len(tokens):
-        # `ORDER BY train DESC` is the database's.
+        # `ORDER BY train DESC` is plain SQL.
         return tokens[-2].text == "."
-    # `JOIN predict p USING (id)` is the database's.
+    # `JOIN predict p USING (id)` is plain SQL.
     parenthesis = after + 1 < len(tokens) and tokens[after + 1].token_type == TokenType.L_PAREN
     return _word(tokens, after) in CLAUSES and not parenthesis
 
 
 def _word(tokens: Sequence[Token], index: int) -> str:
-    """Return the unquoted word at an index, in capitals; empty if there is none."""
+    """Return the unquoted word at an index, in upper case; empty if there is none."""
     if index >= len(tokens) or tokens[index].token_type in _QUOTED:
         return ""
     return tokens[index].text.upper()

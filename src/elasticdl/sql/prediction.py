@@ -1,10 +1,10 @@
-"""Predictions as a column of a table.
+"""Prediction of a column: runs a model on a query's rows and writes the results to a table.
 
     SELECT + key --database--> rows --api.predict--> predictions --with the key--> one transaction
 
-If the target is the table that is selected from, its column is filled, row by row matched by a
-key. Any other target gets the selected columns and the prediction as new rows. The source is
-never changed but for the column that was named, and nothing is dropped.
+If the target is the table in the SELECT, its column is filled, with rows matched by a key. Any
+other target gets the selected columns and the prediction as new rows. The source table is never
+changed except for the named column, and nothing is dropped.
 
 Used by the programs of `submitter.py`.
 """
@@ -27,7 +27,7 @@ from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.complaints import check_distinct
-from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.database import DatabaseError, RowSource
 from elasticdl.sql.kinds import kind_of_values, note_on_times, why_generated, why_unfit
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
@@ -38,7 +38,7 @@ from elasticdl.zoo.prebuilt.label import as_array
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from elasticdl.data.snapshot import Snapshot
+    from elasticdl.data.snapshot import FileSnapshot
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database, TableInfo
     from elasticdl.sql.models import ModelRecord, Models
@@ -50,16 +50,16 @@ _PREDICTION, _PROBABILITY, _OUTPUT = "prediction", "probability", "output"
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What a PREDICT statement asks for.
+    """A PREDICT statement, checked.
 
     Attributes:
         select: The query.
         table: The table to fill; see `names.py`.
         column: Its column.
         using: Name of the trained model.
-        options: Options of `api.prediction_job`.
+        options: Options of `job_options.prediction_job`.
         probability: Column for the probability of the predicted class; None writes none.
-        output: Which output of the model to write; None takes the prediction.
+        output: The model output to write; None means the prediction.
         statement: The statement's text, for errors.
         begins_at: Line and column of the statement in its program.
     """
@@ -76,18 +76,18 @@ class PredictRequest:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are written."""
+        """The columns to write."""
         return [self.column, *([self.probability] if self.probability else [])]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How predictions reach their table.
+    """How predictions are written to their table.
 
     Attributes:
-        select: The query, with the key if a column is filled.
-        key: Columns of the key; none if rows are appended.
-        note: What the user should know beforehand; may be empty.
+        select: The query, extended by the key if a column is filled.
+        key: Columns of the key; empty if rows are appended.
+        note: Message for the user before the prediction; may be empty.
     """
 
     select: str
@@ -101,14 +101,14 @@ def predict(
     models: Models,
     reporter: Reporter | None = None,
 ) -> pa.Table:
-    """Write a model's predictions for the rows of a query into a column of a table.
+    """Predict the rows of a query and write the results into a column of a table.
 
     Returns:
-        A row for each column that was written: `table`, `column`, `rows` (how many were changed
-        or appended).
+        One row per written column: `table`, `column`, `rows` (number of changed or appended
+        rows).
 
     Raises:
-        ElasticDLError: Anything that keeps it from being done; the tables are as they were.
+        ElasticDLError: The prediction failed, for any reason; the tables are unchanged.
     """
     reporter = progress.for_stream() if reporter is None else reporter
     version = models.current(request.using)
@@ -122,7 +122,7 @@ def predict(
         if isinstance(snapshot, pa.Schema):
             made = "" if how.key else _made_empty(request, database, snapshot, version.record)
             reporter.note(
-                f"The SELECT returned no row to predict: {made or f'{where} is as it was'}."
+                f"The SELECT returned no rows to predict: {made or f'{where} is unchanged'}."
             )
             return _result(where, columns, 0)
         api.predict(
@@ -145,7 +145,7 @@ def predict(
         f"{shown((*parts(request.table), request.column))}"
         + (f" and {request.probability}" if request.probability else "")
         + f": {counted(changed, 'row')} {verb}"
-        + (f"; {counted(gone, 'row')} of the SELECT gone meanwhile." if gone > 0 else ".")
+        + (f"; {counted(gone, 'row')} of the SELECT deleted in the meantime." if gone > 0 else ".")
     )
     return _result(where, columns, changed)
 
@@ -155,15 +155,15 @@ def _result(table: str, columns: Sequence[str], num_rows: int) -> pa.Table:
     return pa.table({"table": [table] * count, "column": columns, "rows": [num_rows] * count})
 
 
-def _read(  # noqa: PLR0917 - a query, and what is to become of it
+def _read(  # noqa: PLR0917 - a query, and how to store its rows
     request: PredictRequest,
     how: Plan,
     database: Database,
     record: ModelRecord,
     folder: Path,
     reporter: Reporter,
-) -> Snapshot | pa.Schema:
-    """Store the rows to predict; returns their columns if there is no row."""
+) -> FileSnapshot | pa.Schema:
+    """Store the rows to predict; return their columns instead if there is no row."""
     reporter.started("Reading rows", 0, "rows")
     try:
         with (
@@ -187,49 +187,50 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
 
 
 def _as_trained(
-    rows: Rows,
+    rows: RowSource,
     request: PredictRequest,
     record: ModelRecord,
     database: Database,
     reporter: Reporter,
-) -> Rows:
-    """Return rows whose columns have the names that a model knows them by, each its own."""
+) -> RowSource:
+    """Return the rows under the column names the model was trained with, checked to be distinct."""
     trained = record.details.get("columns", [])
     names = written_like(rows.schema.names, trained, database.dialect)
     check_distinct(names, request.statement, request.begins_at)
     schema = rows.schema.empty_table().rename_columns(names).schema
     if note := note_on_times(schema, record.details.get("types", {}), request.using):
         reporter.note(note)
-    return Rows(schema, (batch.rename_columns(names) for batch in rows.batches))
+    return RowSource(schema, (batch.rename_columns(names) for batch in rows.batches))
 
 
 def _made_empty(
     request: PredictRequest, database: Database, schema: pa.Schema, record: ModelRecord
 ) -> str:
-    """Make the table for predictions without a row; returns what to say of it.
+    """Create the table for a prediction without rows; return a message about it.
 
-    What reads the table every morning should find it. Only where the model's outputs have a type
-    that is not known before it predicts, there is none yet.
+    A job that reads the table every day should find it. The table is not created if the types of
+    the model's outputs are unknown until the model predicts.
     """
     if database.table(request.table) is not None:
         return ""
     params = record.details.get("params", {})
     if request.output not in {None, _PREDICTION} or not {"classes", "label_mean"} & params.keys():
-        return f"{shown(request.table)} is not made yet"
+        return f"{shown(request.table)} was not created"
     fields = [*schema, pa.field(request.column, _class_type(params) or pa.float64())]
     if request.probability:
         fields.append(pa.field(request.probability, pa.float64()))
-    database.append(request.table, Rows(pa.schema(fields), []))
-    return f"{shown(request.table)} is made without one"
+    database.append(request.table, RowSource(pa.schema(fields), []))
+    return f"{shown(request.table)} was created without rows"
 
 
 def plan(request: PredictRequest, database: Database, record: ModelRecord | None = None) -> Plan:
-    """Return how the predictions reach their table.
+    """Choose how the predictions are written to their table.
 
     Args:
-        request: What is asked for.
+        request: The request.
         database: The database.
-        record: How the model was trained, which tells what it predicts; None if it is unknown.
+        record: How the model was trained, which determines the kind of its predictions; None if
+            it is unknown.
 
     Raises:
         UsageError: The predictions cannot be matched with the rows of the table, or do not fit
@@ -238,8 +239,8 @@ def plan(request: PredictRequest, database: Database, record: ModelRecord | None
     table = database.table(request.table)
     if request.probability and matching(request.probability, [request.column]):
         raise UsageError(
-            f"The prediction and its probability cannot both be the column {request.column}. Give "
-            "predict.probability another name."
+            "The prediction and its probability cannot both be written to the column "
+            f"{request.column}. Give predict.probability another name."
         )
     if not is_read(request.table, table, request.select, database):
         view = view_of(table, request.select, database) if table is not None else ""
@@ -268,8 +269,8 @@ def plan(request: PredictRequest, database: Database, record: ModelRecord | None
     names = [f"{KEY_PREFIX}{i}" for i in range(len(table.key))]
     if list(database.schema(select).names)[-len(names) :] != names:
         raise UsageError(
-            f"The key of {shown(request.table)} cannot be added to this SELECT: its columns end in "
-            "a way that is not understood. Write SELECT columns FROM table."
+            f"The key of {shown(request.table)} cannot be added to this SELECT: the end of its "
+            "column list could not be parsed. Write SELECT columns FROM table."
         )
     return Plan(select, table.key, note)
 
@@ -280,15 +281,16 @@ def _unmatched(request: PredictRequest, why_not: str) -> UsageError:
     other = shown((*schema, f"{table}_predictions", request.column))
     return UsageError(
         f"{target} cannot be filled, because predictions cannot be matched with its rows: "
-        f"{why_not}. Name another table, such as PREDICT {other}; it is made if it is not there."
+        f"{why_not}. Name another table, such as PREDICT {other}; it is created if it does not "
+        "exist."
     )
 
 
 def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRecord | None) -> str:
-    """Return what to note about the columns to write.
+    """Return a note about the target columns.
 
     Raises:
-        UsageError: The predictions do not fit them.
+        UsageError: The predictions do not fit the columns.
     """
     kinds = {request.column: _predicted_kind(request, record)}
     if request.probability:
@@ -305,7 +307,7 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
         if column in table.generated:
             why_not = why_generated(column)
         if why_not:
-            raise UsageError(f"{shown(request.table)} cannot take the predictions: {why_not}")
+            raise UsageError(f"{shown(request.table)} cannot store the predictions: {why_not}")
         if kind == "number" and (digits := re.search(r"(?i)(dec|num)\w*\(.*\)", type_)):
             filled = shown((*parts(request.table), column))
             note = f"{filled} is {digits[0]}: the database rounds the predictions."
@@ -313,7 +315,7 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
 
 
 def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
-    """Return the kind of the predictions, as `kinds.kind_of_values`; empty if it is unknown."""
+    """Return the kind of the predictions, as `kinds.kind_of_values`; empty if unknown."""
     if request.output not in {None, _PREDICTION}:
         return ""
     params = record.details.get("params", {}) if record is not None else {}
@@ -324,19 +326,19 @@ def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
 
 
 def _class_type(params: Mapping[str, Any]) -> pa.DataType | None:
-    """Return the type of a classifier's predictions; None of another model."""
+    """Return the type of a classifier's predictions; None for other models."""
     classes = params.get("classes")
-    # A model file of a user's own may call something else so.
+    # A user's own model file may use the name `classes` for something else.
     return pa.array(as_array(classes)).type if classes and isinstance(classes, list) else None
 
 
 class _Keys:
-    """The batches of a query without the columns of the key, which go to a file of their own.
+    """Separates the key columns of a query from its batches, and stores them in a file.
 
-    A model may take every column it sees for a feature.
+    The model must not see them: it may use every column as a feature.
     """
 
-    def __init__(self, rows: Rows, path: Path) -> None:
+    def __init__(self, rows: RowSource, path: Path) -> None:
         self._rows, self._path = rows, path
         self._names = [name for name in rows.schema.names if not name.startswith(KEY_PREFIX)]
         self._keys = [name for name in rows.schema.names if name.startswith(KEY_PREFIX)]
@@ -358,8 +360,8 @@ class _Keys:
             self._writer.close()
 
 
-def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> Rows:
-    """Return what goes into the table: the key or the selected columns, then the predictions."""
+def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> RowSource:
+    """Return the rows to write: the key or the selected columns, then the predictions."""
     source = pq.ParquetFile(beside)
     parts = [pq.ParquetFile(path) for path in sorted(predicted.glob("*.parquet"))]
     names = list(source.schema_arrow.names)
@@ -370,7 +372,7 @@ def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> 
         for column, output in wanted.items()
     ]
     schema = pa.schema([*fields, *outputs])
-    return Rows(schema, _joined(schema, source, names, parts, list(wanted.values())))
+    return RowSource(schema, _joined(schema, source, names, parts, list(wanted.values())))
 
 
 def _joined(
@@ -399,7 +401,7 @@ def _joined(
 
 
 def _wanted(request: PredictRequest, schema: pa.Schema) -> dict[str, str]:
-    """Return column -> output of the model."""
+    """Return target column -> output of the model."""
     names = [name for name in schema.names if name != "key"]
     output = request.output or (_PREDICTION if _PREDICTION in names else names[0])
     for name in (output, *([_PROBABILITY] if request.probability else [])):
@@ -417,8 +419,8 @@ def _plain_type(arrow_type: pa.DataType, request: PredictRequest) -> pa.DataType
     if pa.types.is_fixed_size_list(arrow_type):
         if arrow_type.list_size != 1:
             raise DataError(
-                f"The model {request.using} predicts {arrow_type.list_size} numbers for each row; "
-                "a column takes one. Name an output with one value: WITH predict.output=NAME."
+                f"The model {request.using} predicts {arrow_type.list_size} numbers for each row, "
+                "but a column holds one. Name an output with one value: WITH predict.output=NAME."
             )
         return _plain_type(arrow_type.value_type, request)
     if pa.types.is_binary(arrow_type):

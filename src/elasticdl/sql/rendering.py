@@ -1,10 +1,10 @@
-"""Results as text: tables for people, CSV and JSON for programs, bars for importances.
+"""Text output of results: tables for people, CSV and JSON for programs, bars for importances.
 
-    table   as wide as the terminal; columns that do not fit are counted; NULL is shown
+    table   as wide as the terminal; columns that do not fit are only counted; NULL is shown
     csv     RFC 4180 with a header; NULL is an empty field, an empty text is ""
-    json    an array of objects for each result; what JSON has no number for (NaN) is a text
+    json    an array of objects for each result; values that JSON cannot represent (NaN) are texts
 
-Texts of a table never reach a terminal as control characters.
+Control characters in texts are escaped before they reach a terminal.
 
 Used by the shell and, for bars, by the notebook.
 """
@@ -26,7 +26,7 @@ from elasticdl.data.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from elasticdl.sql.database import Rows
+    from elasticdl.sql.database import RowSource
 
 FORMATS = ("table", "csv", "json")
 SHOWN_ROWS = 1000
@@ -38,19 +38,21 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 _NEEDS_QUOTES = re.compile(r'[",\r\n]|^\s|\s$|^$')
 
 
-def write_rows(rows: Rows, stream: IO[str], form: str = "table", width: int | None = None) -> None:
+def write_rows(
+    rows: RowSource, stream: IO[str], form: str = "table", width: int | None = None
+) -> None:
     """Write rows in one of the `FORMATS`.
 
     Args:
-        rows: They are read to their end, in bounded memory.
-        stream: Where to write.
+        rows: The rows; all are read, in bounded memory.
+        stream: Output stream.
         form: One of the `FORMATS`.
-        width: Characters of the terminal, to which a table is cut; None does not cut.
+        width: Terminal width in characters, to which a table is cut; None does not cut.
     """
     {"table": _write_table, "csv": _write_csv, "json": _write_json}[form](rows, stream, width)
 
 
-def _write_table(rows: Rows, stream: IO[str], width: int | None) -> None:
+def _write_table(rows: RowSource, stream: IO[str], width: int | None) -> None:
     from rich.cells import cell_len  # noqa: PLC0415 - not for `--help`
 
     names = [printable(name) for name in rows.schema.names]
@@ -74,7 +76,7 @@ def _write_table(rows: Rows, stream: IO[str], width: int | None) -> None:
     if fitting < len(names):
         hidden = len(names) - fitting
         stream.write(
-            f"; {counted(hidden, 'column')} more than fit into the terminal: "
+            f"; {counted(hidden, 'column')} not shown (terminal too narrow): "
             f"{', '.join(names[fitting:][:5])}{', ...' if hidden > 5 else ''}"  # noqa: PLR2004
         )
     stream.write("\n")
@@ -104,12 +106,12 @@ def _draw(
                 for value, _ in zip(row, names, strict=False)
             )
         )
-    # Wide enough for what is to be drawn: it was cut before.
+    # Wide enough for all columns that are left, so that rich does not cut them again.
     Console(file=stream, width=sum(widths) + 3 * len(widths) + 10).print(table)
 
 
 def _fitting(widths: Sequence[int], width: int | None) -> int:
-    """Return how many columns fit, at least one."""
+    """Return the number of columns that fit, at least one."""
     if width is None:
         return len(widths)
     total, fitting = 1, 0
@@ -140,7 +142,7 @@ def _text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with its control characters written out.
+    r"""Return a text with its control characters escaped.
 
     Example:
         >>> printable("red \x1b[31m")
@@ -157,7 +159,7 @@ def _is_number(arrow_type: pa.DataType) -> bool:
     )
 
 
-def _write_csv(rows: Rows, stream: IO[str], width: int | None) -> None:
+def _write_csv(rows: RowSource, stream: IO[str], width: int | None) -> None:
     del width
     stream.write(",".join(_csv_field(name) for name in rows.schema.names) + "\n")
     for row in _each(rows):
@@ -173,12 +175,12 @@ def _csv_field(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if _NEEDS_QUOTES.search(text) else text
 
 
-def _write_json(rows: Rows, stream: IO[str], width: int | None) -> None:
+def _write_json(rows: RowSource, stream: IO[str], width: int | None) -> None:
     del width
     names = rows.schema.names
     stream.write("[")
     for number, row in enumerate(_each(rows)):
-        # The last one of several columns with one name would win.
+        # Not a dict: of several columns with the same name, only the last one would be kept.
         values = zip(names, (plain(value) for value in row), strict=True)
         members = ", ".join(
             f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
@@ -188,13 +190,13 @@ def _write_json(rows: Rows, stream: IO[str], width: int | None) -> None:
     stream.write("\n]\n")
 
 
-def _each(rows: Rows) -> Iterator[tuple[Any, ...]]:
+def _each(rows: RowSource) -> Iterator[tuple[Any, ...]]:
     for batch in rows.batches:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 - one for each type
-    """Return a value as JSON has it.
+    """Return a value in the form that JSON can represent.
 
     Example:
         >>> plain(decimal.Decimal("1.50")), plain(float("nan")), plain(dt.date(2026, 1, 2))
@@ -210,7 +212,7 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - one for each type
         case decimal.Decimal():
             if value == value.to_integral_value():
                 return int(value)
-            # Exact, or a text that is.
+            # A number if that is exact, else a text.
             return float(value) if decimal.Decimal(repr(float(value))) == value else str(value)
         case bytes():
             return base64.b64encode(value).decode()
@@ -224,12 +226,12 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - one for each type
 
 
 def bars(names: Sequence[str], values: Sequence[float], width: int | None = None) -> str:
-    """Return a bar chart as text, a line for each value.
+    """Return a bar chart as text, one line per value.
 
     Args:
-        names: What the bars are called.
-        values: Their lengths; a negative one has no bar.
-        width: Characters of the terminal.
+        names: Labels of the bars.
+        values: Lengths of the bars; a negative value has no bar.
+        width: Terminal width in characters.
 
     Example:
         >>> print(bars(["age", "role"], [0.2, 0.1], width=30))

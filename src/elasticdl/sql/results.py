@@ -1,4 +1,4 @@
-"""Results of statements on standard output: rows, programs, bars for an EXPLAIN.
+"""Standard output of statements: prints rows, programs, and bars for an EXPLAIN.
 
 Used by the shell and by `cli/sql.py`.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import pyarrow as pa
 
-from elasticdl.sql.database import Rows
+from elasticdl.sql.database import RowSource
 from elasticdl.sql.rendering import bars, write_rows
 from elasticdl.sql.statements import Explain
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 
 def show(result: Result, form: str = "table", stream: TextIO | None = None) -> None:
-    """Write the result of a statement.
+    """Print the result of a statement.
 
     Args:
-        result: Its rows are read to their end.
+        result: The result; all its rows are read.
         form: One of `rendering.FORMATS`.
-        stream: None is standard output, whose width a table is cut to if it is a terminal.
+        stream: Output stream; None means standard output. A table is cut to the width of a
+            terminal.
     """
     out = sys.stdout if stream is None else stream
     if result.program is not None:
@@ -37,7 +38,7 @@ def show(result: Result, form: str = "table", stream: TextIO | None = None) -> N
     rows = result.rows
     if isinstance(result.statement, Explain) and form == "table":
         table = pa.Table.from_batches(rows.batches, rows.schema)
-        write_rows(Rows(table.schema, table.to_batches()), out, form, width)
+        write_rows(RowSource(table.schema, table.to_batches()), out, form, width)
         out.write(importance_bars(table, width) + "\n")
     else:
         write_rows(rows, out, form, width)
@@ -45,5 +46,5 @@ def show(result: Result, form: str = "table", stream: TextIO | None = None) -> N
 
 
 def importance_bars(table: pa.Table, width: int | None = None) -> str:
-    """Return what an EXPLAIN statement found as a bar chart of text."""
+    """Return the result of an EXPLAIN statement as a text bar chart."""
     return bars(table["column"].to_pylist(), table["importance"].to_pylist(), width)

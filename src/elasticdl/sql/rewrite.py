@@ -1,11 +1,10 @@
-"""Adding the key of a table to a SELECT, so that predictions find their rows again.
+"""Adds a table's key to a SELECT, so that predictions can be matched with their rows.
 
     SELECT name, role FROM testdata t WHERE ...
     SELECT name, role, t."id" AS elasticdl_key_0 FROM testdata t WHERE ...
 
-The text is kept as it is; the key is inserted after the selected columns. Only where each row of
-the result is one row of the table is that possible: one table in FROM, no grouping, no set
-operation.
+The text stays as it is; only the key is inserted after the selected columns. This requires that
+each row of the result is one row of the table: one table in FROM, no grouping, no set operation.
 
 Used by `prediction.py`.
 """
@@ -36,12 +35,12 @@ _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 
 def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[tuple[str, ...]]:
-    """Return the tables that a SELECT reads, as it names them; empty if it cannot be parsed.
+    """Return the tables that a SELECT reads, as written; empty if it cannot be parsed.
 
     Args:
         select: The SELECT.
-        dialect: sqlglot's name of its dialect.
-        with_ctes: Whether the names of common table expressions (WITH name AS ...) are among them.
+        dialect: Name of its dialect in sqlglot.
+        with_ctes: Whether to include the names of common table expressions (WITH name AS ...).
     """
     try:
         tree = sqlglot.parse_one(select, dialect=dialect)
@@ -53,16 +52,16 @@ def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[tup
 
 
 def sources_of(select: str, dialect: str) -> list[tuple[str, ...]]:
-    """Return the tables that the rows of a SELECT, or of a view's definition, come from.
+    """Return the tables that provide the rows of a SELECT, or of a view's definition.
 
-    Tables that are only asked something (in WHERE, HAVING, or for one selected value) are none.
+    Tables that only serve a condition (WHERE, HAVING) or a single selected value are not included.
     """
     try:
         tree = sqlglot.parse_one(select, dialect=dialect)
     except SqlglotError:
         return []
     ctes = {(cte.alias,) for cte in tree.find_all(exp.CTE)}
-    # In a definition, the view's own name stands before AS.
+    # In a definition, the view's own name comes before AS.
     query = tree.expression if isinstance(tree, exp.Create) else tree
     if query is None:
         return []
@@ -84,18 +83,18 @@ def with_key(
     *,
     casts: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
-    """Return a SELECT with the key of its table as further columns.
+    """Return a SELECT with the key of its table as additional columns.
 
     Args:
         select: The SELECT.
-        dialect: sqlglot's name of its dialect.
+        dialect: Name of its dialect in sqlglot.
         table: The table.
         key: Columns of its key.
-        quote: Writes a name as SQL.
+        quote: Returns a name quoted as SQL.
         casts: Column of the key -> type to convert it to.
 
     Returns:
-        The SELECT, and an empty text; or an empty text, and why it cannot be done.
+        The SELECT and an empty text; or an empty text and the reason why it is impossible.
 
     Example:
         >>> with_key("SELECT a FROM t", "duckdb", "t", ["rowid"], lambda name: f'"{name}"')[0]
@@ -109,13 +108,11 @@ def with_key(
         return "", "the SELECT is a set operation (UNION, ...)"
     for part in _GROUPING:
         if tree.args.get(part):
-            return (
-                "",
-                f"the SELECT has {part.upper()}, so a row of it is not one row of {shown(table)}",
-            )
+            rows = f"its rows do not match single rows of {shown(table)}"
+            return "", f"the SELECT has {part.upper()}, so {rows}"
     selected = [node for column in tree.expressions for node in column.find_all(exp.AggFunc)]
     if any(node.find_ancestor(exp.Window, exp.Select) is tree for node in selected):
-        return "", f"the SELECT aggregates, so a row of it is not one row of {shown(table)}"
+        return "", f"the SELECT aggregates, so its rows do not match single rows of {shown(table)}"
     source = tree.args.get("from_") or tree.args.get("from")
     target = source.this if source is not None else None
     if (
@@ -125,14 +122,14 @@ def with_key(
         or not is_same_table(_name(target), table)
         or any(is_same_table((cte.alias,), table) for cte in tree.find_all(exp.CTE))
     ):
-        return "", f"the SELECT reads more than {shown(table)} itself"
+        return "", f"the SELECT reads more than the table {shown(table)}"
     alias = target.args.get("alias")
     if alias is not None and alias.args.get("columns"):
         return (
             "",
             f"the SELECT gives the columns of {shown(table)} other names: {alias.sql(dialect)}",
         )
-    # As it is written: with its quotes, or in the case that the database gives it.
+    # As written: with its quotes, or in the database's default case.
     name = (alias or target).this.sql(dialect=dialect, comments=False)
     columns = ", ".join(
         f"{_key(f'{name}.{quote(column)}', (casts or {}).get(column))} AS {KEY_PREFIX}{i}"
@@ -143,7 +140,7 @@ def with_key(
 
 
 def is_same_table(one: Name, other: Name) -> bool:
-    """Return whether two names may be of one table: the same, but for a schema in front.
+    """Return whether two names may refer to one table: equal, apart from a schema in front.
 
     Example:
         >>> is_same_table("testdata", "main.TestData"), is_same_table("a.t", "b.t")
@@ -160,7 +157,7 @@ def _key(column: str, type_: str | None) -> str:
 
 
 def _end_of_columns(select: str, dialect: str) -> int:
-    """Return where the selected columns end: behind the last one before FROM."""
+    """Return the offset where the selected columns end: after the last one before FROM."""
     depth = 0
     last = len(select)
     selecting = is_distinct = False
@@ -173,12 +170,12 @@ def _end_of_columns(select: str, dialect: str) -> int:
             selecting = True
         elif depth == 0 and selecting and token.token_type == TokenType.FROM and not is_distinct:
             return last
-        # a IS DISTINCT FROM b
+        # The FROM of `a IS DISTINCT FROM b` does not count.
         is_distinct = token.token_type == TokenType.DISTINCT
         last = token.end + 1
     return last
 
 
 def _name(table: exp.Table) -> tuple[str, ...]:
-    # A function that returns a table may have no name of its own.
+    # A table function may have no name of its own.
     return tuple(part.name for part in table.parts if part.name) or (table.sql(comments=False),)

@@ -1,13 +1,13 @@
-"""What a WITH clause sets: parameters of the model, of the training, and of what surrounds it.
+"""Settings of a WITH clause: parameters of the model, and options of the training or prediction.
 
     WITH hidden_units=[64, 32], model.learning_rate=0.01      parameters of the model
     WITH train.num_epochs=10, train.num_workers=4             flags of `elasticdl train`
     WITH validation.select="SELECT ...", validation.fraction=0.1
     WITH predict.num_workers=4, predict.probability=p         flags of `elasticdl predict`
 
-All names and types are checked before a row is read; an error points at the attribute.
+All names and types are checked before any row is read; an error points at the attribute.
 
-Used by `train.py`, `predict.py` and `explain.py`.
+Used by `check.py`, `prediction.py`, `measuring.py` and `training.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elasticdl import api
+from elasticdl import job_options
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.job import TrainingOptions
@@ -41,7 +41,7 @@ _WORKER_OPTIONS = (
     "skip_bad_records",
 )
 _TRACKING_OPTIONS = ("tracking_uri", "experiment", "run_name", "tensorboard")
-# What SQLFlow calls them.
+# SQLFlow's names of these options.
 _ALIASES = {"batch_size": "minibatch_size", "epoch": "num_epochs", "epochs": "num_epochs"}
 _MANY_ROWS, _LARGE_MINIBATCH = 4096, 2048
 _PREDICT_OPTIONS = ("minibatch_size", "num_workers", "ray_address", "give_up_after")
@@ -51,13 +51,13 @@ DEFAULT_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """What WITH says of a training.
+    """Settings of a training.
 
     Attributes:
         params: Parameters of the model.
-        options: Options of `api.training_job`.
-        validation_select: Query of the rows to validate on; None holds some out.
-        validation_fraction: Share of the rows to hold out.
+        options: Options of `job_options.training_job`.
+        validation_select: Query for the validation rows; None holds out some training rows.
+        validation_fraction: Fraction of the rows to hold out.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -68,12 +68,12 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class PredictSettings:
-    """What WITH says of a prediction.
+    """Settings of a prediction.
 
     Attributes:
-        options: Options of `api.prediction_job`.
+        options: Options of `job_options.prediction_job`.
         probability: Column for the probability of the predicted class; None writes none.
-        output: Which output of the model to write; None takes the prediction.
+        output: The model output to write; None means the prediction.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -84,15 +84,15 @@ class PredictSettings:
 def train_settings(
     attributes: Attributes, model_params: Collection[str] | None, program: str
 ) -> TrainSettings:
-    """Return what the attributes of a TRAIN statement mean.
+    """Return the settings in the attributes of a TRAIN statement.
 
     Args:
-        attributes: What WITH says.
+        attributes: The WITH clause.
         model_params: Names of the model's parameters; None if they are not known.
         program: The whole text, for errors.
 
     Raises:
-        StatementError: A name is unknown, or a value impossible.
+        StatementError: A name is unknown, or a value is invalid.
     """
     params: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -119,14 +119,14 @@ def train_settings(
 
 
 def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
-    """Return what the attributes of a PREDICT statement mean.
+    """Return the settings in the attributes of a PREDICT statement.
 
     Args:
-        attributes: What WITH says.
+        attributes: The WITH clause.
         program: The whole text, for errors.
 
     Raises:
-        StatementError: A name is unknown, or a value impossible.
+        StatementError: A name is unknown, or a value is invalid.
     """
     options: dict[str, Any] = {}
     named: dict[str, str | None] = {"probability": None, "output": None}
@@ -146,16 +146,16 @@ def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
 def measuring_options(
     attributes: Attributes, group: str, known: Mapping[str, Any], program: str
 ) -> dict[str, Any]:
-    """Return what the attributes of an EVALUATE or EXPLAIN statement mean.
+    """Return the options in the attributes of an EVALUATE or EXPLAIN statement.
 
     Args:
-        attributes: What WITH says.
-        group: What their names begin with.
+        attributes: The WITH clause.
+        group: The prefix of their names.
         known: Name -> function that takes a value and raises a `UsageError`.
         program: The whole text, for errors.
 
     Raises:
-        StatementError: A name is unknown, or a value impossible.
+        StatementError: A name is unknown, or a value is invalid.
     """
     options: dict[str, Any] = {}
     for name, value in attributes.items():
@@ -169,7 +169,7 @@ def measuring_options(
 
 
 def evaluate_options(attributes: Attributes, program: str) -> dict[str, Any]:
-    """Return the options of `api.evaluation_job`; see `measuring_options`."""
+    """Return the options of `job_options.evaluation_job`; see `measuring_options`."""
     known = {key: partial(_evaluation_job, key) for key in _PREDICT_OPTIONS}
     return measuring_options(attributes, "evaluate", known, program)
 
@@ -181,16 +181,16 @@ def explain_options(attributes: Attributes, program: str) -> dict[str, Any]:
 
 
 def for_rows(options: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    """Return the options of a prediction or evaluation, with a minibatch that suits its rows.
+    """Return the options of a prediction or evaluation, with a suitable minibatch size.
 
-    Large minibatches are faster where there are many rows. A user's own size wins.
+    Large minibatches are faster for many rows. A size set by the user takes precedence.
     """
     suited = {"minibatch_size": _LARGE_MINIBATCH} if num_rows > _MANY_ROWS else {}
     return {**suited, **options}
 
 
 def _evaluation_job(key: str, value: Any) -> None:
-    api.evaluation_job(trained_model="-", data="-", **{key: value})
+    job_options.evaluation_job(trained_model="-", data="-", **{key: value})
 
 
 def _count(value: Any) -> None:
@@ -202,21 +202,21 @@ def _checked(name: Word, value: Value, key: str, program: str) -> Any:
     more = {} if key == "num_workers" else {"num_workers": 1} if key in _WORKER_OPTIONS else {}
 
     def job() -> None:
-        api.training_job(data="-", output="-", model_def="-", **{**more, key: value.value})
+        job_options.training_job(data="-", output="-", model_def="-", **{**more, key: value.value})
 
     return _valid(name, value, program, job)
 
 
 def _predict_job(key: str, value: Any) -> None:
-    api.prediction_job(trained_model="-", data="-", output="-", **{key: value})
+    job_options.prediction_job(trained_model="-", data="-", output="-", **{key: value})
 
 
 def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> Any:
-    """Return a value that the command line takes too."""
+    """Return a value, checked by the same rules as on the command line."""
     try:
         use()
     except UsageError as error:
-        # Its message begins with the flag's name.
+        # Its message starts with the name of the flag.
         problem = str(error).partition(": ")[2] or str(error)
         raise StatementError(
             f"{name.text}={value.value}: {problem}", program, _both(name, value)
@@ -227,7 +227,7 @@ def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> A
 def _text(name: Word, value: Value, program: str) -> str:
     if isinstance(value.value, str) and value.value.strip():
         return value.value
-    raise StatementError(f"{name.text} must be a text.", program, _both(name, value))
+    raise StatementError(f"{name.text} must be a string.", program, _both(name, value))
 
 
 def _fraction(name: Word, value: Value, program: str) -> float:
@@ -235,7 +235,7 @@ def _fraction(name: Word, value: Value, program: str) -> float:
     if isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < 1:
         return float(number)
     raise StatementError(
-        f"{name.text}={number}: expected a number from 0 up to 1, such as 0.2.",
+        f"{name.text}={number}: expected a number from 0 to less than 1, such as 0.2.",
         program,
         _both(name, value),
     )
@@ -257,7 +257,7 @@ def _check_known(
 def _unknown(name: Word, program: str, groups: tuple[str, ...]) -> StatementError:
     prefixes = ", ".join(f"{group}." for group in groups)
     return StatementError(
-        f"{name.text!r} is not known here. Expected a name that begins with one of: {prefixes}",
+        f"{name.text!r} is not a known option. Expected a name that begins with one of: {prefixes}",
         program,
         name.span,
     )

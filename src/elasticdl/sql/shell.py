@@ -1,10 +1,10 @@
-r"""The interactive shell of `elasticdl sql`: history, completion, `\d` and its like.
+r"""Interactive shell of `elasticdl sql`, with history, completion and commands such as `\d`.
 
     elasticdl> SELECT role, avg(salary)
            ...   FROM employee GROUP BY role;
 
-A statement ends with `;`. Ctrl-C cancels what is typed or what runs, never the shell; Ctrl-D or
-`\q` ends it. A training that is cancelled has saved its progress: the same statement resumes.
+A statement ends with `;`. Ctrl-C cancels the current input or statement, never the shell; Ctrl-D or
+`\q` ends the shell. A cancelled training has saved its progress: the same statement resumes it.
 
 Called by `cli/sql.py`.
 """
@@ -29,9 +29,9 @@ from sqlglot.tokens import TokenType
 from elasticdl import __version__
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import ElasticDLError, UsageError
-from elasticdl.sql.completion import Names, word_before, words_for
-from elasticdl.sql.database import Rows
-from elasticdl.sql.execute import Connection, Session, SubmitterError, execute
+from elasticdl.sql.completion import CompletionNames, word_before, words_for
+from elasticdl.sql.database import RowSource
+from elasticdl.sql.execute import Connection, SqlSession, SubmitterError, execute
 from elasticdl.sql.models import Models
 from elasticdl.sql.names import typed
 from elasticdl.sql.parse import parse
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.document import Document
 
 _CANCELLED = "Cancelled."
-_RESUMES = "The progress of the training is saved; the same statement resumes it."
+_RESUMES = "Training progress is saved; run the same statement to resume."
 
 _PROMPT = "elasticdl> "
 _HELP = r"""
@@ -55,7 +55,7 @@ _HELP = r"""
 \models       trained models
 \zoo          models that can be trained
 \?            this help
-\q            end (or Ctrl-D)
+\q            quit (or Ctrl-D)
 
 A statement ends with ;  and may have several lines. Ctrl-C cancels it, Tab completes.
 
@@ -69,7 +69,7 @@ _ENDED_BY_SIGNAL = {130, 143}
 
 
 def is_complete(text: str, dialect: str = "duckdb") -> bool:
-    r"""Return whether what was typed can be run: it ends with `;`, or is a command.
+    r"""Return whether the input can be run: it ends with `;`, or is a command.
 
     Example:
         >>> is_complete("SELECT 1"), is_complete("SELECT ';"), is_complete("SELECT 1; -- one")
@@ -81,7 +81,7 @@ def is_complete(text: str, dialect: str = "duckdb") -> bool:
         tokens = Dialect.get_or_raise(dialect).tokenize(text)
     except TokenError:
         return False
-    # Nothing but comments is complete as well.
+    # Input that consists of comments only is complete as well.
     return not tokens or tokens[-1].token_type == TokenType.SEMICOLON
 
 
@@ -93,18 +93,18 @@ class Shell:
     """An interactive session.
 
     Args:
-        session: Where statements run.
+        session: The settings for running statements.
         form: One of `rendering.FORMATS`.
 
     Raises:
         ElasticDLError: The database cannot be opened.
     """
 
-    def __init__(self, session: Session, form: str = "table") -> None:
+    def __init__(self, session: SqlSession, form: str = "table") -> None:
         self._session, self._form = session, form
         self._models = Models(session.models)
         self._connection = Connection(session)
-        self._names = Names(self._connection, self._models, session.zoo)
+        self._names = CompletionNames(self._connection, self._models, session.zoo)
 
     def run(self) -> None:
         """Read and run statements until the user ends the shell."""
@@ -118,7 +118,7 @@ class Shell:
             key_bindings=_keys(self._connection.dialect),
             prompt_continuation=lambda width, *_: "... ".rjust(width),
         )
-        print(f"ElasticDL {__version__}, {self._connection.name}. Help: \\?   End: \\q")  # noqa: T201
+        print(f"ElasticDL {__version__}, {self._connection.name}. Help: \\?   Quit: \\q")  # noqa: T201
         with self._connection:
             while True:
                 try:
@@ -132,7 +132,7 @@ class Shell:
                 self.do(text)
 
     def do(self, text: str) -> None:
-        """Run what was typed; print its results and errors."""
+        """Run the input; print its results and errors."""
         try:
             if text.lstrip().startswith("\\"):
                 self._command(*text.strip().lstrip("\\").rstrip(";").split())
@@ -142,17 +142,17 @@ class Shell:
         except KeyboardInterrupt:
             _complain(self._cancelled(text))
         except SubmitterError as error:
-            # It has said why on this terminal.
+            # The submitter has already printed the reason on this terminal.
             if error.exit_code in _ENDED_BY_SIGNAL:
                 _complain(self._cancelled(text))
             elif error.exit_code > 128:  # noqa: PLR2004 - a signal
                 _complain(
-                    f"The statement was killed (exit code {error.exit_code}). The same statement "
-                    "resumes a training."
+                    f"The statement was killed (exit code {error.exit_code}). Run the same "
+                    "statement to resume a training."
                 )
         except ElasticDLError as error:
             _complain(f"error: {error}")
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the session
+        except Exception as error:  # noqa: BLE001 - our own bugs must not end the session
             _complain(f"internal error: {type(error).__name__}: {error}")
         finally:
             self._names.forget()
@@ -182,7 +182,7 @@ class Shell:
             case ("?" | "h" | "help",):
                 print(_HELP)  # noqa: T201
             case _:
-                raise UsageError(f"There is no command \\{' '.join([name, *arguments])}. See \\?")
+                raise UsageError(f"Invalid command \\{' '.join([name, *arguments])}. See \\?")
 
     def _columns(self, name: str) -> None:
         with self._connection.opened() as database:
@@ -195,12 +195,12 @@ class Shell:
     def _table(self, columns: Mapping[str, Iterable[object]]) -> None:
         table = pa.table({name: list(values) for name, values in columns.items()})
         width = shutil.get_terminal_size().columns
-        write_rows(Rows(table.schema, table.to_batches()), sys.stdout, self._form, width)
+        write_rows(RowSource(table.schema, table.to_batches()), sys.stdout, self._form, width)
         sys.stdout.flush()
 
 
 class _Completer(Completer):
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: CompletionNames) -> None:
         self._names = names
 
     def get_completions(
@@ -231,7 +231,7 @@ def _keys(dialect: str) -> KeyBindings:
 
 
 def _history() -> History:
-    """Return the history of the user, in a file that is readable for no others."""
+    """Return the user's history, in a file that no other user can read."""
     path = platformdirs.user_data_path("elasticdl") / "sql_history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

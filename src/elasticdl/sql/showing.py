@@ -1,8 +1,8 @@
-"""How a model was trained, as rows: SHOW TRAIN.
+"""SHOW TRAIN: returns how a model was trained, as rows.
 
     section   | step | name        | value
     model     |      | statement   | SELECT ... TO TRAIN ...
-    version   |      | v2          | SELECT ... TO TRAIN ...        all versions, the newest first
+    version   |      | v2          | SELECT ... TO TRAIN ...        all versions, newest first
     metric    |      | val_loss    | 0.12
     training  |  200 | loss        | 0.34     the curve, at most 50 steps of it
     validation|  200 | loss        | 0.40
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.events import EpochFinished, Evaluated, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, Evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ _SCHEMA = pa.schema(
 
 
 def show_train(name: str, models: Models) -> pa.Table:
-    """Return what is known of a model's training.
+    """Return what is known about a model's training.
 
     Raises:
         UsageError: There is no trained model of this name.
@@ -84,7 +85,7 @@ def _curve(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
 
 
 def _thinned(events: Sequence[_Point]) -> Sequence[_Point]:
-    """Return evenly spaced events, the last one among them: as many as a curve needs."""
+    """Return evenly spaced events, including the last one: enough for a curve."""
     stride = -(-len(events) // _MOST_POINTS)
     return events[::-1][:: max(stride, 1)][::-1]
 

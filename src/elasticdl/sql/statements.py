@@ -1,10 +1,10 @@
-"""Statements of extended SQL, as values.
+"""Values for the statements of extended SQL.
 
     SELECT name, role, salary FROM employee
     TO TRAIN regressor.DNN WITH hidden_units=[64, 32] LABEL salary INTO my_model;
 
-Each statement keeps its SELECT as text: it belongs to the database and is never parsed here.
-`Word` and `Value` remember where they were written, so that every error can point at them.
+Each statement keeps its SELECT as text: it is meant for the database and never parsed here. `Word`
+and `Value` keep their position in the text, so that every error can point at it.
 
 Used by `parse.py`, which makes statements, and by `execute.py`, which runs them.
 """
@@ -38,8 +38,8 @@ class Word:
     Attributes:
         text: The name, without quotes.
         span: Where it was written.
-        parts: The parts of a qualified name, as they are; empty are those between the dots of
-            `text`. Quotes keep a dot in its part.
+        parts: The parts of a qualified name, unquoted. If empty, they are the parts between the
+            dots of `text`. A quoted part may contain a dot.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Call:
     """A function of a COLUMN clause with its arguments, such as `EMBEDDING(role, 8)`.
 
     Attributes:
-        function: Its name in capitals.
+        function: Its name in upper case.
         arguments: Names, literals, further calls, and lists of these.
         span: Where it was written.
     """
@@ -86,7 +86,7 @@ Attributes: TypeAlias = Mapping[Word, Value]
 
 @dataclass(frozen=True)
 class Query:
-    """A statement that is the database's alone."""
+    """A statement that goes to the database unchanged."""
 
     text: str
     span: Span = field(compare=False)
@@ -100,9 +100,9 @@ class Train:
         select: The query whose rows are trained on.
         model: Name of a model of the zoo.
         into: Name of the trained model.
-        attributes: What WITH says.
-        columns: What COLUMN says; empty derives the features from the table.
-        label: The column to predict; None takes the last selected column.
+        attributes: The WITH clause.
+        columns: The COLUMN clause; empty derives the features from the table.
+        label: The column to predict; None means the last selected column.
         using: Name of a trained model to start from; None starts from new weights.
         text: The whole statement.
         span: Where it was written.
@@ -125,10 +125,10 @@ class Predict:
 
     Attributes:
         select: The query whose rows are predicted.
-        table: The table to fill, as the database calls it.
+        table: The table to fill, as the database names it.
         column: The column to fill in that table.
         using: Name of the trained model.
-        attributes: What WITH says.
+        attributes: The WITH clause.
         text: The whole statement.
         span: Where it was written.
     """
@@ -149,9 +149,9 @@ class Evaluate:
     Attributes:
         select: The query whose rows are evaluated on.
         model: Name of the trained model.
-        attributes: What WITH says.
-        label: The column with the true values; None takes the one the model was trained on.
-        into: The table for the metrics; None only shows them.
+        attributes: The WITH clause.
+        label: The column with the true values; None means the column the model was trained on.
+        into: The table for the metrics; None only displays them.
         text: The whole statement.
         span: Where it was written.
     """
@@ -172,8 +172,8 @@ class Explain:
     Attributes:
         select: The query whose rows are explained.
         model: Name of the trained model.
-        attributes: What WITH says.
-        into: The table for the importances; None only shows them.
+        attributes: The WITH clause.
+        into: The table for the importances; None only displays them.
         text: The whole statement.
         span: Where it was written.
     """
@@ -205,16 +205,16 @@ Statement: TypeAlias = Query | Train | Predict | Evaluate | Explain | ShowTrain
 
 
 class StatementError(UsageError):
-    r"""A statement is wrong; the message shows the line with a caret below the place.
+    r"""A statement is invalid; the message shows the line, with a caret below the position.
 
     Args:
         problem: What is wrong and what was expected, as sentences.
         program: The whole text.
-        span: The part that is wrong.
+        span: The invalid part.
 
     Attributes:
         line: Number of the line, from 1.
-        column: Number of the character in it, from 1.
+        column: Number of the character in the line, from 1.
 
     Example:
         >>> print(StatementError("There is no 'TRIAN'.", "SELECT 1\nTO TRIAN x", Span(12, 17)))
@@ -229,12 +229,12 @@ class StatementError(UsageError):
 
 
 def pointed(problem: str, program: str, span: Span) -> tuple[str, int, int]:
-    """Return a message that shows a place in a program, and the place's line and column.
+    """Return a message that shows a position in a program, and the position's line and column.
 
     Args:
         problem: What is wrong, as sentences.
         program: The whole text.
-        span: The part that is wrong.
+        span: The invalid part.
     """
     start = min(span.start, len(program))
     first = program.rfind("\n", 0, start) + 1
@@ -242,7 +242,7 @@ def pointed(problem: str, program: str, span: Span) -> tuple[str, int, int]:
     line = program[first : last if last >= 0 else len(program)]
     number, column = program.count("\n", 0, first) + 1, start - first + 1
     width = max(1, min(span.stop, first + len(line)) - start)
-    # A tab stays one, or the caret would stand elsewhere.
+    # A tab is kept, otherwise the caret would be in the wrong place.
     indent = "".join("\t" if letter == "\t" else " " for letter in line[: start - first])
     message = (
         f"line {number}, column {column}: {problem}\n  {line.rstrip()}\n  {indent}{'^' * width}"

@@ -1,9 +1,9 @@
-"""Submitters: the Python programs that TRAIN, PREDICT and their like become.
+"""Submitters: the Python programs generated for TRAIN, PREDICT and similar statements.
 
-A submitter is short, can be read (`--explain`) and runs as a process of its own: a training
-needs frameworks that a shell or a server must not carry around, and it may be killed without
-them. It finds the database in ELASTICDL_DATABASE, so that no password is in its text, and leaves
-its result, a table, in the file named by ELASTICDL_RESULT.
+A submitter is short, readable (`--explain`) and runs as its own process, for two reasons: a
+training needs frameworks that a shell or a server should not load, and it can be killed without
+killing them. It reads the database's address from ELASTICDL_DATABASE, so that its text contains no
+password, and writes its result, a table, to the file named by ELASTICDL_RESULT.
 
     elasticdl sql --run_submitter=FILE      runs one
 
@@ -61,17 +61,17 @@ with open_database() as database:  # its address is in $ELASTICDL_DATABASE
 
 
 def program_of(request: Request, statement: str, models: str) -> str:
-    """Return the submitter of a request.
+    """Return the submitter for a request.
 
     Args:
-        request: What is asked for.
-        statement: The statement, for its reader.
+        request: The request.
+        statement: The statement's text, shown at the top of the program.
         models: URI of the models' folder.
     """
     module = type(request).__module__.rpartition(".")[2]
     shown = "\n".join(f"    {line}" for line in statement.splitlines())
     return _TEMPLATE.format(
-        # Within a docstring.
+        # The statement stands in a docstring.
         statement=shown.replace("\\", "\\\\").replace('"""', '\\"\\"\\"'),
         module=module,
         request_class=type(request).__name__,
@@ -90,21 +90,21 @@ def _literal(value: Any) -> str:
 
 
 def hand_over(result: pa.Table) -> None:
-    """Leave a result for the process that started this one; print it where there is none."""
+    """Write a result for the process that started this one; without such a process, print it."""
     path = os.environ.get(RESULT)
     if path is None:
-        print(result.to_string(preview_cols=0))  # noqa: T201 - run by hand
+        print(result.to_string(preview_cols=0))  # noqa: T201 - started by hand
         return
     feather.write_feather(result, path, compression="uncompressed")
 
 
 def take_over(path: Path) -> pa.Table:
-    """Return the result that a submitter has left."""
+    """Read the result of a submitter."""
     return feather.read_table(path, memory_map=False)
 
 
 def run_here(request: Request, database: Database, models: Models) -> pa.Table:
-    """Do what a submitter does in this process."""
+    """Run a request in this process, without a submitter."""
     module = importlib.import_module(type(request).__module__)
     function = getattr(module, _FUNCTIONS[type(request).__name__])
     table: pa.Table = function(request, database, models)

@@ -1,12 +1,12 @@
-"""Submitters as processes, which end with the process that started them.
+"""Submitter processes, which end together with the process that started them.
 
-    running --stop, Ctrl-C--> SIGTERM (saves its progress) --grace period--> SIGKILL (its group)
+    running --stop, Ctrl-C--> SIGTERM (saves progress) --grace period--> SIGKILL (its group)
 
-    run_process   shares this one's terminal: the shell and `elasticdl sql`
-    run_piped     its output is read line by line: the notebook and the server
+    run_process   shares the terminal: for the shell and `elasticdl sql`
+    run_piped     passes the output on line by line: for the notebook and the server
 
-The submitter's standard input is a pipe that nothing is written to: it closes when the process
-that started it ends, however that ends, and the submitter then stops by itself.
+The submitter's standard input is a pipe that nothing is written to. It closes when the parent
+process ends, for whatever reason, and the submitter then stops.
 
 Used by `execute.py`, the notebook and the server.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 GRACE_S = 60.0
-# Set for submitters that watch their standard input.
+# Set for submitters that watch their standard input, and end when it closes.
 WATCHED = "ELASTICDL_SUBMITTER_ENDS_WITH_STDIN"
 
 _POLL_S = 0.1
@@ -38,19 +38,19 @@ _MOST_LINES = 1000
 
 
 def run_process(path: Path, environment: Mapping[str, str]) -> int:
-    """Run a submitter that shares this process's terminal; return its exit code."""
+    """Run a submitter on this process's terminal; return its exit code."""
     with subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
         _command(path), env={**environment, WATCHED: "1"}, stdin=subprocess.PIPE
     ) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            # The terminal has sent it to the submitter as well, which saves its progress first.
+            # The terminal sends Ctrl-C to the submitter as well, which first saves its progress.
             return process.wait()
 
 
 def _command(path: Path) -> list[str]:
-    # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
+    # Without -P, a `csv.py` in the user's folder would shadow Python's own module.
     return [sys.executable, "-P", "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
 
 
@@ -65,13 +65,13 @@ def run_piped(
 
     Args:
         path: The program.
-        environment: Of the process.
+        environment: Environment of the process.
         on_line: Called in this thread with each line of its output, without the line break.
-        stop: Ends the submitter when it is set.
-        grace_s: How long it may save its progress before it is killed.
+        stop: Ends the submitter when set.
+        grace_s: Time to save its progress before it is killed.
 
     Returns:
-        Its exit code; negative is the signal that killed it.
+        Its exit code; a negative one is the signal that killed it.
     """
     process = subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
         _command(path),
@@ -79,7 +79,7 @@ def run_piped(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # A Ctrl-C in this terminal is answered here, once.
+        # A Ctrl-C in this terminal must reach this process only, which stops the submitter.
         start_new_session=True,
     )
     output = _Output(process)
@@ -92,7 +92,7 @@ def run_piped(
             _end(process, output, on_line, grace_s)
         return process.wait()
     finally:
-        # Whatever `on_line` raised.
+        # Also after an exception in `on_line`.
         if process.poll() is None:
             _end(process, output, lambda _: None, grace_s)
         for pipe in (process.stdin, process.stdout):
@@ -101,7 +101,7 @@ def run_piped(
 
 
 class _Output:
-    """The lines of a process, read by a thread so that waiting for one can be given up."""
+    """The output lines of a process, read in a thread so that waiting can time out."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.is_complete = False
@@ -111,13 +111,13 @@ class _Output:
     def _read(self, stream: IO[bytes] | None) -> None:
         if stream is None:
             raise ValueError("The process was started without a pipe for its output.")
-        with contextlib.suppress(ValueError, OSError):  # closed meanwhile
+        with contextlib.suppress(ValueError, OSError):  # closed in the meantime
             while line := stream.readline(_LONGEST_LINE):
                 self._lines.put(line)
         self._lines.put(None)
 
     def forward(self, on_line: Callable[[str], None]) -> bool:
-        """Hand over a line if one comes soon; return whether more can come."""
+        """Pass on a line if one arrives soon; return whether more can follow."""
         try:
             line = self._lines.get(timeout=_POLL_S)
         except queue.Empty:
@@ -147,14 +147,14 @@ def _end(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    # What it wrote last; a grandchild may hold the pipe open for longer.
+    # Its last output; the wait is short, as a grandchild may keep the pipe open.
     deadline_s = time.monotonic() + 1
     while time.monotonic() < deadline_s and output.forward(on_line):
         pass
 
 
 def end_with_stdin() -> None:
-    """End this process, which is a submitter, when the process that started it is gone."""
+    """Make this process, a submitter, end when its parent process is gone."""
     if os.environ.get(WATCHED):
         threading.Thread(target=_watch, daemon=True).start()
 
@@ -163,7 +163,7 @@ def _watch() -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
-    # The other end of its output is gone as well; writing there would end it at once.
+    # The reader of its output is gone as well, and writing to the closed pipe would kill it.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)

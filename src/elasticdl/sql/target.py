@@ -1,11 +1,11 @@
-"""Whether a table may take what a statement writes; decided before anything is computed.
+"""Check of a target table: decides whether a statement may write to it, before any computation.
 
     the SELECT reads the table          its column is filled, row by row (`prediction.py`)
-    the SELECT reads a view of it       refused: its rows would be appended a second time
-    anything else                       rows are appended, if the table was made for such rows
+    the SELECT reads a view of it       rejected: its rows would be appended a second time
+    anything else                       rows are appended, if the table fits such rows
 
-A table takes new rows only if it has all of their columns and no others: rows with values missing
-in a table of something else are damage, and a damage that no error shows.
+A table accepts new rows only if it has all of their columns and no others: rows with missing values
+in a table for something else would be damage that no error reveals.
 
 Used by `prediction.py` and `measuring.py`.
 """
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def is_read(name: Name, table: TableInfo | None, select: str, database: Database) -> bool:
-    """Return whether a SELECT names a table, whatever it calls it.
+    """Return whether a SELECT reads a table, under any spelling of its name.
 
     Args:
         name: The table's name.
-        table: The table; None if there is none.
+        table: The table; None if it does not exist.
         select: The SELECT.
-        database: Where both are.
+        database: Database of both.
     """
     return any(
         _is_same(name, table, read, database)
@@ -48,14 +48,14 @@ def _is_same(name: Name, table: TableInfo | None, read: Name, database: Database
     if not is_same_table(parts(name)[-1:], parts(read)[-1:]):
         return False
     found = database.table(read)
-    # A common table expression is no table.
+    # A common table expression is not a table.
     return found is None or found.parts == table.parts
 
 
 def view_of(table: TableInfo, select: str, database: Database) -> str:
-    """Return the view through which a SELECT takes its rows from a table; empty if none does.
+    """Return the view through which a SELECT reads rows of a table; empty if there is none.
 
-    A view that only asks the table which rows are there already (WHERE NOT EXISTS ...) is none.
+    A view that only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
     """
     seen: set[tuple[str, ...]] = set()
     left = [(select, "")]
@@ -79,7 +79,7 @@ def _found(name: Name, database: Database) -> TableInfo | None:
     try:
         return database.table(name)
     except (DatabaseError, UsageError):
-        # A function, or what else sqlglot takes for a table.
+        # A function, or something else that sqlglot takes for a table.
         return None
 
 
@@ -90,14 +90,14 @@ def check_appended(
     written: Sequence[str],
     database: Database,
 ) -> None:
-    """Raise a `UsageError` if predictions cannot become new rows of a table.
+    """Raise a `UsageError` if predictions cannot be appended to a table.
 
     Args:
-        table: The table; None if it is to be made.
+        table: The table; None if it will be created.
         name: Its name.
         selected: Columns of the SELECT.
         written: Columns of the predictions.
-        database: Where it is.
+        database: Database of the table.
     """
     for column, as_selected in zip(
         written, written_like(written, selected, database.dialect), strict=True
@@ -112,13 +112,13 @@ def check_appended(
 
 
 def check_takes(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
-    """Raise a `UsageError` if a table has not exactly the columns of the rows to append."""
+    """Raise a `UsageError` if a table's columns are not exactly those of the rows to append."""
     if table.definition:
         raise UsageError(
-            f"{shown(name)} is a view, and rows are not appended to views. Name a table."
+            f"{shown(name)} is a view, and rows cannot be appended to views. Name a table."
         )
     targets = [matching(column, table.columns) for column in columns]
-    help_ = "Name a table that is not there yet, and it is made"
+    help_ = "Name a table that does not exist yet, to have it created"
     missing = [column for column, target in zip(columns, targets, strict=True) if target is None]
     if missing:
         raise UsageError(
@@ -128,7 +128,7 @@ def check_takes(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
     others = [column for column in table.columns if column not in {*targets, *table.generated}]
     if others:
         raise UsageError(
-            f"The table {shown(name)} holds something else than these rows: its "
-            f"{'column' if len(others) == 1 else 'columns'} {listed(others)} would be NULL in "
-            f"each row that is appended. {help_}."
+            f"The table {shown(name)} does not match these rows: its "
+            f"{'column' if len(others) == 1 else 'columns'} {listed(others)} would be NULL in each "
+            f"appended row. {help_}."
         )

@@ -1,10 +1,10 @@
-r"""Training a model on the rows of a query.
+r"""Training of a model on the rows of a query.
 
     SELECT --database--> rows --snapshot--> record files --api.train--> TrainedModel
-                              \-- what each column holds --> features, classes, scale
+                              \-- summary of each column --> features, classes, scale
 
-The rows are stored once (`data/snapshot.py`); everything after that is an ordinary training. A
-statement that was killed resumes from its own rows and its last checkpoint.
+The rows are stored once (`data/snapshot.py`); from then on it is an ordinary training. If a
+statement was killed, the same statement resumes from the stored rows and its last checkpoint.
 
 Used by the programs of `submitter.py`.
 """
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import api, zoo
-from elasticdl.data.snapshot import NoRowError, Snapshot, read_snapshot, write_snapshot
+from elasticdl.data.snapshot import FileSnapshot, NoRowError, read_snapshot, write_snapshot
 from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
 from elasticdl.sql.complaints import check_distinct, place_of, pointed_in
-from elasticdl.sql.database import Rows
+from elasticdl.sql.database import RowSource
 from elasticdl.sql.features import derive, resolve
 from elasticdl.sql.kinds import in_words
 from elasticdl.sql.labelled import LabelError, Labelled
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
 
 _LEAST_UPDATES = 1000
-# Rows up to which -> minibatch size and least number of epochs.
+# Maximum number of rows -> minibatch size and minimum number of epochs.
 _SIZES = ((100_000, 64, 10), (1_000_000, 256, 3), (math.inf, 1024, 1))
 _MOST_EVALUATIONS = 50
 _MANY_CLASSES = 50
@@ -54,25 +54,25 @@ _FEW_ROWS = 10
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a TRAIN statement asks for.
+    """A TRAIN statement, checked.
 
     Attributes:
-        statement: Its text, which identifies it.
+        statement: Its text, which identifies the statement.
         select: The query.
         model: Name of the model in the zoo.
         into: Name of the trained model.
         label: The column to predict.
         params: Parameters of the model.
-        options: Options of `api.training_job`.
+        options: Options of `job_options.training_job`.
         columns: Features of a COLUMN clause; None derives them from the table.
-        model_params: Names of the parameters that the model takes.
-        model_zoo: Where the model comes from; None is the prebuilt zoo.
-        validation_select: Query of the rows to validate on; None holds some out.
-        validation_fraction: Share of the rows to hold out.
+        model_params: Names of all parameters of the model.
+        model_zoo: Folder of the model file; None is the prebuilt zoo.
+        validation_select: Query for the validation rows; None holds out some training rows.
+        validation_fraction: Fraction of the rows to hold out.
         begins_at: Line and column of the statement in its program.
-        label_at: Where the label stands in the statement: its first character, and one past its
-            last.
-        label_is_last: Whether the statement has no LABEL, so that the label is the last column.
+        label_at: Position of the label in the statement: offset of its first character, and one
+            past its last.
+        label_is_last: Whether the statement has no LABEL, so that the last column is the label.
     """
 
     statement: str
@@ -101,17 +101,17 @@ def train(
     """Train a model on the rows of a query and store it under a name.
 
     Args:
-        request: What is asked for.
-        database: Where the rows are; closed when they are stored, unless it is in memory.
-        models: Where the model is stored.
-        reporter: Whom to tell how it goes.
+        request: The request.
+        database: Database of the rows; closed once they are stored, unless it is in memory.
+        models: Store for the trained model.
+        reporter: Receives the progress; None writes to standard error.
 
     Returns:
         The metrics, `metric` and `value`.
 
     Raises:
-        ElasticDLError: Anything that keeps it from being done; an earlier model of this name
-            stays as it was.
+        ElasticDLError: The training failed, for any reason; an earlier model of this name is
+            unchanged.
     """
     reporter = progress.for_stream() if reporter is None else reporter
     _check_params(request)
@@ -131,7 +131,7 @@ def _trained(
     try:
         snapshot, params = _prepared(request, stored, database, version, reporter)
     except ElasticDLError as error:
-        # The table or the statement may be mended, so neither the rows nor the number are kept.
+        # The user may now fix the table or the statement, so neither rows nor number are kept.
         if not version.is_resumed:
             models.discard(version)
         elif isinstance(error, DataError):
@@ -155,33 +155,33 @@ def _trained(
 
 def _prepared(
     request: TrainRequest,
-    stored: Snapshot | None,
+    stored: FileSnapshot | None,
     database: Database,
     version: ModelVersion,
     reporter: Reporter,
-) -> tuple[Snapshot, dict[str, Any]]:
-    """Return the rows, read now if they are not stored yet, and the model's parameters."""
+) -> tuple[FileSnapshot, dict[str, Any]]:
+    """Return the stored rows, read from the database if necessary, and the model's parameters."""
     snapshot = stored
     if snapshot is None:
         snapshot = _snapshot(request, database, version, reporter)
         if not database.is_in_memory:
-            # Its cache takes memory, and a file of DuckDB's is locked while it is open.
+            # Its cache uses memory, and a DuckDB file stays locked while it is open.
             database.close()
     else:
         reporter.note(
             f"Resuming version {version.number} of {request.into} on the "
-            f"{counted(snapshot.num_training, 'row')} that were read before."
+            f"{counted(snapshot.num_training, 'row')} read before."
         )
     return snapshot, _params(request, snapshot, reporter)
 
 
 def _check_params(request: TrainRequest) -> None:
-    """Raise what is wrong with the model's parameters before a row is read."""
+    """Check the model's parameters before any row is read; raises what is wrong with them."""
     params = dict(request.params)
     if "label" in request.model_params:
         params.setdefault("label", request.label)
     if not {"classes", "num_classes"} & params.keys():
-        # Only the rows tell how many classes there are.
+        # The number of classes is known only once the rows are read.
         params.pop("class_counts", None)
     quiet_frameworks()
     zoo.define(ModelReference(request.model_zoo, request.model, params=params))
@@ -189,7 +189,7 @@ def _check_params(request: TrainRequest) -> None:
 
 def _snapshot(
     request: TrainRequest, database: Database, version: ModelVersion, reporter: Reporter
-) -> Snapshot:
+) -> FileSnapshot:
     if request.label_is_last:
         reporter.note(f"Label: {request.label}, the last selected column. LABEL selects another.")
     reporter.started("Reading rows", 0, "rows")
@@ -224,24 +224,24 @@ def _snapshot(
     if request.validation_select is None and snapshot.num_validation:
         reporter.note(
             f"Training on {counted(snapshot.num_training, 'row')}; "
-            f"{counted(snapshot.num_validation, 'row')} held out to validate, by a hash of the "
+            f"{counted(snapshot.num_validation, 'row')} held out for validation, by a hash of the "
             "row (validation.fraction)."
         )
     elif request.validation_select is None and request.validation_fraction:
         reporter.note(
-            "No row is held out to validate: there are too few different ones for "
+            "No row is held out for validation: there are too few distinct rows for "
             f"validation.fraction={request.validation_fraction:g}."
         )
     return snapshot
 
 
 def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
-    """Return why there is nothing to train on."""
+    """Return the error for a query without a row to train on."""
     if error.num_held_out and request.validation_select is None:
         return DataError(
-            f"All {counted(error.num_held_out, 'row')} are held out to validate "
-            f"(validation.fraction={request.validation_fraction}), and none is left to train on. "
-            "Lower it, or select more different rows: equal ones are held out together."
+            f"All {counted(error.num_held_out, 'row')} are held out for validation "
+            f"(validation.fraction={request.validation_fraction}), so none is left to train on. "
+            "Lower it, or select more distinct rows: equal rows are held out together."
         )
     return error
 
@@ -249,17 +249,17 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 def _held(
     request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows to validate on, when the others have been read."""
+    """Yield the validation rows, after the training rows have been read."""
     with database.read(str(request.validation_select)) as rows:
         names = written_like(rows.schema.names, columns, database.dialect)
         check_distinct(names, request.statement, request.begins_at, at="validation.select")
         schema = rows.schema.empty_table().rename_columns(names).schema
         batches = (batch.rename_columns(names) for batch in rows.batches)
-        yield from Labelled(Rows(schema, batches), request.label)
+        yield from Labelled(RowSource(schema, batches), request.label)
 
 
-def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> dict[str, Any]:
-    """Return the model's parameters: those that were given, and what the table says."""
+def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -> dict[str, Any]:
+    """Return the model's parameters: those of the request, completed from the table."""
     takes = set(request.model_params)
     params = dict(request.params)
     with _at_label(request):
@@ -288,30 +288,30 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
         params["columns"] = columns
         for name in _rounded(columns, snapshot):
             reporter.note(
-                f"Column {name!r} has whole numbers beyond 2^53; as a number they are rounded to "
-                "about 7 digits. If they identify something, leave the column out, or write "
-                f"COLUMN CATEGORY_HASH({name}, 1000)."
+                f"Column {name!r} has whole numbers beyond 2^53; as a numeric feature they are "
+                "rounded to about 7 digits. If they are identifiers, leave the column out, or "
+                f"write COLUMN CATEGORY_HASH({name}, 1000)."
             )
     return params
 
 
 def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
-    """Raise a `UsageError` with its place if class_counts does not fit the label's values."""
+    """Raise a `UsageError` with its position if class_counts does not fit the label's values."""
     classes, counts = params["classes"], params.get("class_counts")
     if counts is None or len(counts) == len(classes):
         return
     named = listed([str(value) for value in classes[:_MANY_CLASSES]])
     problem = (
         f"class_counts={list(counts)!r} has {counted(len(counts), 'number')}, and "
-        f"{request.label!r} has {len(classes):,} different values: {named}. Expected how many rows "
-        "each has, in this order."
+        f"{request.label!r} has {len(classes):,} different values: {named}. Expected the number of "
+        "rows of each value, in this order."
     )
     place = place_of("class_counts", request.statement, Span(0, len(request.statement)))
     raise UsageError(pointed_in(problem, request.statement, request.begins_at, place))
 
 
-def _rounded(features: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[str]:
-    """Return the columns that are features as numbers and lose digits by that."""
+def _rounded(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> list[str]:
+    """Return the columns that lose digits as numeric features."""
     sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
     names = [source["column"] for source in sources if source["kind"] == "number"]
     return [column.name for column in snapshot.columns if column.name in names and column.is_wide]
@@ -319,7 +319,7 @@ def _rounded(features: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[
 
 @contextlib.contextmanager
 def _at_label(request: TrainRequest) -> Iterator[None]:
-    """Raise what is wrong with the label with its place in the program."""
+    """Re-raise errors about the label with its position in the program."""
     try:
         yield
     except DataError as error:
@@ -338,17 +338,17 @@ def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
         )
     if not label.deviation:
         raise DataError(
-            f"The values of {label.name!r} are so large and so near to each other "
-            f"that {model}, which computes with about 15 digits, sees no difference. Select "
-            f"{label.name} - the_least_one AS {label.name}."
+            f"The values of {label.name!r} are so large and so close together that {model}, which "
+            f"computes with about 15 digits, cannot tell them apart. Select {label.name} - "
+            f"the_smallest_value AS {label.name}."
         )
     return {"label_mean": label.mean, "label_scale": label.deviation}
 
 
-def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
+def _checked_label(snapshot: FileSnapshot, name: str) -> ColumnSummary:
     label = snapshot.column(name)
     if label.kind == "empty":
-        raise DataError(f"The column {name!r}, which is to be predicted, has no value at all.")
+        raise DataError(f"The column {name!r} has no values at all.")
     if label.is_constant:
         value = label.values[0][0] if label.values else label.minimum
         raise DataError(
@@ -359,24 +359,24 @@ def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
 
 
 def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
-    """Return the values of a label as classes, in order."""
+    """Return the values of a label as a sorted list of classes."""
     if label.kind == "time":
         raise DataError(
-            f"{label.name!r} holds {in_words(label.type)}, which are no classes. Select "
+            f"{label.name!r} holds {in_words(label.type)}, which cannot be classes. Select "
             f"CAST({label.name} AS VARCHAR), or use LABEL with another column."
         )
     if label.values is None:
         raise DataError(
-            f"{label.name!r} has too many different values for classes. Use a "
-            "regressor, or LABEL with another column."
+            f"{label.name!r} has too many distinct values to be classes. Use a regressor, or LABEL "
+            "with another column."
         )
     values = sorted(value for value, _ in label.values)
     if label.is_wide and not (
         values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64)
     ):
         raise DataError(
-            f"{label.name!r} has whole numbers of more than 64 bits, which are no "
-            f"classes. Select CAST({label.name} AS VARCHAR) AS {label.name}."
+            f"{label.name!r} has whole numbers of more than 64 bits, which cannot be classes. "
+            f"Select CAST({label.name} AS VARCHAR) AS {label.name}."
         )
     fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
     if fraction is not None:
@@ -388,16 +388,16 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
         )
     if len(values) > _MANY_CLASSES:
         reporter.note(
-            f"{label.name} has {len(values):,} different values, and each becomes a class. For a "
-            "number use a regressor."
+            f"{label.name} has {len(values):,} different values, and each becomes a class. To "
+            "predict a number, use a regressor."
         )
     return values
 
 
 def _note_rare(
-    label: ColumnSummary, snapshot: Snapshot, request: TrainRequest, reporter: Reporter
+    label: ColumnSummary, snapshot: FileSnapshot, request: TrainRequest, reporter: Reporter
 ) -> None:
-    """Say which classes the metrics hide: those of few rows, or of none to validate on."""
+    """Report classes that the metrics hide: those with few rows, or without a validation row."""
     counts = dict(label.values or ())
     if len(counts) > _MANY_CLASSES:
         return
@@ -406,19 +406,19 @@ def _note_rare(
     missing = [value for value in counts if value not in held] if snapshot.num_validation else []
     if few:
         named = ", ".join(f"{value} ({count:,})" for value, count in few.items())
-        reporter.note(f"Classes of {label.name} with less than {_FEW_ROWS} rows: {named}.")
+        reporter.note(f"Classes of {label.name} with fewer than {_FEW_ROWS} rows: {named}.")
     if missing:
         reporter.note(
-            f"Classes of {label.name} that no row to validate on has, so that val_ metrics do not "
-            f"tell of them: {', '.join(map(str, missing))}."
+            f"Classes of {label.name} missing from the validation rows, so that val_ metrics do "
+            f"not cover them: {', '.join(map(str, missing))}."
         )
     if (few or missing) and "class_counts" in set(request.model_params) - request.params.keys():
         in_order = [counts[value] for value in sorted(counts)]
         reporter.note(f"WITH class_counts={in_order} makes rare classes count as much as others.")
 
 
-def _options(request: TrainRequest, snapshot: Snapshot) -> dict[str, Any]:
-    """Return how to train: what was said, and what suits a table of this size."""
+def _options(request: TrainRequest, snapshot: FileSnapshot) -> dict[str, Any]:
+    """Return the training options: those of the request, with defaults for a table of this size."""
     options = dict(request.options)
     rows = snapshot.num_training
     size, least_epochs = next((size, epochs) for most, size, epochs in _SIZES if rows <= most)
@@ -436,7 +436,7 @@ def _options(request: TrainRequest, snapshot: Snapshot) -> dict[str, Any]:
 def _record(
     request: TrainRequest,
     version: ModelVersion,
-    snapshot: Snapshot,
+    snapshot: FileSnapshot,
     params: Mapping[str, Any],
     outcome: Outcome,
 ) -> ModelRecord:

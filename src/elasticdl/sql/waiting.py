@@ -1,7 +1,7 @@
-"""Waiting for what another process is about to let go of.
+"""Waiting for a resource that another process will soon release.
 
-A statement that was killed leaves its submitter behind, which saves its progress and ends; the same
-statement, given again at once, meets it.
+The submitter of a killed statement lives on until it has saved its progress. If the same statement
+is run again immediately, it finds the resource still in use.
 
 Used by `models.py` and `databases/duckdb.py`.
 """
@@ -20,15 +20,16 @@ _POLL_S = 0.1
 
 
 def once_free(act: Callable[[], Got], busy: type[Exception], timeout_s: float) -> Got:
-    """Return what a call returns, as soon as it does not raise that something is in use.
+    """Retry a call while it reports that something is in use; return its result.
 
     Args:
         act: The call.
-        busy: What it raises while another process has what it wants.
-        timeout_s: How long to try.
+        busy: The exception it raises while another process holds the resource.
+        timeout_s: How long to retry.
 
     Raises:
-        Exception: What the call raised; `busy` if it still does after that time.
+        Exception: Any other error of the call; `busy` if the resource is still in use after
+            `timeout_s`.
     """
     until_s = time.monotonic() + timeout_s
     while True:

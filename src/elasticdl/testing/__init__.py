@@ -1,1 +1,1 @@
-"""Checks and stand-ins to test your own readers, trackers and models with; needs no pytest."""
+"""Checks and fakes for testing your own readers, trackers and models; needs no pytest."""

@@ -1,4 +1,4 @@
-"""Records in memory, for tests of what reads records."""
+"""Records in memory, for tests of code that reads records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class MemorySource:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """One file that is none."""
+        """One placeholder file."""
         return [RecordFile("memory", self.num_records)]
 
     @property
     def num_records(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self._records)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:

@@ -1,12 +1,12 @@
-"""The laws of `RecordSource` as checks, for readers of your own as well as for ours.
+"""Contract checks of `RecordSource`, for your own readers as well as ours.
 
-Write a few files, open them with your reader, and hand it over together with what they hold:
+Write a few files, open them with your reader, and pass it with the expected content:
 
     check_record_source(MyReader(paths), [b"first record", b"second record"])
     check_decoding(MyReader(paths), schema)
 
-A check returns when the law holds and raises `AssertionError` with what was broken otherwise;
-no test framework is needed. How a reader does its work is not known here.
+A check returns if the law holds, and otherwise raises `AssertionError` with a description; no test
+framework is needed. The checks know nothing about how a reader works.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
 
 _NUM_THREADS = 4
-# Beyond, all pairs of positions are too many; some are drawn.
+# Above this, there are too many pairs of positions; some are drawn at random.
 _MOST_POSITIONS = 16
 
 
@@ -43,8 +43,8 @@ def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -
 
     Args:
         source: A reader that was just opened.
-        expected_bytes: All its records, in order. A few dozen over at least two files, empty
-            ones among them if the format has such, find the most.
+        expected_bytes: All its records, in order. A few dozen over at least two files, including
+            empty ones if the format permits them, find the most errors.
 
     Raises:
         AssertionError: A law is broken; the message says which and how.
@@ -57,7 +57,7 @@ def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -
     _check_ranges(source, expected_bytes)
     _check_outside(source)
     _check_threads(source, expected_bytes)
-    # S301: these bytes were made one call before, by the source itself.
+    # S301: the source itself made these bytes one call before.
     travelled = pickle.loads(pickle.dumps(source))  # noqa: S301
     _require(
         list(travelled.files) == list(source.files),
@@ -71,7 +71,7 @@ def check_decoding(source: RecordSource, schema: Schema | None = None) -> None:
 
     Args:
         source: A reader of files whose records are `tf.Example`s or rows of a table.
-        schema: What they are decoded with; None decodes what each says of itself.
+        schema: The schema for decoding; None decodes each record by its own types.
 
     Raises:
         AssertionError: A field has another name, order, dtype, shape or value.
@@ -97,14 +97,14 @@ def check_decoding(source: RecordSource, schema: Schema | None = None) -> None:
 
 
 def check_gathering(source: RecordSource, schema: Schema | None = None) -> None:
-    """Check that records gathered in any order are those that are read in stored order.
+    """Check that records gathered in any order equal those read in stored order.
 
     Args:
         source: A reader of files whose records are `tf.Example`s or rows of a table.
-        schema: What they are decoded with; None decodes what each says of itself.
+        schema: The schema for decoding; None decodes each record by its own types.
 
     Raises:
-        AssertionError: A unit is not counted right, or a record is another one.
+        AssertionError: A unit is miscounted, or a record differs.
     """
     count = source.num_records
     expected = source.read_records(0, count, schema)
@@ -140,23 +140,23 @@ def check_damage_is_found(
     folder: Path,
     offsets: Iterable[int] | None = None,
 ) -> None:
-    """Check that no single damaged byte of a file goes unnoticed when all of it is read.
+    """Check that every single damaged byte of a file is detected when all of it is read.
 
-    For formats with checksums: a table in text has no way to know.
+    For formats with checksums: a table in text cannot detect it.
 
     Args:
         open_source: Opens files.
         content: A file of the format.
         expected_bytes: Its records.
-        folder: Where damaged copies are written.
-        offsets: Which bytes to damage; all of them unless said.
+        folder: Folder for the damaged copies.
+        offsets: The bytes to damage; all by default.
 
     Raises:
-        AssertionError: A damaged file was read, and gave other records than it holds.
+        AssertionError: A damaged file was read without an error, and returned other records.
     """
     path = folder / "damaged"
     for offset in range(len(content)) if offsets is None else offsets:
-        # The lowest bit, the highest, and all of them.
+        # The lowest bit, the highest, and all bits.
         for flip in (0x01, 0x80, 0xFF):
             damaged = bytearray(content)
             damaged[offset] ^= flip
@@ -171,7 +171,7 @@ def check_damage_is_found(
                     f"byte {error.offset_bytes}.",
                 )
                 continue
-            # A byte that means nothing (the time in a gzip header) may be anything.
+            # A byte without meaning (the time in a gzip header) may have any value.
             _require(
                 read == list(expected_bytes),
                 f"Byte {offset} was damaged by 0x{flip:02x}, and no CorruptDataError was raised; "
@@ -193,7 +193,7 @@ def _check_files(source: RecordSource, expected: int) -> None:
 def _check_ranges(source: RecordSource, expected_bytes: Sequence[bytes]) -> None:
     for start, stop in _ranges(source):
         expected = list(expected_bytes[start:stop])
-        # Twice, because the second time may come out of a cache.
+        # Twice, because the second read may come from a cache.
         for _ in range(2):
             read = source.read_bytes(start, stop)
             _require(
@@ -240,7 +240,7 @@ def _check_threads(source: RecordSource, expected_bytes: Sequence[bytes]) -> Non
 
 
 def _ranges(source: RecordSource) -> list[tuple[int, int]]:
-    """Return all ranges where there are few records, else those around the files' borders."""
+    """Return all ranges if there are few records, else those around the files' borders."""
     borders = [0, *itertools.accumulate(file.num_records for file in source.files)]
     near = {border + step for border in borders for step in (-1, 0, 1)}
     positions = sorted(near & set(range(source.num_records + 1)))
@@ -266,7 +266,7 @@ def _check_same_fields(number: int, record: Record, expected: Record) -> None:
 
 
 def _shown(records: Sequence[bytes]) -> str:
-    """Return records as a message can hold them."""
+    """Return records as text, shortened for a message."""
     text = repr(records)
     most = 200
     return text if len(text) <= most else f"{len(records)} records: {text[:most]}..."

@@ -1,10 +1,10 @@
-"""The laws of `tracking.tracker.Tracker` as one check, for any implementation.
+"""Contract checks of `tracking.tracker.Tracker`, for any implementation.
 
     check_tracker(lambda: MyPlace(new_folder()))
 
-A place opens trackers on one output, one after the other as the attempts of a job would, and
-reads back what they show. How a tracker names its curves is not known here, only that it shows
-each value that was told once.
+A place opens trackers on one output, one after the other as the attempts of a job would, and reads
+back what they show. The checks do not know how a tracker names its curves, only that it shows each
+recorded value once.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from elasticdl.tracking.tracker import Attempt, Kind, Point, Status, Tracker
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAttempt, Tracker
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a person sees in a place.
+    """What a tracking service shows to its user.
 
     Attributes:
-        num_runs: How many runs there are.
-        curves: Of the newest run: name -> its points as (step, value), in order.
-        status: Of the newest run; None if the place knows no such thing.
+        num_runs: Number of runs.
+        curves: Curves of the newest run: name -> its points as (step, value), in order.
+        status: Status of the newest run; None if it has none.
     """
 
     num_runs: int
@@ -34,26 +34,26 @@ class Shown:
     status: str | None = None
 
 
-class Place(Protocol):
-    """Where a tracker under test tells what happens."""
+class RecordedRun(Protocol):
+    """The place where a tracker under test records a run."""
 
     def open(self) -> Tracker:
-        """Return a new tracker on the same output, as a new process would make it."""
+        """Return a new tracker on the same output, as a new process would create it."""
         ...
 
     def read(self) -> Shown:
-        """Return what is shown by now."""
+        """Return what is shown so far."""
         ...
 
 
-def check_tracker(new_place: Callable[[], Place]) -> None:
-    """Hold a tracker to its laws.
+def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
+    """Check that a tracker keeps its laws.
 
     Args:
-        new_place: Returns a place where nothing was told yet.
+        new_place: Returns an empty place.
 
     Raises:
-        AssertionError: A law is broken; says which.
+        AssertionError: A law is broken; the message says which.
     """
     check_attempts_are_one_run(new_place())
     check_what_is_told_twice_is_there_once(new_place())
@@ -63,43 +63,43 @@ def check_tracker(new_place: Callable[[], Place]) -> None:
     check_another_job_is_another_run(new_place())
 
 
-def check_attempts_are_one_run(place: Place) -> None:
-    """A job that was killed, went on, failed and went on is one run, with all that was told."""
+def check_attempts_are_one_run(place: RecordedRun) -> None:
+    """A job that was killed, resumed, failed and resumed is one run, with everything recorded."""
     first = _started(place, 1)
     first.point(_epoch(0))
-    # Killed: nobody says so.
+    # Killed: the tracker does not learn of it.
     second = _started(place, 2)
     _tell(second, [_epoch(0), _epoch(1)])
-    second.end(Status.FAILED, "it broke")
+    second.end(RunStatus.FAILED, "it broke")
     third = _started(place, 3)
     _tell(third, [_epoch(0), _epoch(1), _epoch(2)])
-    third.end(Status.FINISHED)
+    third.end(RunStatus.FINISHED)
     shown = place.read()
     _require(shown.num_runs == 1, f"Three attempts of a job are {shown.num_runs} runs, not one")
     _require_values(shown, [1.0, 0.5, 0.25])
 
 
-def check_what_is_told_twice_is_there_once(place: Place) -> None:
-    """Points that come again are left out, of every kind and in whichever attempt."""
+def check_what_is_told_twice_is_there_once(place: RecordedRun) -> None:
+    """Repeated points are dropped, of every kind and in any attempt."""
     points = [
-        Point(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
-        Point(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 7.0}),
+        MetricPoint(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
+        MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 7.0}),
         _epoch(0),
         _epoch(1),
     ]
     first = _started(place, 1)
     _tell(first, [*points, *points])
     second = _started(place, 2)
-    # What a training repeats happens at another time.
+    # A training repeats points at a later time.
     again = [dataclasses.replace(point, time=point.time + 100) for point in points]
     _tell(second, [*points, *again, _epoch(2)])
-    second.end(Status.FINISHED)
+    second.end(RunStatus.FINISHED)
     shown = place.read()
     _require_values(shown, [9.0, 100.0, 7.0, 1.0, 0.5, 0.25])
 
 
-def check_metrics_stay_apart(place: Place) -> None:
-    """Names a place cannot take do not become one another's, in no attempt."""
+def check_metrics_stay_apart(place: RecordedRun) -> None:
+    """Names that a place cannot represent never collide, in any attempt."""
     names = ["dice@0.5", "dice_0.5", "dice%0.5", "acc (macro)", "../acc", "epoch", "é", "x" * 300]
     values = [float(10 + number) for number in range(len(names))]
     first = _started(place, 1)
@@ -107,7 +107,7 @@ def check_metrics_stay_apart(place: Place) -> None:
     second = _started(place, 2)
     second.point(_named(0, dict(zip(names[:2], values[:2], strict=True))))
     second.point(_named(1, dict(zip(names[::-1], values[::-1], strict=True))))
-    second.end(Status.FINISHED)
+    second.end(RunStatus.FINISHED)
     curves = place.read().curves
     of_value: dict[float, set[str]] = {}
     for name, curve in curves.items():
@@ -120,9 +120,11 @@ def check_metrics_stay_apart(place: Place) -> None:
         _require(homes[one] != homes[other], f"{names[one]!r} and {names[other]!r} became one")
 
 
-def check_status_is_that_of_the_last_attempt(place: Place) -> None:
-    """Running from `start` on, then what `end` said, each time anew."""
-    for number, status in enumerate([Status.KILLED, Status.FAILED, Status.FINISHED], start=1):
+def check_status_is_that_of_the_last_attempt(place: RecordedRun) -> None:
+    """The status is running after `start`, then that passed to `end`, in every attempt."""
+    for number, status in enumerate(
+        [RunStatus.KILLED, RunStatus.FAILED, RunStatus.FINISHED], start=1
+    ):
         tracker = _started(place, number)
         shown = place.read().status
         if shown is not None:
@@ -133,50 +135,50 @@ def check_status_is_that_of_the_last_attempt(place: Place) -> None:
             _require(shown == status.value, f"After `end({status})` the status is {shown}")
 
 
-def check_values_that_are_no_numbers_are_taken(place: Place) -> None:
-    """NaN and infinities neither raise nor keep the next epoch from being taken."""
+def check_values_that_are_no_numbers_are_taken(place: RecordedRun) -> None:
+    """NaN and infinities neither raise nor prevent the next epoch from being recorded."""
     tracker = _started(place, 1)
     tracker.point(_named(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 3.0}))
     tracker.point(_named(1, {"a": 4.0, "b": 5.0, "c": 6.0, "d": 7.0}))
-    tracker.end(Status.FINISHED)
+    tracker.end(RunStatus.FINISHED)
     values = {value for curve in place.read().curves.values() for _, value in curve}
     missing = {3.0, 4.0, 5.0, 6.0, 7.0} - values
     _require(not missing, f"Beside NaN and infinity, {sorted(missing)} were lost")
 
 
-def check_another_job_is_another_run(place: Place) -> None:
-    """A job that takes over an output does not go on with the run it finds there."""
+def check_another_job_is_another_run(place: RecordedRun) -> None:
+    """A job that takes over an output does not continue the run it finds there."""
     tracker = _started(place, 1)
     tracker.point(_epoch(0))
-    tracker.end(Status.FAILED, "it never began")
+    tracker.end(RunStatus.FAILED, "it never began")
     other = place.open()
-    other.start(Attempt(number=2, job_id="train-other", run_name="other"))
+    other.start(TrackedAttempt(number=2, job_id="train-other", run_name="other"))
     other.point(_epoch(3))
-    other.end(Status.FINISHED)
+    other.end(RunStatus.FINISHED)
     shown = place.read()
     values = {value for curve in shown.curves.values() for _, value in curve}
     _require(1.0 not in values, "A job's run has the points of another job")
     _require_values(shown, [0.125])
 
 
-def _started(place: Place, number: int) -> Tracker:
+def _started(place: RecordedRun, number: int) -> Tracker:
     tracker = place.open()
-    tracker.start(Attempt(number=number, job_id="train-1", run_name="a run"))
+    tracker.start(TrackedAttempt(number=number, job_id="train-1", run_name="a run"))
     return tracker
 
 
-def _tell(tracker: Tracker, points: Sequence[Point]) -> None:
+def _tell(tracker: Tracker, points: Sequence[MetricPoint]) -> None:
     for point in points:
         tracker.point(point)
 
 
-def _epoch(number: int) -> Point:
+def _epoch(number: int) -> MetricPoint:
     return _named(number, {"loss": 0.5**number})
 
 
-def _named(epoch: int, values: Mapping[str, float]) -> Point:
+def _named(epoch: int, values: Mapping[str, float]) -> MetricPoint:
     step = 10 * (epoch + 1)
-    return Point(Kind.EPOCH, step, epoch, float(step), training=values)
+    return MetricPoint(Kind.EPOCH, step, epoch, float(step), training=values)
 
 
 def _require_values(shown: Shown, expected: Sequence[float]) -> None:

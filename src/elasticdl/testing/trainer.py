@@ -1,4 +1,4 @@
-"""The laws of `training.trainer.Trainer` as one check, for any implementation."""
+"""Contract checks of `training.trainer.Trainer`, for any implementation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) -> None:
-    """Hold a trainer to its laws.
+    """Check that a trainer keeps its laws.
 
     Args:
-        create: Returns a new trainer for a slot; always the same one for the same slot.
+        create: Returns a new trainer for a rank; always the same one for the same rank.
         batches: Four or more of equal size and structure, then one shorter one.
 
     Raises:
-        AssertionError: A law is broken; says which.
+        AssertionError: A law is broken; the message says which.
     """
     check_grouping_changes_nothing(create, batches[:-1])
     check_gradients_and_apply_are_a_step(create, batches)
@@ -32,7 +32,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
     check_nothing_to_add_is_no_update(create, batches[0])
     check_state_restores_everything(create, batches)
     check_finishing_is_beside_the_state(create, batches)
-    check_slots_draw_differently(create, batches[0])
+    check_ranks_draw_differently(create, batches[0])
 
 
 def check_grouping_changes_nothing(
@@ -50,7 +50,7 @@ def check_grouping_changes_nothing(
 def check_gradients_and_apply_are_a_step(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """`apply(gradients(b))` is the update of `train_steps([b])`, to rounding."""
+    """`apply(gradients(b))` is the update of `train_steps([b])`, up to rounding."""
     fused, split = create(0), create(0)
     for batch in batches:
         fused.train_steps([batch])
@@ -60,7 +60,7 @@ def check_gradients_and_apply_are_a_step(
 
 
 def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """`gradients`, `evaluate` and `predict` leave the state as it was."""
+    """`gradients`, `evaluate` and `predict` leave the state unchanged."""
     trainer = create(0)
     trainer.train_steps([batch])
     before = trainer.state()
@@ -76,7 +76,7 @@ def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch
 
 
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
-    """`examine` says what `evaluate` and `predict` say, and may say each example's loss."""
+    """`examine` returns what `evaluate` and `predict` return, and may return per-example losses."""
     examined, metrics = trainer.examine(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
     for name, value in states[1].items():
@@ -92,7 +92,7 @@ def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
 
 
 def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """A contribution twice is the update of the same mean: the count divides it once."""
+    """Twice the same contribution is the same update: the mean divides by the summed count."""
     once, twice = create(0), create(0)
     contribution, _ = once.gradients(batch)
     once.apply(contribution)
@@ -102,9 +102,10 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
 
 
 def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
-    """Uneven contributions, added up, make the update of one step on all their examples.
+    """Uneven contributions, added up, give the update of one step on all their examples.
 
-    Not part of `check_trainer`: it holds where no layer draws or looks at other examples.
+    Not part of `check_trainer`: it holds if no layer draws random numbers or looks at other
+    examples.
 
     Args:
         create: As in `check_trainer`.
@@ -112,7 +113,7 @@ def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence
     """
     whole = create(0)
     whole.train_steps([_joined(parts)])
-    workers = [create(slot) for slot in range(len(parts))]
+    workers = [create(rank) for rank in range(len(parts))]
     added = [worker.gradients(part)[0] for worker, part in zip(workers, parts, strict=True)]
     buffer = np.sum([each.buffer for each in added], axis=0)
     total = Contribution(buffer, sum(each.num_examples for each in added))
@@ -138,7 +139,7 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """A total of no examples changes nothing."""
+    """A total of zero examples changes nothing."""
     trainer = create(0)
     contribution, _ = trainer.gradients(batch)
     before = trainer.state()
@@ -149,7 +150,7 @@ def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: B
 def check_state_restores_everything(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """A trainer that took over a state goes on with the same bits."""
+    """A trainer that has loaded a state continues with the same bits."""
     first, second = create(0), create(0)
     for batch in batches:
         first.train_steps([batch])
@@ -164,7 +165,7 @@ def check_state_restores_everything(
 def check_finishing_is_beside_the_state(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """A trainer that finished goes on from the state before as one that did not."""
+    """A finished trainer continues from the earlier state like one that did not finish."""
     finished, other = create(0), create(0)
     for batch in batches:
         finished.train_steps([batch])
@@ -179,14 +180,14 @@ def check_finishing_is_beside_the_state(
     _same_bits(finished.state(), other.state(), "A trainer that finished trains on differently")
 
 
-def check_slots_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Random layers draw by slot; a model without any gives every slot the same."""
+def check_ranks_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:
+    """Random layers draw differently on each rank; without any, all ranks would be equal."""
     same, other = create(0), create(1)
     mine, _ = same.gradients(batch)
     again, _ = same.gradients(batch)
     theirs, _ = other.gradients(batch)
     np.testing.assert_array_equal(mine.buffer, again.buffer)
-    assert not np.array_equal(mine.buffer, theirs.buffer), "Two slots drew the same"  # noqa: S101
+    assert not np.array_equal(mine.buffer, theirs.buffer), "Two ranks drew the same"  # noqa: S101
 
 
 def _same_bits(one: State, other: State, what: str) -> None:

@@ -1,1 +1,1 @@
-"""Following a training from elsewhere: MLflow, TensorBoard. See `tracker.py`."""
+"""Trackers that show a training elsewhere: MLflow, TensorBoard. See `tracker.py`."""

@@ -1,7 +1,7 @@
-"""Where MLflow keeps its runs, as people write it: a server, a database, or simply a folder.
+"""Addresses of MLflow stores, as typed by users: a server, a database, or a folder.
 
-MLflow's own file store is at the end of its life and refuses to write, so a folder gets a SQLite
-database, and the files of its runs lie beside it. Nothing is opened here.
+MLflow's own file store is deprecated and rejects writes. A folder therefore becomes a SQLite
+database in it, with the runs' files next to it. Nothing is opened here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 
 DATABASE_FILE = "mlflow.db"
 _SQLITE = "sqlite:///"
-# Words MLflow knows that are no paths.
+# Special words of MLflow that are not paths.
 _WORDS = ("databricks", "databricks-uc", "uc")
 
 
 def tracking_uri(text: str) -> str:
-    """Return the MLflow address somebody means; a path becomes a SQLite database.
+    """Return the MLflow address for a text; a path becomes a SQLite database.
 
     Example:
         >>> tracking_uri("http://mlflow:5000")
@@ -29,18 +29,18 @@ def tracking_uri(text: str) -> str:
     text = os.path.expandvars(text.strip())
     if text.startswith(_SQLITE):
         path = text.removeprefix(_SQLITE)
-        # As it is meant here, wherever the job is asked about later.
+        # Absolute, so that it stays valid in another working directory.
         return _SQLITE + os.path.abspath(path) if path and "?" not in path else text  # noqa: PTH100
     if text in _WORDS or ("://" in text and not text.startswith("file://")):
         return text
-    # Not Path.absolute(): `..` has to go, for equal places to be equal texts.
+    # Not Path.absolute(): without `..`, equal places have equal texts.
     path = os.path.abspath(Path(text.removeprefix("file://")).expanduser())  # noqa: PTH100
     is_database = Path(path).suffix in {".db", ".sqlite", ".sqlite3"} and not Path(path).is_dir()
     return _SQLITE + (path if is_database else str(Path(path, DATABASE_FILE)))
 
 
 def database_path(uri: str) -> Path | None:
-    """Return the file of a SQLite database; None for any other address.
+    """Return the file of a SQLite database; None for other addresses.
 
     Example:
         >>> database_path("sqlite:////data/runs/mlflow.db").as_posix()

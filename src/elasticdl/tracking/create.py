@@ -1,6 +1,6 @@
-"""Which trackers a job asks for, and what they are told of the job itself.
+"""Creates the trackers that a job requests, and describes the job to them.
 
-Callers: `engines/run.py`. Sessions and the federated engine have a `Job` of their own making.
+Callers: `engines/run.py`. Sessions and the federated engine create their own `Job`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import plugins
 from elasticdl.artifacts.claim import LOGS_FOLDER
 from elasticdl.errors import ElasticDLError
-from elasticdl.events import JobStarted, parse_events
+from elasticdl.event_file import parse_events
+from elasticdl.events import JobStarted
 from elasticdl.job import Tracking, without_password
 from elasticdl.tracking.address import tracking_uri
 from elasticdl.tracking.kept import read_kept
-from elasticdl.tracking.tracker import Attempt, Status, Tracker
+from elasticdl.tracking.tracker import RunStatus, TrackedAttempt, Tracker
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
@@ -26,25 +28,25 @@ if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.tracking.follow import FollowedLog
 
-# How often the job looks and what it keeps say nothing of the model.
+# How often the job evaluates and what it keeps do not describe the model.
 _LEFT_OUT = ("evaluation_steps", "checkpoint_steps", "keep_checkpoint_max")
 
 
 def follow_job(
-    events: FollowedLog, job: Job, folder: OutputFolder, about: Attempt, step: int
+    events: FollowedLog, job: Job, folder: OutputFolder, about: TrackedAttempt, step: int
 ) -> None:
-    """Start the trackers a job asks for, and tell them its history.
+    """Start the trackers that a job requests, and send them its history.
 
     Args:
-        events: What they will follow.
-        job: What begins.
+        events: The log that they will follow.
+        job: The job that starts.
         folder: Its output, held by a claim.
-        about: What trackers are told of this start; see `attempt_of`.
-        step: Where it goes on: what lies behind is told when it happens again.
+        about: Description of this start for the trackers; see `attempt_of`.
+        step: The step it resumes from; events after it are sent when they happen again.
 
     Raises:
         MissingExtraError: A package is not installed.
-        TrackingError: A tracker cannot be reached, or refuses.
+        TrackingError: A tracker cannot be reached, or rejects the run.
     """
     if job.tracking is not None:
         trackers = open_trackers(job.tracking, folder, events.note)
@@ -54,9 +56,9 @@ def follow_job(
 def follow_finished_job(
     events: FollowedLog, job: Job, folder: OutputFolder, attempt: int, step: int
 ) -> None:
-    """Tell trackers of a job that was finished before, if they do not know it yet.
+    """Report a job that finished earlier to its trackers, if they do not know it yet.
 
-    There is nothing left to do that could fail: who cannot be reached is noted.
+    This cannot make the job fail: an unreachable tracker is only noted.
     """
     if job.tracking is None or _is_told(job, job.tracking, folder):
         return
@@ -65,25 +67,29 @@ def follow_finished_job(
     except ElasticDLError as error:
         events.note(f"Not tracked: {error}")
     else:
-        events.end(Status.FINISHED)
+        events.end(RunStatus.FINISHED)
 
 
 def open_trackers(
     tracking: Tracking, folder: OutputFolder, note: Callable[[str], None]
 ) -> list[Tracker]:
-    """Return the trackers that are asked for, not started yet.
+    """Return the requested trackers, not started yet.
 
     Args:
-        tracking: What is asked for.
+        tracking: What was requested.
         folder: The output of the job, held by a claim.
-        note: Tells a person one thing.
+        note: Shows a message to the user.
 
     Raises:
         MissingExtraError: A package is not installed.
-        TrackingError: There is no such kind of address.
+        TrackingError: The kind of address is not supported.
+        UsageError: The plugin for the address cannot be imported.
     """
     trackers: list[Tracker] = []
-    if tracking.uri is not None:
+    scheme = "" if tracking.uri is None else tracking.uri.partition("://")[0]
+    if scheme in plugins.names("trackers"):
+        trackers.append(plugins.load("trackers", scheme)(tracking, folder, note))
+    elif tracking.uri is not None:
         from elasticdl.tracking.mlflow import MlflowTracker  # noqa: PLC0415 - takes seconds
 
         trackers.append(MlflowTracker(tracking, folder, note))
@@ -99,13 +105,13 @@ def attempt_of(
     number: int,
     definition: ModelDefinition | None = None,
     versions: Mapping[str, str] | None = None,
-) -> Attempt:
-    """Return what trackers are told of a start of a job.
+) -> TrackedAttempt:
+    """Describe one attempt of a job for trackers.
 
     Args:
-        job: What starts.
-        number: Which start it is, from 1.
-        definition: What is trained; None if it was not looked at.
+        job: The job that starts.
+        number: Which start of the job this is, from 1.
+        definition: The trained model; None if it was not loaded.
         versions: Package -> version.
     """
     tracking = job.tracking if job.tracking is not None else Tracking()
@@ -117,7 +123,7 @@ def attempt_of(
         tags |= {"dialect": definition.origin.dialect, "framework": definition.framework}
         tags |= {"zoo_commit": commit} if commit else {}
     tags |= {f"version.{package}": version for package, version in (versions or {}).items()}
-    return Attempt(
+    return TrackedAttempt(
         number=number,
         job_id=job.id,
         run_name=PurePosixPath(output).name or job.id,
@@ -128,7 +134,7 @@ def attempt_of(
 
 
 def params_of(job: Job) -> dict[str, str]:
-    """Return what was asked for as names and texts, as people compare runs by.
+    """Return what was requested as names and texts, by which people compare runs.
 
     Example:
         >>> from elasticdl.job import Job, ModelReference
@@ -166,7 +172,7 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _history(log: Path, step: int) -> list[Event]:
-    """Return what happened up to a step; before the first one, nothing is this job's."""
+    """Return the events up to a step; for step 0 there are none that belong to this job."""
     if step == 0:
         return []
     history = parse_events(log.read_bytes(), str(log))
@@ -181,7 +187,7 @@ def _is_told(job: Job, tracking: Tracking, folder: OutputFolder) -> bool:
     kept = read_kept(folder)
     return (
         kept is not None
-        and kept.status == Status.FINISHED.value
+        and kept.status == RunStatus.FINISHED.value
         and (kept.job_id, kept.experiment) == (job.id, tracking.experiment)
         and kept.uri == without_password(tracking_uri(tracking.uri))
     )

@@ -1,13 +1,14 @@
-"""A log of events that trackers follow, without the training ever waiting for them.
+"""Event log that trackers follow; the training never waits for them.
 
     write(event) -> the log, as without trackers
                  -> a queue -> a thread -> each tracker
 
-What a tracker cannot take now waits, and is tried again; what it never takes is left out. Either
-is said once, in one note, and nothing of it stops a training: the log of events has it all, and
-the next start of the job tells it again. Only `track`, before the training begins, fails loudly.
+An event that a tracker cannot accept now waits and is retried; one that it never accepts is
+dropped. Either is reported in a single note, and neither stops a training: the event log contains
+everything, and the next start of the job sends it again. Only `track`, before the training begins,
+raises errors.
 
-Callers: `engines/run.py`; sessions, which add tags and artifacts.
+Callers: `engines/run.py`, and sessions, which add tags and artifacts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from elasticdl.errors import OutputLostError, TrackingError
 from elasticdl.tracking.points import Points, status_of
-from elasticdl.tracking.tracker import Attempt, Point, Status, Tracker
+from elasticdl.tracking.tracker import MetricPoint, RunStatus, TrackedAttempt, Tracker
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,40 +31,40 @@ if TYPE_CHECKING:
     from elasticdl.events import Event
 
 _RETRY_S = 20.0
-# A server that does not answer keeps a finished command no longer than this.
+# Upper bound for how long an unresponsive server delays the end of a finished command.
 _DRAIN_S = 30.0
 
 _Telling: TypeAlias = Callable[[Tracker], None]
 
 
 class Log(Protocol):
-    """What is followed: `events.EventLog`."""
+    """Interface of the log that is followed: `event_file.EventLog`."""
 
     @property
     def path(self) -> Path:
-        """Return the file it is written to."""
+        """Return the file of the log."""
         ...
 
     def write(self, event: Event) -> None:
-        """Take an event."""
+        """Write an event."""
         ...
 
     def publish(self) -> None:
-        """Make sure of those before."""
+        """Make the events written so far durable."""
         ...
 
 
 class FollowedLog:
-    """A log of events, and who follows it; with no trackers it is the log and nothing else.
+    """An event log with its trackers; without trackers, it behaves like the plain log.
 
     Args:
-        log: Each event goes there first, in the caller's thread.
-        note: Tells a person one thing; may be called from another thread.
-        drain_s: How long `close` waits for what is not told yet.
-        retry_s: How long a tracker is left alone that did not answer.
+        log: Receives each event first, in the caller's thread.
+        note: Shows a message to the user; may be called from another thread.
+        drain_s: How long `close` waits for pending events.
+        retry_s: Pause before a tracker that failed is tried again.
 
     Attributes:
-        note: See there.
+        note: See above.
         path: The file of the log.
     """
 
@@ -94,32 +95,34 @@ class FollowedLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # A job that another process has taken over has not ended.
+        # If another process has taken over the job, the job has not ended.
         if error is not None and not isinstance(error, OutputLostError):
-            # Whoever could not write down how it ended could not tell it either.
+            # If the end could not be written to the log, the trackers have not received it either.
             is_killed = not isinstance(error, Exception)
-            self.end(Status.KILLED if is_killed else Status.FAILED, "" if is_killed else str(error))
+            self.end(
+                RunStatus.KILLED if is_killed else RunStatus.FAILED, "" if is_killed else str(error)
+            )
         self.close()
 
     def track(
-        self, trackers: Sequence[Tracker], attempt: Attempt, history: Iterable[Event] = ()
+        self, trackers: Sequence[Tracker], attempt: TrackedAttempt, history: Iterable[Event] = ()
     ) -> None:
-        """Start trackers, and tell them what happened so far and all that will.
+        """Start trackers, and send them all past and future events.
 
         Args:
-            trackers: Those to tell. Called again, when a job that had ended goes on in the same
-                process, it ends the telling to those before.
-            attempt: The start of the job that begins.
-            history: What is in the log and was not taken back.
+            trackers: The trackers. A second call, when an ended job resumes in the same process,
+                replaces the earlier trackers.
+            attempt: The start of the job.
+            history: The events in the log, without rolled-back ones.
 
         Raises:
-            TrackingError: One of them cannot be reached, or refuses.
+            TrackingError: A tracker cannot be reached, or rejects the run.
         """
         self.close()
         self._ended = self._noted = False
         for tracker in trackers:
             tracker.start(attempt)
-        # The process may end while a server does not answer: a daemon does not keep it.
+        # A daemon: an unresponsive server must not keep the process alive.
         self._thread = threading.Thread(
             target=self._work, args=(trackers,), name="tracking", daemon=True
         )
@@ -129,10 +132,10 @@ class FollowedLog:
         self._thread.start()
 
     def write(self, event: Event) -> None:
-        """Write an event to the log, and have it told.
+        """Write an event to the log and queue it for the trackers.
 
         Raises:
-            OutputError: As the log's; nobody is told then.
+            OutputError: As raised by the log; the trackers then do not receive the event.
         """
         self._log.write(event)
         self._tell_point(self._points.take(event))
@@ -141,38 +144,38 @@ class FollowedLog:
             self.end(*ended)
 
     def publish(self) -> None:
-        """Make sure of the log; trackers are not waited for.
+        """Publish the log, without waiting for the trackers.
 
         Raises:
-            OutputError: As the log's.
+            OutputError: As raised by the log.
         """
         self._log.publish()
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Have something said of the run, by name."""
+        """Queue tags of the run, by name."""
         self._tell(lambda tracker: tracker.tags(values))
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Have a file or folder kept, which must stay as it is until `close`."""
+        """Queue a file or folder for storage; it must not change until `close`."""
         self._tell(lambda tracker: tracker.artifact(path, folder))
 
-    def end(self, status: Status, error: str = "") -> None:
-        """Have it told how the attempt ended; only the first word counts."""
+    def end(self, status: RunStatus, error: str = "") -> None:
+        """Queue the end of the attempt; only the first call counts."""
         if not self._ended:
             self._ended = True
             self._tell(lambda tracker: tracker.end(status, error))
 
     def close(self) -> None:
-        """Return when all is told, or has been waited for long enough; twice does no harm."""
+        """Wait until everything is sent, or the timeout is over; may be called repeatedly."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         self._queue.put(None)
         thread.join(self._drain_s)
         if thread.is_alive():
-            self._say(f"Tracking did not take everything within {self._drain_s:g} seconds.")
+            self._say(f"Tracking did not finish within {self._drain_s:g} seconds.")
 
-    def _tell_point(self, point: Point | None) -> None:
+    def _tell_point(self, point: MetricPoint | None) -> None:
         if point is not None:
             self._tell(lambda tracker: tracker.point(point))
 
@@ -192,14 +195,14 @@ class FollowedLog:
             for number, tracker in enumerate(trackers):
                 if telling is not None:
                     waiting[number].append(telling)
-                # At the end a last try, also for who was left alone.
+                # At the end, one last try for every tracker, even one that is paused.
                 if not is_open or time.monotonic() >= rested_s[number]:
                     self._try(tracker, waiting[number])
                     if waiting[number]:
                         rested_s[number] = time.monotonic() + self._retry_s
 
     def _try(self, tracker: Tracker, waiting: deque[_Telling]) -> None:
-        """Tell a tracker what waits, in order, up to the first thing it cannot take now."""
+        """Send a tracker its queue, in order, up to the first item that it cannot accept now."""
         while waiting:
             try:
                 waiting[0](tracker)
@@ -207,7 +210,7 @@ class FollowedLog:
                 self._say(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - a tracker must never stop a training
-                self._say(f"{tracker.where} misses something: {error}")
+                self._say(f"{tracker.where} is incomplete: {error}")
             waiting.popleft()
 
     def _say(self, what: str) -> None:
@@ -215,6 +218,6 @@ class FollowedLog:
             return
         self._noted = True
         self.note(
-            f"{what} The training goes on. What can be told later is told as soon as it can be, "
-            "or when the same command is given again."
+            f"{what} Training continues. Missing entries are sent as soon as possible, or when the "
+            "same command is run again."
         )

@@ -1,6 +1,6 @@
-"""Which run a job has: `tracking.json` in its output, so that the next attempt goes on with it.
+"""The run of a job: stored as `tracking.json` in its output, so that later attempts continue it.
 
-Callers: `mlflow.py` writes it; `create.py` asks it whether a finished job is known as finished.
+Callers: `mlflow.py` writes it; `create.py` reads whether a finished job was reported as finished.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class KeptRun:
     """The run of a job.
 
     Attributes:
-        job_id: Whose it is.
-        uri: The MLflow store, with no password in it.
+        job_id: Id of the job.
+        uri: The MLflow store, without a password.
         experiment: Name of the experiment.
-        run_id: MLflow's name for it; empty until it is known.
-        mark: What the run is tagged with, so that it is found by who does not know its name yet.
+        run_id: MLflow's id of the run; empty until it is known.
+        mark: A tag of the run, by which it can be found while its id is unknown.
         status: How the job ended, once MLflow knows; empty until then.
     """
 
@@ -38,19 +38,19 @@ class KeptRun:
     status: str = ""
 
     def write(self, folder: OutputFolder) -> None:
-        """Keep it in an output.
+        """Store it in an output.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: The file cannot be written.
         """
         text = json.dumps(dataclasses.asdict(self), indent=2)
         folder.write_bytes(TRACKING_FILE, text.encode())
 
 
 def read_kept(folder: OutputFolder) -> KeptRun | None:
-    """Return the run an output has; None if there is none, or what is there cannot be read."""
+    """Return the run of an output; None if there is none, or its file cannot be read."""
     try:
         return KeptRun(**json.loads(folder.read_bytes(TRACKING_FILE)))
     except (OutputError, ValueError, TypeError):
-        # A job is not to fail by it: it gets a new run.
+        # An unreadable file must not make the job fail: the job gets a new run.
         return None

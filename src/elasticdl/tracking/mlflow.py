@@ -1,12 +1,12 @@
 """A job as one MLflow run, on any MLflow server or database.
 
-The run's id is kept in the job's output (`tracking.json`), so the next attempt goes on with the
-same run. It is always named: MLflow's active run belongs to the user's code, and autologging is
-left alone. Parameters cannot be changed in MLflow: the first value stays, and what an attempt was
-asked otherwise becomes a tag, `attempt.2.num_epochs`.
+The run's id is stored in the job's output (`tracking.json`), so the next attempt continues the same
+run. Every call passes the run's id, because MLflow's active run belongs to the user's code;
+autologging is not touched. MLflow parameters are immutable: the first value stays, and a different
+value in a later attempt becomes a tag, `attempt.2.num_epochs`.
 
-Metrics are told at their step, the number of updates. The metric `epoch` counts the epochs that
-ended, and is told with their metrics: by it an epoch is known that was told before.
+Metrics are logged by step. The metric `epoch` counts the finished epochs and is logged together
+with their metrics; it shows which epochs have been logged already.
 
 Callers: `create.py`. This is the only file that imports mlflow, which takes seconds.
 """
@@ -30,23 +30,23 @@ from elasticdl.errors import MissingExtraError, OutputError, TrackingError
 from elasticdl.job import without_password
 from elasticdl.tracking.address import database_path, tracking_uri
 from elasticdl.tracking.kept import KeptRun, read_kept
-from elasticdl.tracking.names import Names, allowed
-from elasticdl.tracking.tracker import Kind, Point, Status
+from elasticdl.tracking.names import MetricNames, allowed
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.job import Tracking
-    from elasticdl.tracking.tracker import Attempt
+    from elasticdl.tracking.tracker import TrackedAttempt
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    # It would print the address on the screen, with the password in it.
+    # Otherwise MLflow prints the address, including the password.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # `follow.py` tries again itself. At the start a wrong address must not cost minutes.
+    # `follow.py` retries by itself. At the start, a wrong address must not cost minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    # It is drawn from Python's own random numbers, which belong to the user's code.
+    # The jitter uses Python's global random generator, which belongs to the user's code.
     "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
 }
 _EPOCH = "epoch"
@@ -54,49 +54,49 @@ _STEP_LOSS = "step_loss"
 _RECORDS_PER_S = "records_per_s"
 _RENAMED_TAG = "elasticdl.metric."
 _ERROR_TAG = "error"
-# What MLflow takes at once, and how long a value may be.
+# MLflow's limits for the size of a batch and the length of a value.
 _METRICS_AT_ONCE = 1000
 _PARAMS_AT_ONCE = 100
 _LONGEST_PARAM = 6000
 _LONGEST_TAG = 5000
 _MARK_TAG = "elasticdl.mark"
-# Its pages open an experiment that does not say so as one of language models.
+# Without this tag, MLflow's pages display an experiment as one of language models.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _LONG_PARAMS_FILE = "long_params.json"
-# Not a matter of when: MLflow would say the same again.
+# Permanent errors: MLflow would answer the same again.
 _REFUSALS = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
 
 
 class MlflowTracker:
-    """Follows a job in MLflow; see `tracker.Tracker`.
+    """Tracker for MLflow; see `tracker.Tracker`.
 
     Args:
-        tracking: Where, and what the run is called.
+        tracking: The address, and the names of the experiment and the run.
         folder: The job's output, held by a claim.
-        note: Tells a person one thing.
+        note: Shows a message to the user.
 
     Raises:
-        MissingExtraError: MLflow is not installed, or what it needs for a database.
-        TrackingError: There is no such kind of address, or the database cannot be opened.
+        MissingExtraError: MLflow, or a package that it needs for a database, is not installed.
+        TrackingError: The address is not supported, or the database cannot be opened.
     """
 
     def __init__(
         self, tracking: Tracking, folder: OutputFolder, note: Callable[[str], None]
     ) -> None:
-        assert tracking.uri is not None  # noqa: S101 - or nobody asked for MLflow
+        assert tracking.uri is not None  # noqa: S101 - set if MLflow is requested
         self._uri = tracking_uri(tracking.uri)
         self._tracking, self._folder, self._note = tracking, folder, note
         self.where = f"MLflow at {without_password(self._uri)}"
         self._client = self._connect()
         self._kept: KeptRun | None = None
         self._run_id = self._experiment_id = ""
-        self._told: dict[str, set[int]] = {}
-        self._told_epochs: set[int] = set()
-        self._names = Names()
+        self._sent: dict[str, set[int]] = {}
+        self._sent_epochs: set[int] = set()
+        self._names = MetricNames()
         self._tags_told: set[str] = set()
 
-    def start(self, attempt: Attempt) -> None:
-        """Begin the run of a job, or go on with the one it has.
+    def start(self, attempt: TrackedAttempt) -> None:
+        """Start the run of a job, or continue its existing one.
 
         Raises:
             TrackingError: See `tracker.Tracker`.
@@ -122,30 +122,30 @@ class MlflowTracker:
             f"{self._tracking.run_name or attempt.run_name!r} ({self._run_id})."
         )
 
-    def point(self, point: Point) -> None:
-        """Take a point; see `tracker.Tracker`.
+    def point(self, point: MetricPoint) -> None:
+        """Log a point; see `tracker.Tracker`.
 
         Raises:
             TrackingError: The server does not answer.
-            ValueError: It will not take it.
+            ValueError: The server rejects it permanently.
         """
         with self._reaching():
             match point.kind:
                 case Kind.EPOCH:
-                    # Where the workers died, an epoch may be repeated in other steps.
-                    told = self._told_epochs
-                    if point.epoch not in told:
+                    # After workers died, an epoch may be repeated with other steps.
+                    known = self._sent_epochs
+                    if point.epoch not in known:
                         self._log_metrics(point, self._named(point.training), _EPOCH)
-                        told.add(point.epoch)
+                        known.add(point.epoch)
                 case Kind.EVALUATION:
                     validation = {f"val_{name}": v for name, v in point.validation.items()}
                     self._log_metrics(point, self._named(validation))
                 case Kind.REPORT:
                     self._log_metrics(point, self._named(point.validation))
                 case Kind.STEPS:
-                    # An attempt looks at other moments than the one before: only forward, or
-                    # two curves would be drawn into each other.
-                    if point.step > max(self._told.get(_STEP_LOSS, ()), default=-1):
+                    # An attempt reports at other steps than the previous one. Only later steps are
+                    # logged, otherwise two curves would be mixed.
+                    if point.step > max(self._sent.get(_STEP_LOSS, ()), default=-1):
                         values = {_STEP_LOSS: point.training["loss"]}
                         if _RECORDS_PER_S in point.training:
                             values[_RECORDS_PER_S] = point.training[_RECORDS_PER_S]
@@ -156,17 +156,17 @@ class MlflowTracker:
 
         Raises:
             TrackingError: The server does not answer.
-            ValueError: It will not take them.
+            ValueError: The server rejects them permanently.
         """
         with self._reaching():
             self._log_tags(values)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Upload a file or what is in a folder; see `tracker.Tracker`.
+        """Upload a file, or the contents of a folder; see `tracker.Tracker`.
 
         Raises:
             TrackingError: The server does not answer.
-            ValueError: It will not take it, or there is no such file.
+            ValueError: The server rejects it permanently, or there is no such file.
         """
         with self._reaching():
             if path.is_dir():
@@ -176,8 +176,8 @@ class MlflowTracker:
             else:
                 raise ValueError(f"{path}: there is no such file to keep.")
 
-    def end(self, status: Status, error: str = "") -> None:
-        """Say how the attempt ended; see `tracker.Tracker`.
+    def end(self, status: RunStatus, error: str = "") -> None:
+        """Log how the attempt ended; see `tracker.Tracker`.
 
         Raises:
             TrackingError: The server does not answer.
@@ -215,12 +215,12 @@ class MlflowTracker:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             database = database_path(self._uri)
-            # MLflow would put files into a folder below wherever the command was given.
+            # Otherwise MLflow would store files below the current working directory.
             location = None if database is None else (database.parent / "mlruns").as_uri()
             try:
                 return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
             except MlflowException:
-                # Another training may have been quicker.
+                # Another training may have created it first.
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
@@ -232,7 +232,7 @@ class MlflowTracker:
         return str(experiment.experiment_id)
 
     def _find_run(self, job_id: str) -> Any:
-        """Return the run that earlier attempts left, if there is one to go on with."""
+        """Return the run of earlier attempts; None if there is none to continue."""
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
         kept = read_kept(self._folder)
@@ -242,11 +242,11 @@ class MlflowTracker:
         if (kept.uri, kept.experiment) != (uri, experiment):
             self._note(
                 f"This job was tracked as run {kept.run_id} in experiment {kept.experiment!r} of "
-                f"{kept.uri}; here it has a new run, with what happened so far."
+                f"{kept.uri}; here it has a new run, with its history so far."
             )
             return None
         if not kept.run_id:
-            # Who made the run may have died before it knew its name.
+            # The process that created the run may have died before it stored the id.
             mark = f"tags.`{_MARK_TAG}` = '{kept.mark}'"
             return next(iter(self._client.search_runs([self._experiment_id], mark)), None)
         try:
@@ -257,14 +257,14 @@ class MlflowTracker:
             run = None
         if run is None or run.info.lifecycle_stage != "active":
             self._note(
-                f"Run {kept.run_id} was deleted in {self.where}; the job has a new one, "
-                "with what happened so far."
+                f"Run {kept.run_id} was deleted in {self.where}; the job has a new one, with its "
+                "history so far."
             )
             return None
         return run
 
-    def _keep(self, attempt: Attempt, *, run_id: str, mark: str) -> KeptRun:
-        """Write which run the job has, so that no later attempt makes a second one."""
+    def _keep(self, attempt: TrackedAttempt, *, run_id: str, mark: str) -> KeptRun:
+        """Store which run the job has, so that no later attempt creates a second one."""
         kept = KeptRun(
             job_id=attempt.job_id,
             uri=without_password(self._uri),
@@ -275,12 +275,12 @@ class MlflowTracker:
         kept.write(self._folder)
         return kept
 
-    def _begin_run(self, attempt: Attempt) -> Any:
+    def _begin_run(self, attempt: TrackedAttempt) -> Any:
         mark = uuid.uuid4().hex
         self._keep(attempt, run_id="", mark=mark)
         tags = {"mlflow.source.name": "elasticdl train", "mlflow.source.type": "LOCAL"}
         tags[_MARK_TAG] = mark
-        with contextlib.suppress(OSError, KeyError):  # an account without a name
+        with contextlib.suppress(OSError, KeyError):  # the account may have no name
             tags["mlflow.user"] = getpass.getuser()
         if attempt.commit:
             tags["mlflow.source.git.commit"] = attempt.commit
@@ -291,48 +291,48 @@ class MlflowTracker:
         )
 
     def _remember_told(self, run: Any) -> None:
-        self._told = {
+        self._sent = {
             key: {metric.step for metric in self._client.get_metric_history(self._run_id, key)}
             for key in run.data.metrics
         }
-        self._told_epochs = set()
+        self._sent_epochs = set()
         if _EPOCH in run.data.metrics:
             history = self._client.get_metric_history(self._run_id, _EPOCH)
-            self._told_epochs = {int(metric.value) - 1 for metric in history}
+            self._sent_epochs = {int(metric.value) - 1 for metric in history}
         known = {
             key.removeprefix(_RENAMED_TAG): original
             for key, original in run.data.tags.items()
             if key.startswith(_RENAMED_TAG)
         }
-        self._names = Names(known, kept=(_EPOCH, _STEP_LOSS, _RECORDS_PER_S))
+        self._names = MetricNames(known, kept=(_EPOCH, _STEP_LOSS, _RECORDS_PER_S))
         self._tags_told = {_RENAMED_TAG + name for name in known}
 
-    # --- what it is told ------------------------------------------------------------------
+    # --- what is logged -------------------------------------------------------------------
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         names = self._names.of(values)
         new = {_RENAMED_TAG + name: was for name, was in self._names.renamed.items()}
         untold = {tag: was for tag, was in new.items() if tag not in self._tags_told}
         if untold:
-            # Before the metric: an attempt that dies in between leaves a name, not a riddle.
+            # Before the metric: if the attempt dies in between, no metric lacks its original name.
             self._log_tags(untold)
             self._tags_told |= untold.keys()
         return {names[original]: value for original, value in values.items()}
 
-    def _log_metrics(self, point: Point, values: Mapping[str, float], *epoch: str) -> None:
+    def _log_metrics(self, point: MetricPoint, values: Mapping[str, float], *epoch: str) -> None:
         from mlflow.entities import Metric  # noqa: PLC0415 - as above
 
         new = {
-            key: value for key, value in values.items() if point.step not in self._told.get(key, ())
+            key: value for key, value in values.items() if point.step not in self._sent.get(key, ())
         }
         if epoch:
-            # Last, so that an epoch is known when all of it is there.
+            # Last, so that a logged epoch is complete.
             new[_EPOCH] = point.epoch + 1
         metrics = [Metric(k, v, int(point.time * 1000), point.step) for k, v in new.items()]
         for some in _cut(metrics, _METRICS_AT_ONCE):
             self._client.log_batch(self._run_id, metrics=some)
             for metric in some:
-                self._told.setdefault(metric.key, set()).add(point.step)
+                self._sent.setdefault(metric.key, set()).add(point.step)
 
     def _log_tags(self, values: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag  # noqa: PLC0415 - as above
@@ -341,11 +341,11 @@ class MlflowTracker:
         for some in _cut(tags, _PARAMS_AT_ONCE):
             self._client.log_batch(self._run_id, tags=some)
 
-    def _log_params(self, run: Any, attempt: Attempt) -> dict[str, str]:
-        """Log parameters the run does not have; return those it has otherwise, as tags."""
+    def _log_params(self, run: Any, attempt: TrackedAttempt) -> dict[str, str]:
+        """Log parameters that the run lacks; return those with another value in it, as tags."""
         from mlflow.entities import Param  # noqa: PLC0415 - as above
 
-        names = Names().of(attempt.params)
+        names = MetricNames().of(attempt.params)
         asked = {names[name]: str(value) for name, value in attempt.params.items()}
         short = {name: _shortened(value, _LONGEST_PARAM) for name, value in asked.items()}
         there = run.data.params
@@ -367,36 +367,38 @@ class MlflowTracker:
             path.write_text(text, encoding="utf-8")
             self._client.log_artifact(self._run_id, str(path))
 
-    # --- trouble --------------------------------------------------------------------------
+    # --- errors ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _reaching(self, *, at_start: bool = False) -> Iterator[None]:
-        """Say in our words what MLflow and those below it say in many."""
+        """Convert errors of MLflow and its libraries to ours, in one short message."""
         try:
             yield
         except (OutputError, ModuleNotFoundError):
             raise
         except Exception as error:
-            # Databases' drivers raise what they like.
+            # Any type, as database drivers raise their own.
             is_refusal = isinstance(error, ValueError) or (
                 getattr(error, "error_code", None) in _REFUSALS
             )
             if is_refusal and not at_start:
-                raise ValueError(f"{self.where} does not take it: {_first_line(error)}.") from error
+                raise ValueError(
+                    f"{self.where} rejected the data: {_first_line(error)}."
+                ) from error
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> TrackingError:
         return TrackingError(
-            f"{self.where} cannot be used: {_first_line(error)}. Check "
-            "--tracking_uri, that the server runs, and that you may write there."
+            f"{self.where} cannot be used: {_first_line(error)}. Check --tracking_uri, that the "
+            "server is running, and that you have write access."
         )
 
 
 def _make_database(database: Path) -> None:
-    """Make an empty database of MLflow's, which appears when it is whole.
+    """Create an empty MLflow database, which appears at its path only when it is complete.
 
-    MLflow makes its tables one by one, and cannot use a file in which some are missing: a process
-    killed meanwhile would leave one that no later attempt can track in.
+    MLflow creates its tables one by one, and cannot use a file in which some are missing. A process
+    killed in between would leave a file that no later attempt can use.
     """
     import mlflow.tracking  # noqa: PLC0415 - as above
 
@@ -407,10 +409,10 @@ def _make_database(database: Path) -> None:
         try:
             os.link(new, database)
         except FileExistsError:
-            # Another process was quicker.
+            # Another process created it first.
             return
         except OSError:
-            # A disk without links.
+            # The file system does not support links.
             new.rename(database)
 
 
@@ -423,9 +425,9 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    # Libraries quote the address they were given.
+    # Libraries quote the address, which may contain a password.
     text = without_password(str(error)).strip()
-    # Of a request that failed, many words lead to the one thing that is wrong.
+    # For a failed request, the actual cause is nested deep in the message.
     cause = re.search(r'Caused by \w+\("(?:[^"]*?\): )?([^"]*)"\)', text)
     lines = [cause[1]] if cause else text.splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

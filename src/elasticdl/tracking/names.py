@@ -1,9 +1,9 @@
-"""Metric names as a tracker takes them: readable, never two the same, the same in every attempt.
+"""Metric names for a tracker: readable, unique, and the same in every attempt.
 
-A user's metric may be called `dice@0.5` or `acc (macro)`; MLflow takes letters, digits and
-`_-.: /`. A name that is taken stays as it is. Another one has a `_` for what is not, and a number
-behind it if that is the name of another metric already. What became of a name is remembered by
-who keeps the run, and given back at its next start.
+A user's metric may be called `dice@0.5` or `acc (macro)`; MLflow accepts letters, digits and
+`_-.: /`. An accepted name is unchanged. In any other, `_` replaces each invalid character, and a
+number is appended if another metric already has that name. The tracker stores renamed names with
+the run, and passes them in again at its next start.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _LONGEST = 250
 _ROOM_FOR_NUMBER = 8
 
 
-class Names:
-    """Original name <-> name in the tracker.
+class MetricNames:
+    """Mapping between original names and names in the tracker.
 
     Args:
-        known: Name in the tracker -> original, as `renamed` said in earlier attempts.
-        kept: Names that are for nobody else.
+        known: Name in the tracker -> original, the `renamed` of earlier attempts.
+        kept: Reserved names, which are never assigned.
 
     Attributes:
-        renamed: Name in the tracker -> original, where the two differ.
+        renamed: Name in the tracker -> original, for names that differ.
 
     Example:
-        >>> names = Names()
+        >>> names = MetricNames()
         >>> names.of(["dice@0.5", "dice_0.5"])
         {'dice@0.5': 'dice_0.5_2', 'dice_0.5': 'dice_0.5'}
         >>> names.renamed
@@ -40,7 +40,7 @@ class Names:
         self._taken = {*self.renamed, *kept}
 
     def of(self, originals: Iterable[str]) -> dict[str, str]:
-        """Return the name of each; what is a name already goes first."""
+        """Return the name of each metric; originals that are valid names are assigned first."""
         originals = list(originals)
         for original in sorted(originals, key=lambda name: allowed(name) != name):
             if original not in self._names:
@@ -60,14 +60,14 @@ class Names:
 
 
 def allowed(name: str) -> str:
-    """Return a name MLflow takes: the same if it does.
+    """Return a name that MLflow accepts; a valid name is unchanged.
 
     Example:
         >>> [allowed(name) for name in ("loss", "iou%", "a//b", "..", "")]
         ['loss', 'iou_', 'a__b', '__', '_']
     """
     name = re.sub(r"[^\w.:/ -]", "_", name, flags=re.ASCII)[:_LONGEST]
-    # It may become the name of a file, which must not be another one's.
+    # It may become a file name, which must differ from those of other metrics.
     if posixpath.normpath(name) != name or name.startswith(("/", "..")) or name == ".":
         name = re.sub(r"^\.+", lambda dots: "_" * len(dots[0]), name.replace("/", "_")) or "_"
     return name

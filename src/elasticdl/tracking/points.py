@@ -1,9 +1,9 @@
-"""What a tracker is told of an event; no tracker is known here, and no clock but the events'.
+"""Conversion of events to points for trackers. Pure: the only clock is that of the events.
 
-EpochFinished -> a point of the training metrics (and the validation's, as last known)
-Evaluated     -> a point of the validation metrics
-StepCommitted -> one point for all of the last ten seconds: a long epoch can be followed
-RoundFinished -> a point of the training metrics of the parties, one a round
+EpochFinished -> a point with the training metrics (and the latest validation metrics)
+Evaluated     -> a point with the validation metrics
+StepCommitted -> one point for all steps of ten seconds, so that a long epoch can be followed
+RoundFinished -> a point with the training metrics of the parties, one per round
 JobFinished, JobFailed -> how the attempt ended
 """
 
@@ -21,7 +21,7 @@ from elasticdl.events import (
     RoundFinished,
     StepCommitted,
 )
-from elasticdl.tracking.tracker import Kind, Point, Status
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus
 
 if TYPE_CHECKING:
     from elasticdl.events import Event
@@ -32,14 +32,14 @@ _VALIDATION = "val_"
 
 
 class Points:
-    """Turns events into points, in their order.
+    """Converts events to points, in order.
 
     Args:
-        interval_s: How long steps are gathered into one point, by the events' times.
+        interval_s: Seconds of steps that are combined into one point, by the events' times.
 
     Example:
         >>> Points().take(Evaluated(step=8, epoch=1, metrics={"loss": 0.5}, time=2.0))
-        Point(kind=<Kind.EVALUATION: 'evaluation'>, step=8, epoch=1, time=2.0, training={}, \
+        MetricPoint(kind=<Kind.EVALUATION: 'evaluation'>, step=8, epoch=1, time=2.0, training={}, \
 validation={'loss': 0.5})
     """
 
@@ -48,20 +48,20 @@ validation={'loss': 0.5})
         self._gathered: list[StepCommitted] = []
         self._since = 0.0
 
-    def take(self, event: Event) -> Point | None:
-        """Return the point an event makes, if it makes one."""
+    def take(self, event: Event) -> MetricPoint | None:
+        """Return the point for an event; None if it makes none."""
         match event:
             case JobStarted():
-                # What came before was taken back, or told.
+                # Earlier events were rolled back, or have been sent.
                 self._gathered, self._since = [], event.time
-            # Of batches whose records were all left out there is nothing to show.
+            # Steps whose records were all left out have nothing to show.
             case StepCommitted() if event.num_records:
                 self._gathered.append(event)
                 if event.time - self._since >= self._interval_s:
                     return self._steps()
             case EpochFinished():
                 metrics = flat(event.metrics)
-                return Point(
+                return MetricPoint(
                     Kind.EPOCH,
                     event.step,
                     event.epoch,
@@ -74,7 +74,7 @@ validation={'loss': 0.5})
                     },
                 )
             case Evaluated():
-                return Point(
+                return MetricPoint(
                     Kind.EVALUATION,
                     event.step,
                     event.epoch,
@@ -83,12 +83,14 @@ validation={'loss': 0.5})
                 )
             case RoundFinished():
                 training = {**flat(event.metrics), "num_parties": float(len(event.parties))}
-                return Point(Kind.EPOCH, event.step, event.step - 1, event.time, training=training)
+                return MetricPoint(
+                    Kind.EPOCH, event.step, event.step - 1, event.time, training=training
+                )
             case _:
                 pass
         return None
 
-    def _steps(self) -> Point:
+    def _steps(self) -> MetricPoint:
         events, last = self._gathered, self._gathered[-1]
         self._gathered, self._since = [], last.time
         num_records = sum(event.num_records for event in events)
@@ -100,29 +102,29 @@ validation={'loss': 0.5})
         }
         if seconds:
             values["records_per_s"] = num_records / seconds
-        return Point(Kind.STEPS, last.step, last.epoch, last.time, training=values)
+        return MetricPoint(Kind.STEPS, last.step, last.epoch, last.time, training=values)
 
 
-def status_of(event: Event) -> tuple[Status, str] | None:
-    """Return how an attempt ended, and what went wrong; None if the event is no end.
+def status_of(event: Event) -> tuple[RunStatus, str] | None:
+    """Return how an attempt ended, with the error message; None for events other than an end.
 
     Example:
         >>> status_of(JobFailed(kind="DataError", message="no such file", time=0.0))
-        (<Status.FAILED: 'FAILED'>, 'DataError: no such file')
+        (<RunStatus.FAILED: 'FAILED'>, 'DataError: no such file')
     """
     match event:
         case JobFinished():
-            return Status.FINISHED, ""
+            return RunStatus.FINISHED, ""
         case JobFailed(kind=kind) if kind == _INTERRUPTED:
-            return Status.KILLED, ""
+            return RunStatus.KILLED, ""
         case JobFailed(kind=kind, message=message):
-            return Status.FAILED, f"{kind}: {message}"
+            return RunStatus.FAILED, f"{kind}: {message}"
         case _:
             return None
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as single numbers: of a list each element by its number.
+    """Return metrics as single numbers; list elements are named by their index.
 
     Example:
         >>> flat({"loss": 1, "iou": [0.5, 0.7], "iou_1": 0.9})
@@ -132,7 +134,7 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
     for name, value in metrics.items():
         for path, number in _numbers(value):
             key = "_".join([name, *path])
-            # The name of another metric: that one keeps it.
+            # The key is the name of another metric, which keeps it.
             while path and (key in metrics or key in values):
                 key += "_"
             values[key] = number

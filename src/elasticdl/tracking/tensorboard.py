@@ -1,10 +1,11 @@
-"""Curves for TensorBoard in the job's output, under the names Keras' own callback gives them.
+"""TensorBoard curves in the job's output, with the names that Keras' own callback uses.
 
     logs/train/        epoch_<metric> by epoch; batch_loss and records_per_s by step
     logs/validation/   epoch_<metric> by epoch; evaluation_<metric>_vs_iterations by step
 
-So TensorBoard draws training and validation into one picture. An attempt writes the curves anew
-from what it is told of the history: nothing an earlier attempt left, torn or taken back, is read.
+With these names, TensorBoard draws training and validation in one chart. Each attempt rewrites the
+curves from the history it receives: it reads nothing that an earlier attempt left behind, torn or
+rolled back.
 
 Callers: `create.py`. Neither TensorFlow nor PyTorch is needed, only the package `tensorboard`.
 """
@@ -22,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import scratch
 from elasticdl.artifacts.claim import LOGS_FOLDER
-from elasticdl.data.tfrecord import masked_crc32c
+from elasticdl.data.masked_crc import masked_crc32c
 from elasticdl.errors import MissingExtraError, OutputError, TrackingError
-from elasticdl.tracking.tracker import Attempt, Kind, Point, Status
+from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
 
 _TRAIN, _VALIDATION = "train", "validation"
-# TensorBoard looks for the first word; the last one says whose the file is.
+# TensorBoard requires the prefix; the suffix marks our own files.
 _PREFIX, _SUFFIX = "events.out.tfevents.", ".elasticdl"
-# An object store takes whole files only.
+# An object store accepts whole files only.
 _PUT_INTERVAL_S = 30.0
 _STEP_NAMES = {"loss": "batch_loss"}
 
 
 class TensorBoardTracker:
-    """Writes what TensorBoard draws; see `tracker.Tracker`.
+    """Tracker that writes files for TensorBoard; see `tracker.Tracker`.
 
     Args:
         folder: The job's output, held by a claim.
@@ -60,11 +61,11 @@ class TensorBoardTracker:
         self._files: dict[str, _File] = {}
         self._told: dict[tuple[str, str], set[int]] = {}
 
-    def start(self, attempt: Attempt) -> None:
-        """Take away what earlier attempts wrote; it is told again.
+    def start(self, attempt: TrackedAttempt) -> None:
+        """Delete the files of earlier attempts; their contents are sent again.
 
         Raises:
-            TrackingError: The folder cannot be written.
+            TrackingError: The folder cannot be written to.
         """
         del attempt
         for part in (_TRAIN, _VALIDATION):
@@ -76,11 +77,11 @@ class TensorBoardTracker:
             except OutputError as error:
                 raise TrackingError(str(error)) from error
 
-    def point(self, point: Point) -> None:
+    def point(self, point: MetricPoint) -> None:
         """Write a point; see `tracker.Tracker`.
 
         Raises:
-            TrackingError: There is no room.
+            TrackingError: The disk is full or cannot be written to.
         """
         match point.kind:
             case Kind.EPOCH:
@@ -100,16 +101,16 @@ class TensorBoardTracker:
                     self._write(_TRAIN, point.step, point.time, values)
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Leave them out: curves have no tags."""
+        """Ignore tags: curves have none."""
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Leave it out: it is in the output, or nobody's."""
+        """Ignore artifacts: those of the job are in its output already."""
 
-    def end(self, status: Status, error: str = "") -> None:
-        """Close the files; how it ended is not drawn.
+    def end(self, status: RunStatus, error: str = "") -> None:
+        """Close the files; the status is not drawn.
 
         Raises:
-            TrackingError: There is no room.
+            TrackingError: The disk is full or cannot be written to.
         """
         del status, error
         files, self._files = self._files, {}
@@ -135,7 +136,7 @@ class TensorBoardTracker:
                 self._files[part] = _File(self._folder, f"{LOGS_FOLDER}/{part}")
                 version = self._Event(wall_time=time_s, file_version="brain.Event:2")
                 self._files[part].append(version.SerializeToString())
-                # A TensorBoard that watches forgets what it has read of earlier attempts.
+                # Makes a running TensorBoard forget what it has read of earlier attempts.
                 anew = self._Event(wall_time=time_s, step=0)
                 anew.session_log.status = anew.session_log.START
                 self._files[part].append(anew.SerializeToString())
@@ -147,18 +148,18 @@ class TensorBoardTracker:
 
     def _unwritable(self, error: Exception) -> TrackingError:
         reason = getattr(error, "strerror", None) or error
-        return TrackingError(f"{self.where} cannot be written: {reason}. Free some room.")
+        return TrackingError(f"{self.where} cannot be written: {reason}. Free some space.")
 
 
 _numbers = itertools.count()
 
 
 class _File:
-    """A file of records in an output, wherever that lies; readers may watch it grow."""
+    """A growing file of records in an output, local or remote, which readers may watch."""
 
     def __init__(self, folder: OutputFolder, name: str) -> None:
-        # As TensorBoard's own: files are read in the order of their names.
-        # TensorBoard reads files in the order of their names, and a second may have several.
+        # Named as TensorBoard's own files. TensorBoard reads files in the order of their names,
+        # and several may be created within a second.
         machine = f"{socket.gethostname()}.{os.getpid()}.{next(_numbers):09d}"
         file = f"{_PREFIX}{int(time.time()):010d}.{machine}{_SUFFIX}"
         self._folder, self._name = folder, f"{name}/{file}"
@@ -182,14 +183,14 @@ class _File:
                 struct.pack("<I", masked_crc32c(record)),
             ]
         )
-        # Open for each: they come seconds apart, and a training that dies leaves nothing to close.
+        # Opened for each record: they come seconds apart, and a dying training leaves no open file.
         with self._path.open("ab", buffering=0) as file:
             start = file.tell()
             try:
                 while framed:
                     framed = framed[file.write(framed) :]
             except OSError:
-                # A record that is torn would hide those behind it.
+                # A torn record would hide the records after it.
                 file.truncate(start)
                 raise
         if not self._is_local and time.monotonic() - self._put_s >= _PUT_INTERVAL_S:

@@ -1,15 +1,15 @@
-"""What a tracker is: a place where people follow trainings, fed with what the log of events says.
+"""Tracker protocol: a tracker shows the progress of trainings, based on the event log.
 
-A tracker shows a job as ONE run, however often the job was killed and started again. The log of
-events stays the truth: at every start of a job its history is told to the tracker once more, and
-the tracker leaves out what it has. So nothing is missing that an earlier attempt could not tell
-(it was killed, the server was down), and tracking may begin in the middle of a job.
+A tracker shows a job as ONE run, however many times the job was killed and restarted. The event log
+remains the source of truth: at every start of a job, its history is sent to the tracker again, and
+the tracker skips what it already has. So nothing is missing that an earlier attempt could not send
+(because it was killed or the server was down), and tracking may begin in the middle of a job.
 
     start(attempt) -> point, tags, artifact, in any order -> end(status)
           ^                                                     |
           +---------------- the next attempt -------------------+
 
-How events become points is decided in `points.py`, when a tracker is told in `follow.py`.
+`points.py` decides how events become points, `follow.py` when they are sent to a tracker.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 
-class Status(enum.Enum):
-    """How an attempt ended; one that was killed with no chance to say so is still running."""
+class RunStatus(enum.Enum):
+    """How an attempt ended; one that was killed before it could report this stays running."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -30,7 +30,7 @@ class Status(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """What a point is about."""
+    """Reason why a `MetricPoint` was recorded."""
 
     EPOCH = "epoch"
     EVALUATION = "evaluation"
@@ -39,19 +39,19 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Point:
-    """What was measured at one moment.
+class MetricPoint:
+    """Metrics at one moment.
 
     Attributes:
-        kind: Whether an epoch ended, the validation data were gone through, some seconds
-            passed, or a report was made on each example of some data.
-        step: Updates made by then.
-        epoch: Epoch of it, from 0.
-        time: When, in seconds since 1970-01-01 UTC.
-        training: Name -> value on the training data; NaN and infinities are values.
-        validation: Name -> value on the validation data, with no `val_` before it. At an epoch's
-            end these are the last ones known, which an evaluation has told before. A report's
-            have the name of their data before them.
+        kind: Reason for the point: an epoch ended, the validation data were evaluated, some
+            seconds passed, or a report on each example of some data was made.
+        step: Steps completed by then.
+        epoch: Epoch at that time, from 0.
+        time: Time in seconds since 1970-01-01 UTC.
+        training: Name -> value on the training data, including NaN and infinities.
+        validation: Name -> value on the validation data, without the prefix `val_`. At the end of
+            an epoch these are the latest known values, which an evaluation has already reported. A
+            report's names are prefixed with the name of their data.
     """
 
     kind: Kind
@@ -63,15 +63,15 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One start of a job, as a tracker is told of it.
+class TrackedAttempt:
+    """Description of one start of a job for a tracker.
 
     Attributes:
-        number: Which start it is, from 1.
-        job_id: Names the job; the same in all its attempts.
-        run_name: What people call the run.
-        params: What was asked for, by name.
-        tags: What else is known of it, by name.
+        number: Number of the start, from 1.
+        job_id: Id of the job, the same in all of its attempts.
+        run_name: Display name of the run.
+        params: What was requested, by name.
+        tags: Further facts, by name.
         commit: Commit of the user's code; empty if unknown.
     """
 
@@ -84,46 +84,46 @@ class Attempt:
 
 
 class Tracker(Protocol):
-    """A place where people follow trainings.
+    """A service that displays trainings.
 
-    Laws, which `elasticdl.testing.tracker.check_tracker` holds every tracker to:
+    Laws, which `elasticdl.testing.tracker.check_tracker` checks for every tracker:
 
     * All attempts of a job are one run. Another job in the same output is another run.
-    * What is told twice is there once: of each metric one value at each step, also if it was
-      told by an earlier attempt. Each attempt is told the history first, and a training that goes
-      on from a checkpoint repeats what lies behind it.
-    * Two metrics stay two, whatever their names become.
-    * The run's status is that of the last attempt: running from `start` on, then what `end` said.
-    * NaN and infinities do not keep a point from being taken.
-    * An attempt that ends without `end` leaves nothing behind that the next one stumbles over.
+    * Repeated points are stored once: each metric has one value per step, even if an earlier
+      attempt sent it. Each attempt first sends the history, and a training that resumes from a
+      checkpoint repeats the steps after it.
+    * Two metrics never share a name, even if they are renamed.
+    * The run's status is that of the last attempt: running after `start`, then as passed to `end`.
+    * NaN and infinities do not prevent a point from being accepted.
+    * An attempt that ends without `end` leaves nothing behind that disturbs the next one.
 
-    After `start`, one thread at a time calls a tracker.
+    After `start`, only one thread at a time calls a tracker.
     """
 
     @property
     def where(self) -> str:
-        """What people call the place, with no password in it."""
+        """Display name of the service and its address, without a password."""
         ...
 
-    def start(self, attempt: Attempt) -> None:
-        """Begin the run of a job, or go on with it.
+    def start(self, attempt: TrackedAttempt) -> None:
+        """Start the run of a job, or continue it.
 
         Raises:
-            TrackingError: The place cannot be reached, or refuses.
+            TrackingError: The service cannot be reached, or rejects the run.
         """
         ...
 
-    def point(self, point: Point) -> None:
-        """Take a point, unless it is known.
+    def point(self, point: MetricPoint) -> None:
+        """Accept a point, unless it is already known.
 
         Raises:
-            TrackingError: It cannot be taken now; it may be told again.
-            ValueError: It will never be taken.
+            TrackingError: It cannot be accepted now; it may be sent again.
+            ValueError: It will never be accepted.
         """
         ...
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Say something of the run, by name; a later word replaces an earlier one.
+        """Set tags of the run, by name; a later value replaces an earlier one.
 
         Raises:
             TrackingError: As in `point`.
@@ -132,7 +132,7 @@ class Tracker(Protocol):
         ...
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Keep a copy of a file, or of what is in a folder, under a folder of the run.
+        """Store a copy of a file, or of the contents of a folder, in a folder of the run.
 
         Raises:
             TrackingError: As in `point`.
@@ -140,8 +140,8 @@ class Tracker(Protocol):
         """
         ...
 
-    def end(self, status: Status, error: str = "") -> None:
-        """Say how the attempt ended; the last call of an attempt.
+    def end(self, status: RunStatus, error: str = "") -> None:
+        """Set how the attempt ended; the last call of an attempt.
 
         Raises:
             TrackingError: As in `point`.

@@ -1,1 +1,1 @@
-"""One training step, by framework: `trainer.py` is the protocol, each folder a framework."""
+"""Training steps, by framework: `trainer.py` is the protocol, each folder a framework."""

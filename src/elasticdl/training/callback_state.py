@@ -1,6 +1,6 @@
-"""What a callback remembers, as JSON values and arrays, and back.
+"""Callback state: converts the attributes of callbacks to JSON values and arrays, and back.
 
-Callbacks have no protocol for their state, so it is taken from their attributes. Plain values and
+Callbacks have no protocol for their state, so it is read from their attributes. Plain values and
 containers of them become JSON, arrays become tensors of the checkpoint, and the JSON says where
 each one belongs:
 
@@ -8,8 +8,8 @@ each one belongs:
         JSON     {"$list": [{"$array": "0/EarlyStopping/best_weights/0"}, ...]}
         arrays   0/EarlyStopping/best_weights/0 -> kernel, ...
 
-Nothing that is read back can run: objects are restored into the ones that the user's code has made.
-What only a framework knows (its tensors, its modules) is added by a subclass.
+Nothing that is read back can execute: state is restored into the objects that the user's code has
+created. Subclasses add values that only a framework knows (its tensors, its modules).
 
 Callers: `keras/callback_state.py` and `torch/callback_state.py`.
 """
@@ -34,24 +34,24 @@ _DICTS: dict[str, Any] = {"OrderedDict": OrderedDict, "Counter": Counter, "defau
 
 
 class CannotKeepError(Exception):
-    """A value has no form in a checkpoint; says of which type it is."""
+    """A value cannot be stored in a checkpoint; the message names its type."""
 
 
-class Values:
-    """Turns values into JSON and arrays, and back."""
+class CallbackValues:
+    """Converts values to JSON and arrays, and back."""
 
     def encode(  # noqa: PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
-        """Return a value as JSON, its arrays put aside.
+        """Return a value as JSON, and store its arrays separately.
 
         Args:
-            value: What to keep.
-            path: Names it among the arrays.
-            arrays: Takes its arrays.
+            value: The value to store.
+            path: Prefix of its keys in `arrays`.
+            arrays: Receives its arrays.
 
         Raises:
-            CannotKeepError: It, or something in it, has no form here.
+            CannotKeepError: The value, or something in it, cannot be stored.
         """
         if value is None or type(value) in {bool, int, float, str}:
             return value
@@ -82,13 +82,13 @@ class Values:
     def decode(  # noqa: C901, PLR0911, PLR0912 - one line a type
         self, kept: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Return the value `encode` was given.
+        """Return the value that was passed to `encode`.
 
         Args:
             kept: What `encode` returned.
-            current: What is there now; generators, and objects that a framework or the user has
-                made, are changed in place and returned.
-            arrays: At least those that `encode` put aside.
+            current: The present value; generators, and objects created by a framework or the user,
+                are changed in place and returned.
+            arrays: At least those that `encode` stored.
         """
         if isinstance(kept, list):
             return self._decode_each(kept, current, arrays)
@@ -110,7 +110,7 @@ class Values:
             case "$texts":
                 return np.array(content)
             case "$array":
-                # A copy: the arrays of a checkpoint that was read cannot be written to.
+                # A copy, because the arrays of a loaded checkpoint are read-only.
                 return np.array(arrays[content])
             case "$number":
                 return np.array(arrays[content])[()]
@@ -126,12 +126,12 @@ class Values:
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Return the value that `encode_other` was given; see `decode`."""
+        """Return the value that was passed to `encode_other`; see `decode`."""
         del content, current, arrays
         raise ValueError(tag)
 
     def digest(self, value: Any) -> int | None:
-        """Return a hash of a value; None if it cannot be kept."""
+        """Return a hash of a value; None if it cannot be stored."""
         arrays: Arrays = {}
         try:
             text = repr(self.encode(value, "", arrays))
@@ -145,7 +145,7 @@ class Values:
     # --- containers -----------------------------------------------------------------------------
 
     def _pack_sequence(self, value: Any, path: str, arrays: Arrays) -> Any:
-        # Sets have another order in each process.
+        # The order of a set differs between processes.
         ordered = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
         items = [self.encode(each, f"{path}/{i}", arrays) for i, each in enumerate(ordered)]
         if type(value) is list:
@@ -199,17 +199,18 @@ def arguments_of(callback: object) -> set[str]:
 
 
 def pack_array(tag: str, value: Any, path: str, arrays: Arrays) -> Any:
-    """Put an array aside and return the JSON that names it.
+    """Store an array separately and return the JSON that refers to it.
 
     Raises:
-        CannotKeepError: It holds no numbers.
+        CannotKeepError: It does not hold numbers.
     """
     array = np.asarray(value)
     if array.dtype.kind not in _STORABLE_KINDS and array.dtype.name != "bfloat16":
         if array.dtype.kind == "U":
             return {"$texts": array.tolist()}
         raise CannotKeepError(f"an array of {array.dtype}")
-    # A copy: what is kept in the background must not move with what the callback does next.
+    # A copy, because the callback may change the array while a checkpoint is written in the
+    # background.
     arrays[path] = np.array(array)
     return {tag: path}
 

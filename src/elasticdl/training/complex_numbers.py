@@ -1,9 +1,9 @@
-"""Complex weights train in one process; where contributions are summed they are refused.
+"""Rejects complex weights where contributions are summed; they train in one process only.
 
-A `Contribution` is one buffer of float32, and the parties of a federation are averaged in float64:
-both would drop the imaginary parts.
+A `Contribution` is one float32 buffer, and the weights of a federation's parties are averaged in
+float64: both would drop the imaginary parts.
 
-Callers: the trainers, before they compute gradients to be summed; `engines/federated/party.py`.
+Callers: the trainers, before they compute gradients to be summed, and a federation's `party.py`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MOST_NAMED = 3
 
 
 def refuse_complex(names: Sequence[str], origin: Origin, instead: str) -> None:
-    """Refuse to sum up complex weights.
+    """Reject complex weights where they would be summed.
 
     Args:
-        names: Of the parameters, variables and buffers that hold complex numbers.
-        origin: For the error.
+        names: Names of the parameters, variables and buffers that hold complex numbers.
+        origin: Prefix of the error message.
         instead: How such a model can be trained, as a sentence.
 
     Raises:
-        DefinitionError: There is one.
+        DefinitionError: There is such a name.
     """
     if not names:
         return
@@ -38,7 +38,7 @@ def refuse_complex(names: Sequence[str], origin: Origin, instead: str) -> None:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     verb = "holds" if len(names) == 1 else "hold"
     raise DefinitionError(
-        f"{origin}: {listed}{more} {verb} complex numbers; what is summed over minibatches, "
-        f"workers or parties must be real. {instead} Or keep each as two real arrays, its real "
-        "and its imaginary part."
+        f"{origin}: {listed}{more} {verb} complex numbers; values that are summed over "
+        f"minibatches, workers or parties must be real. {instead} Or keep each as two real arrays, "
+        "its real and its imaginary part."
     )

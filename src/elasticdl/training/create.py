@@ -1,4 +1,4 @@
-"""Picks the trainer a definition asks for; frameworks are imported only here and below."""
+"""Selects the trainer for a definition; frameworks are imported only here and below."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.errors import DefinitionError, MissingExtraError
+from elasticdl.errors import DefinitionError, framework_needed
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
@@ -26,13 +26,13 @@ def create_trainer(
     *,
     minibatch_size: int,
     seed: int,
-    slot: int = 0,
+    rank: int = 0,
     deterministic: bool = True,
 ) -> Trainer:
     """Return a trainer for the definition's framework, built for batches like the example.
 
     Raises:
-        DefinitionError: The model does not fit the batch, or no trainer knows its framework.
+        DefinitionError: The model does not fit the batch, or no trainer supports its framework.
         MissingExtraError: The framework is not installed.
     """
     return _trainer_class(definition)(
@@ -40,68 +40,62 @@ def create_trainer(
         example,
         minibatch_size=minibatch_size,
         seed=seed,
-        slot=slot,
+        rank=rank,
         deterministic=deterministic,
     )
 
 
 def _trainer_class(definition: ModelDefinition) -> Callable[..., Trainer]:
     if definition.framework == "keras":
-        try:
+        with framework_needed(f"{definition.origin}: this Keras model"):
             from elasticdl.training.keras import KerasTrainer  # noqa: PLC0415 - imports TensorFlow
-        except ModuleNotFoundError as error:
-            if error.name in {"keras", "tensorflow"}:
-                raise MissingExtraError(
-                    error.name, "tensorflow", "Training Keras models"
-                ) from error
-            raise
         return KerasTrainer
     if definition.framework == "torch":
-        try:
+        with framework_needed(f"{definition.origin}: this PyTorch model"):
             from elasticdl.training.torch import TorchTrainer  # noqa: PLC0415 - imports PyTorch
-        except ModuleNotFoundError as error:
-            if error.name == "torch":
-                raise MissingExtraError("torch", "torch", "Training PyTorch models") from error
-            raise
         return TorchTrainer
     raise DefinitionError(
-        f"{definition.origin}: there is no trainer for {definition.framework!r}; have: keras, "
+        f"{definition.origin}: there is no trainer for {definition.framework!r}; expected keras or "
         "torch."
     )
 
 
 def modules_of(framework: str) -> Sequence[str]:
-    """Return the modules that training with a framework imports, sooner or later."""
-    # PyTorch imports its compiler when an optimizer is made: 1.2 s.
+    """Return the modules that training with a framework eventually imports."""
+    # PyTorch imports its compiler when an optimizer is created: 1.2 s.
     later = {"torch": ["torch._dynamo"]}
     return [f"elasticdl.training.{framework}", *later.get(framework, ())]
 
 
 def quiet_frameworks() -> None:
-    """Let frameworks be silent and leave the processors to others, once somebody imports them.
+    """Configure frameworks to be silent, before they are imported.
 
-    Called before the user's file is imported: it imports what it computes with, and nothing else
-    does, so that a PyTorch model never waits for TensorFlow to load.
+    Called before the user's file is imported. Only that file imports its framework, so a PyTorch
+    model never waits for TensorFlow to load.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        # PyTorch's threads wait for each other by spinning; how long, libgomp reads when loaded.
-        # With another busy process on two cores, 138 steps took 17 s by its own default; so, 3 s.
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not any(isinstance(finder, _SilentTensorFlow) for finder in sys.meta_path):
         sys.meta_path.insert(0, _SilentTensorFlow())
 
 
 def limit_threads(count: int) -> None:
-    """Let frameworks compute with so many threads; called before any of them is imported."""
+    """Limit frameworks to `count` threads, which share the processors with other processes.
+
+    Called before any framework is imported.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # PyTorch's threads wait for each other by spinning; libgomp reads for how long when it is
+        # loaded. With another busy process on two cores, 138 steps took 17 s with its default and 3
+        # s with this value. A process that is alone is a fifth faster with the default.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = str(count)
 
 
 def start_threads() -> None:
-    """Let TensorFlow, where it is imported, start the threads that it computes with.
+    """Start TensorFlow's computing threads, if it is imported.
 
-    It would at its first function, and they would have the priority of whoever calls that.
+    Otherwise it would start them at its first function, with the priority of the calling thread.
     """
     if "tensorflow" in sys.modules:
         tf = sys.modules["tensorflow"]
@@ -109,11 +103,11 @@ def start_threads() -> None:
 
 
 def prepare_to_fork(framework: str) -> bool:
-    """Import what training imports, so that processes forked from this one have it.
+    """Import the modules for training, so that processes forked from this one share them.
 
     Returns:
-        Whether they can train at all. TensorFlow has threads from its first operation on, which
-        may be in the user's file, and threads are not in a process that is forked; nor is CUDA.
+        Whether forked processes can train at all. TensorFlow starts threads at its first operation,
+        which may be in the user's file. Threads do not survive a fork; neither does CUDA.
     """
     if framework != "torch":
         return False
@@ -123,16 +117,16 @@ def prepare_to_fork(framework: str) -> bool:
 
 
 def use_this_thread_only() -> None:
-    """Let PyTorch, where it is imported, compute in the thread that asks: a forked process must.
+    """Limit PyTorch, if it is imported, to the calling thread, as a forked process requires.
 
-    Its other threads are those that the parent had made, if any, and are not there.
+    Its other threads, if any, belonged to the parent and do not exist here.
     """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
 class _SilentTensorFlow(MetaPathFinder):
-    """Imports TensorFlow without what it writes past Python's own streams meanwhile."""
+    """Imports TensorFlow and discards what it writes past Python's own streams meanwhile."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -154,15 +148,16 @@ class _SilentTensorFlow(MetaPathFinder):
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Discard what native code writes to standard error; other threads' Python code still can."""
+    """Discard what native code writes to standard error; Python code of other threads still can."""
     python_stream = sys.stderr
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         if _is_descriptor_2(python_stream):
-            # A training that starts prints the URL of its page meanwhile.
+            # The command that starts a training prints the URL of its page meanwhile.
             python_stream.flush()
-            # Its descriptor stays open: another thread may still be writing to it afterwards.
+            # Its descriptor stays open, because another thread may still be writing to it
+            # afterwards.
             sys.stderr = os.fdopen(
                 os.dup(kept),
                 "w",

@@ -1,4 +1,4 @@
-"""What the gradients of a contribution are divided by, where only its examples are counted.
+"""Checks that a mean gradient can be weighted by its number of examples.
 
 Callers: the trainers' `by_name`.
 """
@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 
 
 def check_divides_by_examples(divisor: float, num_examples: int, origin: Origin) -> None:
-    """Make sure that a mean gradient may be weighted by its number of examples.
+    """Make sure that a mean gradient can be weighted by its number of examples.
 
     Args:
         divisor: What the loss was divided by, summed over batches.
-        num_examples: Of these batches.
-        origin: Where the model came from, for the error.
+        num_examples: Number of examples in these batches.
+        origin: Where the model came from, for the error message.
 
     Raises:
         DefinitionError: The loss is a mean over something else: time steps that are not masked,
             targets that are not ignored, class weights.
     """
-    if not math.isclose(divisor, num_examples, rel_tol=1e-5):
+    # A mean over all output values has the same number of values for each example.
+    times = max(1, round(divisor / num_examples)) if num_examples else 1
+    if not math.isclose(divisor, times * num_examples, rel_tol=1e-5):
         raise DefinitionError(
             f"{origin}: the loss of {num_examples} examples was divided by {divisor:g} (masked "
-            "steps, ignored targets or class weights). Parties that send gradients are weighted by "
-            "their numbers of examples, which would give another mean. Take another fusion, such "
-            "as fedavg."
+            "steps, ignored targets or class weights). Parties that send gradients are weighted "
+            "by their numbers of examples, which would give a different mean. Use another fusion, "
+            "such as fedavg."
         )

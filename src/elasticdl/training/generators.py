@@ -1,21 +1,21 @@
-"""Random numbers that models draw from `numpy.random` and `random`: a function of the step.
+"""Random generators of models: draws from `numpy.random` and `random` depend on the step only.
 
-A process has one generator of NumPy's and one of Python's behind these modules' functions. Code
-that makes batches draws from them in one thread and has them reseeded for each batch, while a
-model may draw from them in another. So a trainer has generators of its own, seeded for each step.
-The functions of both modules draw from these wherever the trainer runs the user's code, and from
+NumPy and Python each have one generator per process behind these modules' functions. Code that
+makes batches draws from them in one thread and has them reseeded for each batch, while a model
+may draw from them in another thread. A trainer therefore has its own generators, seeded for each
+step. The functions of both modules draw from these wherever the trainer runs user code, and from
 those of the process everywhere else:
 
     a thread within `Generators.used()`     the generators of that trainer
     any other thread                        the generators of the process
 
-NumPy's functions are methods of one `RandomState`. In each call, in the thread that draws, it
-enters the lock of its bit generator; the lock here exchanges the state meanwhile. Python's
-functions are methods of one `random.Random`, which gets a class that looks the thread up.
-A thread that no trainer has marked draws as ever, at the cost of that lookup (0.2 us a call).
+NumPy's functions are methods of one `RandomState`. Each call, in the thread that draws, enters
+the lock of its bit generator; the lock here swaps the state meanwhile. Python's functions are
+methods of one `random.Random`, which gets a class that looks up the thread. A thread that no
+trainer has marked draws as before, at the cost of that lookup (0.2 us per call).
 
-A new generator without a seed, `np.random.default_rng()`, would draw others in each run: where the
-user's code runs, in a step or for a batch, it gets its seed from these generators.
+A new generator without a seed, `np.random.default_rng()`, would draw different numbers in each
+run. Where user code runs, in a step or for a batch, it is seeded from these generators.
 
 Callers: `zoo/imports.py`, before the user's files take functions from `random`; the trainers; and
 `engines/randomness.py`, for batches.
@@ -37,7 +37,7 @@ from elasticdl.errors import DefinitionError
 
 # struct mt19937_state { uint32_t key[624]; int pos; }
 _STATE_BYTES = 624 * 4 + ctypes.sizeof(ctypes.c_int)
-# Those that a file may have imported by name and that no method of the class below is behind.
+# Functions that a file may have imported by name and that do not call a method of the class below.
 _REPLACED = ("random", "getrandbits", "seed", "getstate", "setstate")
 
 
@@ -50,10 +50,10 @@ _thread = _Thread()
 
 
 class Generators:
-    """What one trainer's user code draws from instead of the generators of the process.
+    """The generators that one trainer's user code draws from instead of those of the process.
 
     Args:
-        refusal: Makes the error that a draw raises; None lets user code draw.
+        refusal: Creates the error that a draw raises; None permits draws.
     """
 
     def __init__(self, refusal: Callable[[], Exception] | None = None) -> None:
@@ -63,13 +63,13 @@ class Generators:
         self.seed(0)
 
     def seed(self, seed: int) -> None:
-        """Let the next draw be the first one of a seed; takes no time where nothing draws."""
+        """Reseed: the next draw is the first one of the seed. Costs no time if nothing draws."""
         self._seed = seed
         self._python_is_seeded = self._numpy_is_seeded = False
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Let this thread draw from these generators meanwhile."""
+        """Make this thread draw from these generators in the block."""
         before = _thread.generators
         _thread.generators = self
         try:
@@ -78,12 +78,12 @@ class Generators:
             _thread.generators = before
 
     def check(self) -> None:
-        """Raise the refusal, where there is one."""
+        """Raise the refusal, if there is one."""
         if self._refusal is not None:
             raise self._refusal()
 
     def python(self) -> random.Random:
-        """Return Python's generator, seeded."""
+        """Return the seeded Python generator."""
         self.check()
         if not self._python_is_seeded:
             self._python_is_seeded = True
@@ -91,11 +91,11 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Keep what the process' NumPy generator holds; only within its lock."""
+        """Save the state of the process' NumPy generator; only within its lock."""
         self._numpy.take(address)
 
     def put(self, address: int) -> None:
-        """Give the process' NumPy generator what was kept; only within its lock."""
+        """Set the process' NumPy generator to the saved state; only within its lock."""
         if self._numpy_is_seeded:
             self._numpy.put(address)
         else:
@@ -111,25 +111,25 @@ class _KeptState:
         self._normal: dict[str, Any] = {}
 
     def take(self, address: int) -> None:
-        """Copy what the generator of the process holds; only within its lock."""
+        """Copy the state of the process' generator; only within its lock."""
         ctypes.memmove(self._bits, address, _STATE_BYTES)
         self._normal = np.random.get_state(legacy=False)  # noqa: NPY002 - as `put`
 
     def put(self, address: int) -> None:
-        """Give the generator of the process this state; only within its lock."""
+        """Set the process' generator to this state; only within its lock."""
         ctypes.memmove(address, self._bits, _STATE_BYTES)
         np.random.set_state({**_NO_BITS, **self._normal})  # noqa: NPY002 - the number, not the bits
 
 
-# Instead of 624 numbers that are copied one by one.
+# Avoids copying 624 numbers one by one.
 _NO_BITS: dict[str, Any] = {"bit_generator": "MT19937", "state": {}}
 
 
 class _Lock:
-    """The lock of a bit generator: whoever holds it finds the state of his thread's generators.
+    """The lock of a bit generator: its holder finds the state of its own thread's generators.
 
     Args:
-        address: Where the state is.
+        address: Address of the state.
     """
 
     def __init__(self, address: int) -> None:
@@ -163,7 +163,7 @@ class _Lock:
 
     def _exchange(self, old: Generators | None, new: Generators | None) -> None:
         if self.is_exchanging:
-            # Here the lock is entered again, to read and to set the state.
+            # Reading and setting the state enters the lock again.
             return
         self.is_exchanging = True
         try:
@@ -174,7 +174,7 @@ class _Lock:
 
 
 class MT19937(np.random.MT19937):
-    """NumPy's own, with another lock; states that are read and set name the class."""
+    """NumPy's MT19937 with another lock; saved states name this class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,12 +182,12 @@ class MT19937(np.random.MT19937):
 
     @property
     def lock(self) -> Any:  # type: ignore[override]
-        """What a `RandomState` holds in each call."""
+        """The lock that a `RandomState` holds in each call."""
         return self._exchanging
 
     @property
     def state(self) -> Any:
-        """As NumPy has it; without the bits while they are copied at once."""
+        """As in NumPy; without the bits while these are copied as a block."""
         with self._exchanging:
             return {**_NO_BITS} if self._exchanging.is_exchanging else super().state
 
@@ -198,14 +198,14 @@ class MT19937(np.random.MT19937):
                 np.random.MT19937.state.__set__(self, value)  # type: ignore[attr-defined]
 
     def __reduce__(self) -> Any:
-        """Return what makes a bit generator of NumPy's own."""
+        """Pickle as one of NumPy's own bit generators."""
         plain = np.random.MT19937()
         plain.state = self.state
         return plain.__reduce__()
 
 
 class _Python(random.Random):
-    """Draws from the generators of the thread; see `random.Random`."""
+    """Draws from the generators of the current thread; see `random.Random`."""
 
     def random(self) -> float:
         generators = _thread.generators
@@ -235,7 +235,7 @@ class _Python(random.Random):
 
     @property
     def gauss_next(self) -> float | None:
-        """The second of two normal numbers, which `gauss` keeps."""
+        """The cached second value of `random.gauss`, kept per thread."""
         return self._kept_by_thread().get("gauss_next")
 
     @gauss_next.setter
@@ -252,7 +252,7 @@ class _Python(random.Random):
 
 @contextlib.contextmanager
 def making_batch() -> Iterator[None]:
-    """Say that this thread has the process' generators for itself meanwhile, seeded."""
+    """Mark this thread as the only user of the process' generators, which are seeded."""
     before = _thread.makes_batch
     _thread.makes_batch = True
     try:
@@ -269,16 +269,16 @@ def _new_generator(seed: Any = None) -> np.random.Generator:
 
 
 _default_rng = np.random.default_rng
-# As pickle finds it.
+# Its name, as pickle looks it up.
 _new_generator.__name__ = _new_generator.__qualname__ = "default_rng"
 _new_generator.__module__ = "numpy.random"
 
 
 def install() -> None:
-    """Let `numpy.random` and `random` look up what a thread draws from; may be called again.
+    """Make `numpy.random` and `random` draw from the current thread's generators; repeatable.
 
     Raises:
-        DefinitionError: NumPy's functions were given another kind of bit generator.
+        DefinitionError: NumPy's functions have another kind of bit generator.
     """
     numpys: Any = np.random
     bit_generator = numpys.get_bit_generator()
@@ -286,8 +286,8 @@ def install() -> None:
         if type(bit_generator) is not np.random.MT19937:
             raise DefinitionError(
                 f"numpy.random.set_bit_generator was given a {type(bit_generator).__name__}; "
-                "expected NumPy's MT19937. What a model draws from another one cannot be "
-                "repeated after a resume. Leave the functions of numpy.random as they are."
+                "expected NumPy's MT19937. Random numbers from another bit generator cannot be "
+                "reproduced after a resume. Do not replace the functions of numpy.random."
             )
         state = np.random.get_state()  # noqa: NPY002 - users call np.random.*
         numpys.set_bit_generator(MT19937())

@@ -1,4 +1,4 @@
-"""Scalar metrics: the mean that a summed state comes to.
+"""Means of scalar metrics, computed from summed states.
 
 Callers: the metrics of each framework.
 """
@@ -11,14 +11,14 @@ import numpy as np
 
 
 def mean_of(total: Any, count: Any) -> float:
-    """Return the mean that the summed state of a scalar metric comes to; NaN of nothing.
+    """Return the mean of a scalar metric from its summed state; NaN if the count is 0.
 
     Args:
         total: The sum, of shape [].
-        count: What it is divided by, of shape [].
+        count: The divisor, of shape [].
 
     Raises:
-        ValueError: They have other shapes: what a party of a federation sends may be anything.
+        ValueError: They have other shapes: a party of a federation may send anything.
 
     Example:
         >>> mean_of(np.float64(6.0), np.float64(4.0))

@@ -1,4 +1,4 @@
-"""Names of metrics: those that one cannot have, and the stage that a logged one begins with."""
+"""Metric names: rejects duplicate and reserved names, splits the stage off a logged name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from elasticdl.errors import DefinitionError
 
 _VALIDATION = "val_"
-# As modules of Lightning name what they log: train_acc, val/loss.
+# Prefixes by which Lightning modules name what they log: train_acc, val/loss.
 _STAGES = {
     "train": "",
     "training": "",
@@ -20,23 +20,23 @@ _STAGES = {
 
 
 def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("loss",)) -> None:
-    """Make sure that no metric takes the place of another, or of the loss.
+    """Make sure that no metric has the name of another metric, or of the loss.
 
     Args:
-        names: As they are reported, of one mode.
+        names: Names as reported, of one mode.
         where: The user's `file:line`, for errors.
-        taken: Names that are not the user's to give.
+        taken: Reserved names.
 
     Raises:
-        DefinitionError: Two metrics have one name, or a name is taken.
+        DefinitionError: Two metrics have the same name, or a name is reserved.
     """
     names, taken = list(names), set(taken)
     for name in names:
         if name in taken:
             raise DefinitionError(
                 f"{where}: a metric is named {name!r}, which is the name of the model's own loss. "
-                "It would be reported in its place, and decide which checkpoint is the best. "
-                "Give the metric another name."
+                "It would be reported instead of the loss, and would decide which checkpoint is "
+                "the best. Give the metric another name."
             )
         if name.startswith(_VALIDATION):
             raise DefinitionError(
@@ -47,18 +47,18 @@ def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("lo
     if twice:
         raise DefinitionError(
             f"{where}: two metrics are named {twice[0]!r}; only one of them would be reported. "
-            "Give each a name of its own, name=... for a Keras metric."
+            "Give each a unique name, name=... for a Keras metric."
         )
 
 
 def split_stage(logged: str) -> tuple[str, str]:
-    """Return what a logged name is reported with, and the rest of it: `val/acc` -> `val_`, `acc`.
+    """Split a logged name into its reported prefix and the rest: `val/acc` -> `val_`, `acc`.
 
     Args:
-        logged: As a step of Lightning's logs it: `acc`, `train_loss`, `val/acc`.
+        logged: Name as a Lightning step logs it: `acc`, `train_loss`, `val/acc`.
 
     Returns:
-        `val_` for a stage that evaluates, else nothing; and the name without its stage.
+        `val_` for an evaluation stage, else the empty string; and the name without its stage.
     """
     for stage, prefix in _STAGES.items():
         rest = logged[len(stage) + 1 :]

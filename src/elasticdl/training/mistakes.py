@@ -1,10 +1,10 @@
-"""Numbers of classes and ids that a model has no place for: looked for once a step has failed.
+"""Finds labels and ids that are out of range for a model, after a step has failed.
 
-A label of 7 where a model has 5 outputs is an index that is out of range to a framework. To a
-person it is a mistake in the data, or too small a model, so they read the label, the number of
+To a framework, a label of 7 in a model with 5 outputs is an index out of range. To a person it is
+a mistake in the data, or a model that is too small, so the error names the label, the number of
 outputs and the records.
 
-Callers: the trainers, after an error of their framework's; `engines/finite.py`, after a NaN.
+Callers: the trainers, after an error from their framework; `engines/finite.py`, after a NaN.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MOST_SHOWN = 5
 
 
 def label_mistake(batches: Sequence[Batch], num_outputs: int, where: object) -> DataError | None:
-    """Return the error for labels that are no number of an output; None if all of them are.
+    """Return the error for labels that are not the index of an output; None if all are.
 
     Args:
-        batches: Those of the steps that failed.
-        num_outputs: Scores that the model gives an example.
+        batches: The batches of the failed steps.
+        num_outputs: Number of scores per example that the model returns.
         where: `file:line` of the loss.
     """
     for batch in batches:
@@ -40,13 +40,13 @@ def label_mistake(batches: Sequence[Batch], num_outputs: int, where: object) -> 
 def id_mistake(
     batches: Sequence[Batch], num_rows: int, where: object, layer: str = "an embedding"
 ) -> DataError | None:
-    """Return the error for ids among the features that an embedding has no row for, or None.
+    """Return the error for feature ids for which an embedding has no row; None if there are none.
 
     Args:
-        batches: Those of the steps that failed.
+        batches: The batches of the failed steps.
         num_rows: Rows of the embedding.
         where: `file:line` of the model.
-        layer: What the user calls the embedding.
+        layer: The user's name for the embedding.
     """
     for batch in batches:
         features = batch.features
@@ -63,12 +63,12 @@ def id_mistake(
 
 
 def out_of_range(arrays: Arrays, stop: int) -> list[int]:
-    """Return the whole numbers that are not within 0 .. stop - 1, each once, in order."""
+    """Return the whole numbers outside 0 .. stop - 1, each once, in order."""
     found: set[int] = set()
     for array in leaves(arrays):
         values = np.asarray(array)
         if values.dtype.kind == "f" and np.isfinite(values).all() and (values % 1 == 0).all():
-            # Some input functions make floats of all that they return.
+            # Some input functions convert everything to floats.
             values = values.astype(np.int64)
         if values.dtype.kind in "iu":
             found.update(int(value) for value in np.unique(values[(values < 0) | (values >= stop)]))
@@ -76,12 +76,12 @@ def out_of_range(arrays: Arrays, stop: int) -> list[int]:
 
 
 def num_scores(outputs: Sequence[int], labels: Arrays) -> int:
-    """Return how many scores an example has, of which its label is one; 0 if it is not clear.
+    """Return the number of scores per example, one of which its label selects; 0 if unclear.
 
     Args:
         outputs: Shape of the model's outputs, examples first. Scores are the last axis or, as
             PyTorch's losses have them, the second one.
-        labels: Of as many examples, or of others.
+        labels: Labels of these examples, or of others.
     """
     arrays = leaves(labels)
     if len(arrays) != 1:
@@ -96,7 +96,7 @@ def num_scores(outputs: Sequence[int], labels: Arrays) -> int:
 
 
 def in_words(wrong: Sequence[int], num_outputs: int) -> str:
-    """Return which labels are wrong, and what was expected."""
+    """Describe the wrong labels and the expected range."""
     return (
         f"label {_listed(wrong)}, the model has {num_outputs} outputs "
         f"(expected 0 to {num_outputs - 1})"

@@ -1,25 +1,26 @@
-"""One training step, and nothing of where it runs.
+"""The `Trainer` protocol: one training step, independent of where it runs.
 
-A `Trainer` is made in the process that trains, from a `ModelDefinition` and one example batch
-(for shapes). It knows a framework; engines know this protocol only. The elastic engine sees
+A `Trainer` is created in the process that trains, from a `ModelDefinition` and one example batch
+(for the shapes). It knows a framework; engines know only this protocol. The elastic engine sees
 one flat buffer, the federated engine sees `state()`.
 
-Laws, held by `tests/contracts/test_trainer.py` for every trainer:
+Laws, which `tests/contracts/test_trainer.py` checks for every trainer:
 
 * **Grouping changes nothing.** `train_steps([a, b])` leaves the same bits as
   `train_steps([a]); train_steps([b])`.
 * **train_steps = gradients + apply.** `apply(gradients(b))` is the same update as
-  `train_steps([b])`, to rounding. (One exception, which is logged: where an optimizer squares the
-  rows of an embedding one by one, a sum of gradients cannot.)
-* **No trace.** `gradients`, `evaluate` and `predict` leave `state()` as it was: a step that
-  does not commit never happened.
-* **Sums, not means.** A `Contribution` adds up over workers: unscaled gradients times what the
-  loss was divided by (examples, or time steps that are not masked), that divisor itself,
-  example-weighted *changes* of statistics (BatchNorm), metric states. Who applies it divides once,
-  by the summed divisor and the summed count, so uneven parts make the update of the whole.
-  Count 0 means no update.
-* **Randomness is a function of (seed, step, slot)**, never a state that drifts: dropout
-  masks are the same after a resume, and different on every slot.
+  `train_steps([b])`, up to rounding. (One exception, which is logged: an optimizer that squares
+  the rows of an embedding one by one cannot do so with a sum of gradients.)
+* **No side effects.** `gradients`, `evaluate` and `predict` leave `state()` unchanged, so a step
+  that does not commit has no effect.
+* **Sums, not means.** Contributions are added up over workers. A `Contribution` holds the
+  gradients multiplied by the divisor of the loss (the number of examples, or of time steps that
+  are not masked), that divisor itself, example-weighted *changes* of statistics (BatchNorm), and
+  metric states. The process that applies the sum divides once, by the summed divisor and the
+  summed count, so uneven parts give the same update as the whole batch. A count of 0 means no
+  update.
+* **Randomness is a function of (seed, step, rank)**, never of a state that drifts: dropout
+  masks are the same after a resume, and different on every rank.
 * `load_state(state())` restores everything, bit for bit.
 """
 
@@ -36,28 +37,29 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
 
 CALLBACKS = "callbacks/"
-"""Where a checkpoint's tensors begin that callbacks remember; the others are the trainer's own."""
+"""Prefix of the checkpoint tensors that belong to callbacks; all others belong to the trainer."""
 
 MetricStates: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], ...]]
-"""Metric name -> arrays that add up over batches and workers. `loss` is always there.
+"""Metric name -> arrays that add up over batches and workers. `loss` is always present.
 
-The states of a metric in `Metrics.ordered` do not add up: those of a later batch replace them."""
+The states of a metric in `Metrics.ordered` do not add up: those of a later batch replace them.
+"""
 
 State: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Path -> tensor: `model/...` (weights and statistics) and `optimizer/...` (slots, step)."""
 
 Weights: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
-"""Path -> tensor: the part of a `State` below `model/`, without that prefix."""
+"""Path -> tensor: the part of a `State` under `model/`, without that prefix."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """What one batch adds to an update.
+    """What one batch contributes to an update.
 
     Attributes:
-        buffer: 1-D float32: what the loss was divided by, gradients times that, and weighted
+        buffer: 1-D float32: the divisor of the loss, the gradients multiplied by it, and weighted
             changes of statistics. Only the trainer knows the layout; everyone else adds.
-        num_examples: How many examples it sums over.
+        num_examples: Number of examples that it sums over.
     """
 
     buffer: np.ndarray[Any, Any]
@@ -66,12 +68,12 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """What a group of steps came to.
+    """Losses and metrics of a group of steps.
 
     Attributes:
-        losses: One float32 a step.
-        metrics: Additive states over all the examples of the group; for `Metrics.ordered` the
-            states after them.
+        losses: One float32 per step.
+        metrics: Additive states over all examples of the group; for metrics in `Metrics.ordered`,
+            their states after the group.
     """
 
     losses: np.ndarray[Any, Any]
@@ -79,14 +81,14 @@ class StepResult:
 
 
 class Metrics(Protocol):
-    """How additive states become numbers."""
+    """Turns metric states into numbers."""
 
     @property
     def ordered(self) -> Collection[str]:
         """Names of metrics whose states do not add up, such as a maximum.
 
-        One process carries them from batch to batch: each call gets the states so far, and those
-        it returns replace them (`evaluation.metrics.add_states`).
+        One process carries their states from batch to batch: each call receives the states so far,
+        and the states that it returns replace them (`evaluation.metrics.add_states`).
         """
         ...
 
@@ -95,16 +97,16 @@ class Metrics(Protocol):
         ...
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """Return which values of a metric are better, where the framework says it."""
+        """Return whether lower or higher values are better, if the framework defines it."""
         ...
 
 
 class Hooks(Protocol):
-    """The moments of a run that a framework's callbacks listen to.
+    """The events of a run that a framework's callbacks listen to.
 
     Attributes:
-        observes_batches: A callback wants to see single batches, so steps are not grouped.
-        observes_test_batches: A callback wants to see the batches of an evaluation.
+        observes_batches: A callback observes single batches, so steps are not grouped.
+        observes_test_batches: A callback observes the batches of an evaluation.
     """
 
     observes_batches: bool
@@ -112,14 +114,14 @@ class Hooks(Protocol):
 
     @property
     def stop_requested(self) -> bool:
-        """A callback asked for the training to end."""
+        """Whether a callback has requested the end of the training."""
         ...
 
     def check_sharing(self) -> None:
-        """Make sure that callbacks can do the same on each of several workers.
+        """Make sure that callbacks can act identically on several workers.
 
         Raises:
-            DefinitionError: One looks at what each worker sees a part of.
+            DefinitionError: A callback depends on something of which each worker sees only a part.
         """
         ...
 
@@ -127,31 +129,31 @@ class Hooks(Protocol):
         """Report that training starts.
 
         Args:
-            num_epochs: How many epochs there will be, those of earlier attempts included.
-            num_steps: Steps in an epoch; None where that is not known before.
-            resumes: `load_state` follows, with what was remembered before.
+            num_epochs: Total number of epochs, including those of earlier attempts.
+            num_steps: Steps per epoch; None if unknown in advance.
+            resumes: Whether `load_state` follows, with the state saved before.
         """
         ...
 
     def committed(self, *, leads: bool) -> None:
-        """Report that all workers are past the moments that were reported before.
+        """Report that all workers have passed the events reported so far.
 
         Args:
-            leads: This process writes the callbacks' files from now on, and those of the moments
-                since the last commit if the process that led until then has died. A process that
-                was never told so leads.
+            leads: Whether this process writes the callbacks' files from now on. If the previous
+                leader has died, it also writes those of the events since the last commit. A process
+                for which this was never called leads.
         """
         ...
 
     def epoch_begin(self, epoch: int) -> None:
-        """Tell that an epoch starts (0-based)."""
+        """Report that an epoch starts (0-based)."""
         ...
 
     def batch_begin(self, step: int) -> None:
         """Report that a step is about to be made; called only if `observes_batches`.
 
         Args:
-            step: Its number within the epoch, from 0.
+            step: Step number within the epoch, from 0.
         """
         ...
 
@@ -165,82 +167,82 @@ class Hooks(Protocol):
         ...
 
     def test_begin(self) -> None:
-        """Tell that an evaluation starts."""
+        """Report that an evaluation starts."""
         ...
 
     def test_batch_begin(self, number: int) -> None:
-        """Report that a batch is about to be evaluated; only if `observes_test_batches`."""
+        """Report that a batch is about to be evaluated; called only if `observes_test_batches`."""
         ...
 
     def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:
-        """Report that a batch was evaluated; only if `observes_test_batches`.
+        """Report that a batch was evaluated; called only if `observes_test_batches`.
 
         Args:
-            number: From 0 in each evaluation of a process.
+            number: Batch number, from 0 in each evaluation of a process.
             logs: The metrics of this process' batches so far.
         """
         ...
 
     def test_end(self, logs: Mapping[str, Any]) -> None:
-        """Tell that an evaluation ended."""
+        """Report that an evaluation has ended."""
         ...
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Tell that an epoch ended."""
+        """Report that an epoch has ended."""
         ...
 
     def train_end(self, logs: Mapping[str, Any]) -> None:
-        """Tell that the training is over."""
+        """Report that training has ended."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what the callbacks remember (JSON values), for a checkpoint."""
+        """Return the callbacks' state (JSON values) for a checkpoint."""
         ...
 
     def arrays(self) -> State:
-        """Return the arrays that callbacks remember, below `callbacks/`; `state` names them."""
+        """Return the callbacks' arrays, under `callbacks/`; `state` refers to them by name."""
         ...
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:
-        """Restore what the callbacks remembered.
+        """Restore the callbacks' state.
 
         Args:
             state: What `state` returned.
-            arrays: What `arrays` returned, and maybe others.
+            arrays: What `arrays` returned, possibly among others.
         """
         ...
 
     def measures_averages(self, state: Mapping[str, Any]) -> bool:
-        """Whether evaluations measure other weights than those of the state beside a checkpoint.
+        """Whether evaluations measure weights other than those stored in a checkpoint.
 
         Args:
             state: What `state` returned for that checkpoint.
 
         Returns:
-            They measure what `Trainer.finish` leaves.
+            True if they measure the weights that `Trainer.finish` leaves.
         """
         ...
 
 
 class Trainer(Protocol):
-    """One model being trained.
+    """One model in training.
 
     Attributes:
         step: Number of updates made so far.
-        slot: Which worker this is, for randomness; a spare learns it after it was made.
+        rank: The worker's rank, for randomness; a spare learns it after it was created.
     """
 
     step: int
-    slot: int
+    rank: int
 
     @property
     def training_metrics(self) -> Metrics:
-        """Reads the states of `train_steps`."""
+        """Interprets the states that `train_steps` returns."""
         ...
 
     @property
     def evaluation_metrics(self) -> Metrics:
-        """Reads the states of `evaluate`."""
+        """Interprets the states that `evaluate` returns."""
         ...
 
     @property
@@ -251,27 +253,27 @@ class Trainer(Protocol):
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
     ) -> StepResult:
-        """Make one update for each batch: the fused local path.
+        """Make one update per batch: the fused local path.
 
         Args:
             batches: One or more batches of equal size and structure.
-            so_far: This epoch's states before them, for metrics that are `ordered`; others may
-                be among them and are ignored. None starts from nothing.
+            so_far: This epoch's states before these batches, for metrics that are `ordered`; it may
+                contain others, which are ignored. None starts from empty states.
         """
         ...
 
     def gradients(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> tuple[Contribution, StepResult]:
-        """Return what the batch would add to the next update, without making it.
+        """Return what the batch would contribute to the next update, without making it.
 
         Args:
             batch: The batch.
             so_far: As for `train_steps`.
 
         Raises:
-            DefinitionError: The loss is not a mean over the batch, so that sums over workers
-                would mean something else than the same loss in one process.
+            DefinitionError: The loss is not a mean over the batch, so a sum over workers would not
+                equal the same loss in one process.
         """
         ...
 
@@ -280,37 +282,38 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
-        """Return the batch's additive metric states, the loss among them.
+        """Return the batch's additive metric states, including the loss.
 
         Args:
             batch: The batch.
-            so_far: The evaluation's states before it; see `train_steps`.
+            so_far: The evaluation's states before this batch; see `train_steps`.
         """
         ...
 
     def require_sums(self, why: str) -> None:
-        """Refuse metrics whose states do not add up; called before the first step.
+        """Reject metrics whose states do not add up; called before the first step.
 
-        From then on no metric is `ordered`. One that could not be tried on the example is tried
-        on the batches to come, and refused when it is found out.
+        From then on no metric is `ordered`. A metric that could not be tested on the example is
+        tested on the batches that follow, and rejected once its states turn out not to add up.
 
         Args:
-            why: What adds states up, for the error: "several workers".
+            why: What adds up the states, for the error message: "several workers".
 
         Raises:
-            DefinitionError: A metric's states do not add up; says which.
+            DefinitionError: A metric's states do not add up; names the metric.
         """
         ...
 
     def predict(self, features: Arrays) -> Arrays:
-        """Return the model's outputs as numpy, one row an example."""
+        """Return the model's outputs as numpy arrays, one row per example."""
         ...
 
     def finish(self) -> None:
-        """Turn the trained weights into those to publish, once after the last step.
+        """Turn the trained weights into the weights to publish, once after the last step.
 
-        An optimizer that keeps averages of the weights puts them in place; most change nothing.
-        The state before is what a checkpoint holds, so that more epochs train as one longer run.
+        An optimizer that keeps averages of the weights puts them in place; most optimizers change
+        nothing. A checkpoint holds the state from before this call, so training more epochs later
+        equals one longer run.
         """
         ...
 
@@ -324,25 +327,25 @@ class Trainer(Protocol):
         ...
 
     def load_state(self, state: State) -> None:
-        """Take over a state.
+        """Restore a state.
 
         Raises:
-            CorruptCheckpointError: Names or shapes are not this model's.
+            CorruptCheckpointError: The names or shapes do not match this model.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Examined:
-    """What one forward pass says of a batch.
+    """The results of one forward pass over a batch, per example.
 
     Attributes:
         states: As `Trainer.evaluate` returns them.
         outputs: As `Trainer.predict` returns them.
-        values: Name -> float64, one value an example: `loss`, and the metrics that are functions
-            of one value an example. An example's loss is that of a batch of it alone.
-            There is no `loss` where labels come with weights, as a compiled Keras model's do, or
-            where a model computes its loss by itself.
+        values: Name -> float64, one value per example: `loss`, and the metrics that are functions
+            of one value per example. An example's loss is that of a batch of that example alone.
+            `loss` is missing where labels come with weights, as for a compiled Keras model, or
+            where a model computes its loss itself.
     """
 
     states: MetricStates
@@ -352,10 +355,10 @@ class Examined:
 
 @runtime_checkable
 class Examiner(Protocol):
-    """A trainer that also says what each example of a batch comes to."""
+    """A trainer that also reports per-example losses and metric values."""
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
-        """Evaluate a batch, and keep what an evaluation sums up; leaves no trace.
+        """Evaluate a batch and keep the per-example values; has no side effects.
 
         Args:
             batch: The batch.
@@ -366,17 +369,17 @@ class Examiner(Protocol):
 
 @runtime_checkable
 class Pulled(Protocol):
-    """A trainer whose steps can be held near some weights."""
+    """A trainer that can pull its weights towards given weights (the proximal term of FedProx)."""
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """Add `strength` * (w - weights) to the gradient of each parameter from now on.
 
-        That is the gradient of the proximal term of FedProx (Li et al., 2020, equation 2,
-        https://arxiv.org/abs/1812.06127), strength / 2 * |w - weights|^2. The loss is told
-        without it.
+        This is the gradient of the proximal term of FedProx (Li et al., 2020, equation 2,
+        https://arxiv.org/abs/1812.06127), strength / 2 * |w - weights|^2. The reported loss does
+        not include the term.
 
         Args:
-            weights: At least the trainable parameters; None lets go.
+            weights: At least the trainable parameters; None ends the pull.
             strength: mu in the paper.
         """
         ...
@@ -384,61 +387,61 @@ class Pulled(Protocol):
 
 @runtime_checkable
 class Differentiator(Protocol):
-    """A trainer that says what in a `Contribution` belongs to which parameter."""
+    """A trainer that can split a `Contribution` into named gradients and statistics."""
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
-        """Return the mean gradient of each parameter, and the mean change of each statistic.
+        """Return the mean gradient of each parameter and the mean change of each statistic.
 
-        Only after `gradients`; a parameter that no example reached has no gradient.
+        Call it only after `gradients`. A parameter that no example reached has no gradient.
 
         Raises:
-            DefinitionError: The loss is divided by something else than the number of examples, so
-                means of several contributions could not be averaged by that number.
+            DefinitionError: The divisor of the loss is not the number of examples, so means of
+                several contributions cannot be averaged by the number of examples.
         """
         ...
 
 
 @runtime_checkable
 class Exporter(Protocol):
-    """A trainer whose model can be served elsewhere."""
+    """A trainer that can export its model for serving."""
 
     def export(self, folder: Path) -> Sequence[str]:
-        """Write what serving needs into an existing folder; return the names written."""
+        """Write the files for serving into an existing folder; return their names."""
         ...
 
 
 @runtime_checkable
 class Rehearser(Protocol):
-    """A trainer that prepares for updates without making one."""
+    """A trainer that can prepare for updates without making one."""
 
     def rehearse(self, contribution: Contribution) -> None:
-        """Compile what `apply` needs; all is as it was before the contribution was computed.
+        """Compile what `apply` needs; restores everything as before the contribution was computed.
 
-        Without this method a worker applies an example's contribution before it joins the others,
-        and takes back the state from before.
+        If a trainer lacks this method, a worker applies an example's contribution before it joins
+        the others, and then restores the previous state.
         """
         ...
 
 
 @runtime_checkable
 class ExportProbe(Protocol):
-    """A trainer that finds out before the training whether its model can be exported."""
+    """A trainer that can find out before training whether its model can be exported."""
 
     def why_not_exported(self) -> Mapping[str, str]:
-        """Return what `export` would leave out: name -> reason; writes nothing."""
+        """Return what `export` would leave out: name -> reason. Writes nothing."""
         ...
 
 
 @runtime_checkable
 class EvaluationProbe(Protocol):
-    """A trainer that finds out before the training whether its model can be evaluated."""
+    """A trainer that can find out before training whether its model can be evaluated."""
 
     def check_evaluation(self, batch: Batch) -> None:
-        """Make sure that a call of the model which trains nothing changes nothing.
+        """Make sure that calling the model outside training changes nothing.
 
         Args:
-            batch: Like those to come. It is called once; `evaluate` and `predict` ask for it where
-                nothing else did.
+            batch: A batch like those to come. One call is enough; `evaluate` and `predict` make the
+                check if nothing else has.
 
         Raises:
             DefinitionError: The model, or its loss, changes a weight or a buffer of the model.

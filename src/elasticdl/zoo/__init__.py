@@ -1,7 +1,7 @@
-"""Where user code comes from: a folder, a git repository at a commit, the prebuilt models.
+"""Model zoos: user code from a folder, from a git repository at a commit, or prebuilt.
 
-`define` is the one way from the user's words to a `ModelDefinition`; the other names are for
-who needs a part of it.
+`define` is the only way from the user's words to a `ModelDefinition`; the other names are for
+callers that need a part of it.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ def define(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> ModelDefinition:
-    """Return what to train, from the user's words.
+    """Return the definition of a model, from the user's words.
 
-    The files are imported anew each time.
+    The files are imported again for each call.
 
     Args:
         model: Zoo, dotted name, dialect, params and overrides.
-        context: What a spec's constructor is told, where it differs from a lone process:
+        context: Values for a spec's constructor that differ from those of a single process:
             `worker_id`, `world_size`, `job_id`, `mode`.
-        opened: The zoo, if it is open already: a branch of a repository may have moved since.
+        opened: The zoo, if it is already open: a branch of a repository may have moved since.
 
     Raises:
-        UsageError: The zoo, a file, a symbol or a param is not there or does not fit.
+        UsageError: The zoo, a file, a symbol or a param is missing or does not fit.
         DefinitionError: The file cannot be used as it is.
-        UserCodeError: A function of the user's raised.
+        UserCodeError: A user function raised.
     """
     return dialects.resolve(load(model, context, opened), model.dialect)
 
 
 def preparation(model: ModelReference) -> Preparation:
-    """Return how the files of a user become records for this model.
+    """Return the function that converts a user's files into records for this model.
 
     Raises:
-        UsageError: The zoo, a file or a symbol is not there.
+        UsageError: The zoo, a file or a symbol is missing.
         DefinitionError: The file has no `prepare_data_for_a_single_file` or no `data_schema`.
-        UserCodeError: A function of the user's raised.
+        UserCodeError: A user function raised.
     """
     return _preparation.preparation(load(model))

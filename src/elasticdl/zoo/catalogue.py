@@ -1,9 +1,9 @@
-"""Which models the prebuilt zoo has, read from their source without running it.
+"""Catalogue of the prebuilt models, read from their source without running it.
 
-A listing must come at once, and running the files would import Keras for seconds. So the files
-are parsed: a model is a class that descends from `keras.Model`, also by way of another class
-of the zoo, or a file that defines `model` or `custom_model`. What is said of a model are the
-first lines of its docstring and the paragraph of the file's docstring that begins with "Data:".
+A listing must be immediate, and running the files would import Keras for seconds. Therefore the
+files are parsed: a model is a class that descends from `keras.Model`, possibly through another
+class of the zoo, or a file that defines `model` or `custom_model`. A model's description is the
+first line of its docstring and the paragraph of the file's docstring that begins with "Data:".
 
 Callers: `cli/zoo.py`.
 """
@@ -22,12 +22,12 @@ STARTER = Path(__file__).parent / "starter" / "my_model.py"
 
 
 @dataclass(frozen=True)
-class Param:
-    """One thing that `--params` can set.
+class CatalogueParam:
+    """A param of a model, which `--params` can set.
 
     Attributes:
         name: Its name.
-        default: Its default as Python source; None where it must be given.
+        default: Its default as Python source; None if it is required.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Param:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One model.
+class CatalogueEntry:
+    """A model of the zoo.
 
     Attributes:
-        name: What `--model_def` calls it.
-        file: Where it is written.
+        name: Its name for `--model_def`.
+        file: The file that defines it.
         line: Line of its definition.
-        summary: What it is, in one sentence.
-        data: What its records hold, in one sentence.
-        doc: All that its file and itself say of it.
-        params: What can be set, in order.
+        summary: Description of the model in one sentence.
+        data: Content of its records in one sentence.
+        doc: The docstrings of its file and of the model itself.
+        params: Its params, in order.
     """
 
     name: str
@@ -58,10 +58,10 @@ class Entry:
     summary: str
     data: str
     doc: str
-    params: tuple[Param, ...]
+    params: tuple[CatalogueParam, ...]
 
 
-def entries(zoo: Path = PREBUILT) -> list[Entry]:
+def entries(zoo: Path = PREBUILT) -> list[CatalogueEntry]:
     """Return the models of a folder of model files, sorted by name."""
     modules = {
         path: parse(path.read_text(encoding="utf-8")) for path in zoo.glob("*.py") if path.is_file()
@@ -99,13 +99,15 @@ def _is_model(name: str, classes: dict[str, ast.ClassDef]) -> bool:
     return any(_is_model(base if "." in base else f"{stem}.{base}", classes) for base in bases)
 
 
-def _entry(name: str, path: Path, node: ast.stmt, about: str, params: tuple[Param, ...]) -> Entry:
+def _entry(
+    name: str, path: Path, node: ast.stmt, about: str, params: tuple[CatalogueParam, ...]
+) -> CatalogueEntry:
     own = ast.get_docstring(node) or "" if isinstance(node, ast.ClassDef) else ""
     paragraphs = [" ".join(paragraph.split()) for paragraph in about.split("\n\n")]
-    data = next((text for text in paragraphs if text.startswith("Data: ")), "Data: not said.")
+    data = next((text for text in paragraphs if text.startswith("Data: ")), "Data: not described.")
     # The first sentence; "0 .. 255" does not end one.
     data = re.split(r"(?<=[^. ])\. ", data.removeprefix("Data: "))[0].removesuffix(".")
-    return Entry(
+    return CatalogueEntry(
         name=name,
         file=path,
         line=node.lineno,
@@ -116,7 +118,7 @@ def _entry(name: str, path: Path, node: ast.stmt, about: str, params: tuple[Para
     )
 
 
-def _constructor_params(node: ast.ClassDef) -> tuple[Param, ...]:
+def _constructor_params(node: ast.ClassDef) -> tuple[CatalogueParam, ...]:
     constructors = [
         child
         for child in node.body
@@ -125,19 +127,19 @@ def _constructor_params(node: ast.ClassDef) -> tuple[Param, ...]:
     return _params(constructors[0])[1:] if constructors else ()
 
 
-def _module_params(module: ast.Module) -> tuple[Param, ...]:
-    """Return what the functions of a file have defaults for; the rest is their contract."""
+def _module_params(module: ast.Module) -> tuple[CatalogueParam, ...]:
+    """Return the arguments with defaults of a file's functions; the rest is their contract."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     params = [param for function in functions for param in _params(function) if param.default]
     return tuple(dict.fromkeys(params))
 
 
-def _params(function: ast.FunctionDef) -> tuple[Param, ...]:
+def _params(function: ast.FunctionDef) -> tuple[CatalogueParam, ...]:
     positional = [*function.args.posonlyargs, *function.args.args]
     required = len(positional) - len(function.args.defaults)
     defaults = [*[None] * required, *function.args.defaults, *function.args.kw_defaults]
     arguments = [*positional, *function.args.kwonlyargs]
     return tuple(
-        Param(argument.arg, None if default is None else ast.unparse(default))
+        CatalogueParam(argument.arg, None if default is None else ast.unparse(default))
         for argument, default in zip(arguments, defaults, strict=True)
     )

@@ -1,14 +1,14 @@
-"""Where in a zoo a dotted name is, found by looking and not by importing.
+"""Lookup of dotted names in a zoo, without importing anything.
 
     mnist.functional.custom_model    symbol of the file mnist/functional.py
     fintech.MyKerasModel             symbol of the package fintech/: what its __init__ has, or
                                      else the one file in it that defines the name
     mnist.functional                 the file itself
 
-A zoo is a folder, a git repository (`git.py`) or the prebuilt one. Every name stays inside its
-folder. Names that fit two places are refused, naming both.
+A zoo is a folder, a git repository (`git.py`) or the prebuilt one. Names cannot leave the zoo's
+folder. Names that fit two places are rejected; the error lists both.
 
-Callers: `reference.py`, and whoever needs a zoo's files (`snapshot.py`).
+Callers: `reference.py`, and code that needs a zoo's files (`snapshot.py`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from elasticdl.errors import UsageError
 from elasticdl.zoo import git
 
 PREBUILT = Path(__file__).parent / "prebuilt"
-"""The folder of the models that come with this package."""
+"""Folder of the models in this package."""
 
 
 @dataclass(frozen=True)
 class Zoo:
-    """A folder of user code, wherever it came from.
+    """A folder of user code from any source.
 
     Attributes:
         name: As the user wrote it, without a password.
-        folder: Its files.
-        commit: The commit they are at, with `-dirty` if they were changed since; None outside of
-            a repository.
+        folder: Folder with its files.
+        commit: The commit of the files, with `-dirty` if they were changed since; None outside of a
+            repository.
     """
 
     name: str
@@ -44,18 +44,18 @@ class Zoo:
 
     @property
     def is_prebuilt(self) -> bool:
-        """Whether it is the zoo that comes with this package."""
+        """Whether this is the zoo in this package."""
         return self.folder == PREBUILT
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a dotted name is.
+class ZooPlace:
+    """Place of a dotted name.
 
     Attributes:
-        module: Name the file is imported by, relative to the zoo.
+        module: Import name of the file, relative to the zoo.
         file: The file.
-        symbol: Name in it; None is the file itself.
+        symbol: Name in the file; None means the file itself.
     """
 
     module: str
@@ -64,10 +64,10 @@ class Place:
 
 
 def open_zoo(zoo: str | None) -> Zoo:
-    """Return a zoo's folder and commit, fetching it if it is a git repository.
+    """Return a zoo with its folder and commit; fetch it if it is a git repository.
 
     Args:
-        zoo: A folder (`~` and `$HOME` are read as in a shell), a git URL, or None for the
+        zoo: A folder (`~` and `$HOME` are expanded as in a shell), a git URL, or None for the
             prebuilt models.
 
     Raises:
@@ -88,16 +88,17 @@ def open_zoo(zoo: str | None) -> Zoo:
     return Zoo(zoo, folder, git.commit_of(folder))
 
 
-def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> Place:
-    """Return where a dotted name is.
+def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooPlace:
+    """Return the place of a dotted name.
 
     Args:
-        zoo: Where to look.
+        zoo: The zoo to search.
         dotted: Files and folders, then the symbol: `a.b.C`.
-        flag: Who asked, for the error.
+        flag: The flag with this name, for errors.
 
     Raises:
-        UsageError: It is nowhere, in several places, no dotted name, or a link out of the zoo.
+        UsageError: The name is not found, is found in several places, is not a dotted name, or is a
+            link out of the zoo.
     """
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
@@ -106,7 +107,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> Place:
             f" Did you mean {flag}={as_name}?" if "/" in dotted or dotted[-3:] == ".py" else ""
         )
         raise UsageError(
-            f"{flag}={dotted} is no dotted name; expected FILE.SYMBOL, with folders before it if "
+            f"{flag}={dotted} is not a dotted name; expected FILE.SYMBOL, after its folders if "
             f"there are any: mnist.models.MyModel.{way_out}"
         )
     places = list(_places(zoo.folder, parts))
@@ -121,14 +122,14 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> Place:
     place = places[0]
     if not place.file.resolve().is_relative_to(zoo.folder.resolve()):
         raise UsageError(
-            f"{flag}={dotted}: {shown_path(place.file)} is a link out of the zoo {zoo.name}. Copy "
-            "the file into the zoo, or name the folder it lies in."
+            f"{flag}={dotted}: {shown_path(place.file)} is a link that leads out of the zoo "
+            f"{zoo.name}. Copy the file into the zoo, or name its own folder."
         )
     return place
 
 
 def near_names(zoo: Zoo, parts: list[str]) -> list[str]:
-    """Return dotted names of the zoo that look like one that is not there."""
+    """Return dotted names of the zoo that are similar to one that was not found."""
     known = [
         *_modules(zoo.folder, ""),
         *(
@@ -141,7 +142,7 @@ def near_names(zoo: Zoo, parts: list[str]) -> list[str]:
 
 
 def public_names(file: Path | None) -> list[str]:
-    """Return the names a file defines itself, those that start with `_` left out."""
+    """Return the names a file defines itself, except for those that start with `_`."""
     if file is None:
         return []
     return [
@@ -151,34 +152,35 @@ def public_names(file: Path | None) -> list[str]:
     ]
 
 
-def _places(root: Path, parts: list[str]) -> Iterator[Place]:
-    """Yield every place a name could mean."""
+def _places(root: Path, parts: list[str]) -> Iterator[ZooPlace]:
+    """Yield every place that a name could mean."""
     module, symbol = ".".join(parts[:-1]), parts[-1]
     whole = _file_of(root, parts)
     if whole is not None:
-        yield Place(".".join(parts), whole, None)
+        yield ZooPlace(".".join(parts), whole, None)
     if not module:
         return
     file = root.joinpath(*parts[:-1]).with_suffix(".py")
     if file.is_file() and (whole is None or symbol in top_level_names(file)):
-        yield Place(module, file, symbol)
+        yield ZooPlace(module, file, symbol)
     folder = root.joinpath(*parts[:-1])
     if not folder.is_dir():
         return
     package = folder / "__init__.py"
     if package.is_file() and symbol in top_level_names(package):
-        # `from fintech.models import MyKerasModel` says it: the file it comes from is no other.
+        # An import such as `from fintech.models import MyKerasModel` names the same object, so its
+        # file is not a second place.
         if whole is None:
-            yield Place(module, package, symbol)
+            yield ZooPlace(module, package, symbol)
         return
     for inner in sorted(folder.glob("*.py")):
         found = top_level_names(inner).get(symbol)
         if found is not None and not found.imported and inner.stem.isidentifier():
-            yield Place(f"{module}.{inner.stem}", inner, symbol)
+            yield ZooPlace(f"{module}.{inner.stem}", inner, symbol)
 
 
 def _file_of(root: Path, parts: list[str]) -> Path | None:
-    """Return the file a module is: `a/b.py`, or `a/b/__init__.py`."""
+    """Return the file of a module: `a/b.py`, or `a/b/__init__.py`."""
     place = root.joinpath(*parts)
     for file in (place.with_suffix(".py"), place / "__init__.py"):
         if file.is_file():
@@ -210,7 +212,7 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
 
 
 def _modules(root: Path, prefix: str, depth: int = 0) -> Iterator[str]:
-    """Yield the dotted names of the Python files of a zoo, not too deep."""
+    """Yield the dotted names of a zoo's Python files, down to a limited depth."""
     for file in sorted(root.glob("*.py")):
         if file.stem.isidentifier() and file.stem != "__init__":
             yield f"{prefix}{file.stem}"

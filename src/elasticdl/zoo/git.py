@@ -1,15 +1,15 @@
-"""A zoo in a git repository: which commit, and a clean checkout of it in a cache.
+"""Zoos in git repositories: resolves the commit, and keeps a clean checkout of it in a cache.
 
     https://host/models              the default branch's commit, as of now
     https://host/models@v1.2         a branch, a tag or a commit
     https://host/models@v1.2#vision  a folder in it
 
-A checkout lies in `<cache>/<hash of the URL>/<commit>`, made aside and renamed, so that two
-commands at once do not disturb each other, and a commit is fetched once. The git program does
-the work, with the user's own credentials; no hook runs, no submodule is fetched and only
+A checkout is in `<cache>/<hash of the URL>/<commit>`. It is created elsewhere and renamed, so that
+concurrent commands do not disturb each other, and a commit is fetched once. The git program does
+the work, with the user's own credentials; no hook runs, no submodule is fetched, and only
 transports that copy files are allowed.
 
-Of a plain folder it says which commit it is at and whether it was changed since.
+For a plain folder, this module returns its commit and whether it was changed since.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ import platformdirs
 from elasticdl.errors import UsageError
 
 _URL = re.compile(r"(https?|ssh|git|file)://", re.IGNORECASE)
-# user@host:path, as ssh writes it; the letter of a Windows drive is no host.
+# user@host:path, as ssh writes it; the letter of a Windows drive is not a host.
 _SCP = re.compile(r"[\w.+-]+@[\w.-]+:")
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SETTINGS = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "advice.detachedHead=false",
-    # A server that stalls must not hang a job for ever.
+    # A stalled server must not block a job for ever.
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
 )
@@ -52,13 +52,13 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class GitUrl:
-    """Where a repository is.
+    """Address of a repository.
 
     Attributes:
-        url: What git clones.
-        ref: Branch, tag or commit; None is the default branch.
-        subfolder: Folder of the repository that is meant; empty for all of it.
-        option: Which flag it was given with, for messages.
+        url: URL for git to clone.
+        ref: Branch, tag or commit; None means the default branch.
+        subfolder: Folder within the repository; empty for the repository itself.
+        option: Flag that the URL was passed with, for messages.
     """
 
     url: str
@@ -68,7 +68,7 @@ class GitUrl:
 
     @property
     def shown(self) -> str:
-        """The URL without a password, as it may be printed and stored."""
+        """The URL without a password, safe to print and store."""
         return without_credentials(self.url)
 
 
@@ -83,11 +83,11 @@ def parse_git_url(zoo: str, option: str = "--model_zoo") -> GitUrl:
     """Return the parts of `URL[@ref][#subfolder]`.
 
     Args:
-        zoo: What was given.
-        option: The flag it was given with, for messages.
+        zoo: The address as the user wrote it.
+        option: The flag it was passed with, for messages.
 
     Raises:
-        UsageError: The subfolder leaves the repository, or the ref cannot be one.
+        UsageError: The subfolder leaves the repository, or the ref is invalid.
 
     Example:
         >>> parse_git_url("https://host/models@v1.2#vision")
@@ -106,18 +106,16 @@ def parse_git_url(zoo: str, option: str = "--model_zoo") -> GitUrl:
         raise UsageError(f"{option}={zoo}: {ref!r} cannot be a branch, tag or commit.")
     parts = Path(subfolder).parts
     if Path(subfolder).is_absolute() or ".." in parts or ".git" in parts:
-        raise UsageError(
-            f"{option}={zoo}: the folder {subfolder!r} must be inside of the repository."
-        )
+        raise UsageError(f"{option}={zoo}: the folder {subfolder!r} must be inside the repository.")
     return GitUrl(url, ref, subfolder, option)
 
 
 def checkout(zoo: str, cache: Path | None = None) -> tuple[Path, str]:
-    """Return a folder with the repository's files, and the full commit they are at.
+    """Return a folder with the repository's files, and the full hash of their commit.
 
     Args:
         zoo: `URL[@ref][#subfolder]`.
-        cache: Where checkouts are kept; the user's cache folder if None.
+        cache: Folder for checkouts; the user's cache folder if None.
 
     Raises:
         UsageError: git is missing, cannot reach the repository or does not know the ref, or
@@ -141,19 +139,20 @@ def checkout(zoo: str, cache: Path | None = None) -> tuple[Path, str]:
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the commit a folder of a repository is at, with `-dirty` if it was changed since.
+    """Return the commit of a folder in a repository, with `-dirty` if it was changed since.
 
-    None if it is in no repository, or the repository does not track it, or git is missing.
+    Returns None if the folder is not in a repository, if the repository does not track it, or if
+    git is missing.
     """
     try:
-        # The second is the folder's own entry: it is only there if the commit has the folder.
+        # The second is the folder's own entry: it exists only if the commit has the folder.
         commit = git("rev-parse", "HEAD", "HEAD:./", cwd=folder).split()[0]
     except (GitError, UsageError):
         return None
     try:
         changed = git("status", "--porcelain", "--", ".", cwd=folder, timeout_s=_STATUS_TIMEOUT_S)
     except (GitError, UsageError):
-        # Not known to be clean is not clean.
+        # If it is not known to be clean, it counts as changed.
         changed = "?"
     return f"{commit}-dirty" if changed else commit
 
@@ -169,11 +168,11 @@ def without_credentials(url: str) -> str:
 
 
 class GitError(Exception):
-    """What git said last; callers make it a `UsageError` that says what to do."""
+    """Failure of git, with its last message; callers turn it into a `UsageError`."""
 
 
 def resolve(url: GitUrl) -> str:
-    """Return the full commit of the ref, asking the repository unless it is one.
+    """Return the full commit of the ref; queries the repository unless the ref is a full commit.
 
     Raises:
         UsageError: git is missing, cannot reach the repository or does not know the ref.
@@ -201,15 +200,15 @@ def resolve(url: GitUrl) -> str:
     )
     listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")  # noqa: PLR2004
     if url.ref is None:
-        raise UsageError(f"{url.option}={url.shown}: the repository has no commit yet.")
+        raise UsageError(f"{url.option}={url.shown}: the repository has no commits yet.")
     raise UsageError(
-        f"{url.option}={url.shown}@{url.ref}: the repository has no branch or tag {url.ref!r}. "
-        f"It has: {listed or 'none'}. A commit is named with all its 40 digits."
+        f"{url.option}={url.shown}@{url.ref}: the repository has no branch or tag {url.ref!r}. It "
+        f"has: {listed or 'none'}. Name a commit with all of its 40 digits."
     )
 
 
 def fetch(url: GitUrl, commit: str, folder: Path) -> None:
-    """Check out one commit aside and move it to its place, instead of what is there.
+    """Check out one commit elsewhere and move it to its place, replacing what is there.
 
     Raises:
         UsageError: git is missing, or cannot fetch the commit.
@@ -221,14 +220,15 @@ def fetch(url: GitUrl, commit: str, folder: Path) -> None:
             try:
                 git("fetch", "--quiet", "--depth=1", "--no-tags", "--", url.url, commit, cwd=aside)
             except GitError:
-                # Some servers give single commits to nobody: then take all branches and tags.
+                # Some servers do not serve single commits: fetch all branches and tags instead.
                 everything = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
                 git("fetch", "--quiet", "--", url.url, *everything, cwd=aside)
             git("checkout", "--quiet", "--detach", commit, "--", cwd=aside)
         if folder.exists():
-            # Somebody changed it, or a copy broke off: what a commit is called must be that.
+            # The checkout was changed, or a copy broke off: a folder named after a commit must be
+            # that commit.
             shutil.rmtree(folder, ignore_errors=True)
-        # Another command may have been quicker: its checkout is the same.
+        # Another command may have been faster: its checkout is the same.
         with contextlib.suppress(OSError):
             aside.rename(folder)
     finally:
@@ -238,7 +238,7 @@ def fetch(url: GitUrl, commit: str, folder: Path) -> None:
 
 
 def _is_clean(folder: Path, commit: str) -> bool:
-    """Return whether a checkout is there and is what its commit says."""
+    """Return whether a checkout exists and matches its commit."""
     if not (folder / ".git").is_dir():
         return False
     try:
@@ -251,7 +251,7 @@ def _is_clean(folder: Path, commit: str) -> bool:
 
 
 def _is_local_path(place: str) -> bool:
-    """Return whether all of it is a folder that is there, so that an @ is part of its name."""
+    """Return whether the whole text is an existing folder, so that an @ is part of its name."""
     return Path(place.removeprefix("file://")).exists()
 
 
@@ -264,9 +264,9 @@ def _as_usage_error(url: GitUrl) -> Iterator[None]:
     try:
         yield
     except GitError as error:
-        said = str(error).replace(url.url, url.shown)
+        message = str(error).replace(url.url, url.shown)
         raise UsageError(
-            f"{url.option}={url.shown}: git said: {said}\n"
+            f"{url.option}={url.shown}: git reported: {message}\n"
             "  Check the address and that `git ls-remote` can read it from here."
         ) from None
 
@@ -277,20 +277,20 @@ def git(
     timeout_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run git, without hooks and without asking anybody anything, and return what it printed.
+    """Run git without hooks and without prompts, and return what it printed.
 
     Args:
-        arguments: Of the program.
-        cwd: Folder it runs in.
-        timeout_s: How long it may take; None is for ever.
-        environment: Variables set for it, beside this process' own.
+        arguments: Arguments of the program.
+        cwd: Folder to run in.
+        timeout_s: Timeout; None means no limit.
+        environment: Variables to set beside those of this process.
 
     Raises:
         GitError: It failed; has its last line.
         UsageError: There is no git program.
     """
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
-    # Set by git itself where we run in one of its hooks; they would name another repository.
+    # Set by git itself if we run in one of its hooks; they would select another repository.
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -298,7 +298,7 @@ def git(
     }
     variables |= {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
     if not sys.stdin or not sys.stdin.isatty():
-        # Nobody is there to type a password: fail instead of waiting for one.
+        # There is no user to type a password: fail instead of waiting for one.
         variables["GIT_TERMINAL_PROMPT"] = "0"
         variables.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
     try:
@@ -314,18 +314,18 @@ def git(
         )
     except OSError as error:
         raise UsageError(
-            f"A git repository needs the program `git`, which cannot be run: {error.strerror}."
+            f"A git repository needs the program `git`, which cannot be started: {error.strerror}."
         ) from None
     except subprocess.TimeoutExpired:
-        raise GitError(f"no answer within {timeout_s:g} s") from None
+        raise GitError(f"no response within {timeout_s:g} s") from None
     if done.returncode:
         raise GitError(_reason(done.stderr) or f"exit code {done.returncode}")
     return done.stdout
 
 
-def _reason(said: str) -> str:
-    """Return git's last line that says what went wrong; it ends with advice."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _reason(message: str) -> str:
+    """Return the line of git's output that states what went wrong; its last lines are advice."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(_ADVICE)]
     fatal = [line for line in telling if line.startswith(("fatal:", "error:"))]
     return (fatal or telling or lines or [""])[-1]

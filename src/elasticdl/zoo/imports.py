@@ -1,11 +1,11 @@
-"""Importing files of a zoo, each time afresh, and one zoo at a time.
+"""Imports the files of a zoo: a fresh import each time, and one zoo at a time.
 
-The zoo's folder is first on `sys.path`, as a script's own folder is, so that its files import
-each other as they do on the user's machine. Files are imported again for each definition: a run
-depends on the files as they are, not on what ran before in the process. Two zoos may have files
-of the same name; only the newest zoo is importable, so functions of an older one that import
-while they run may not find their files. Modules of the prebuilt zoo keep their full names and
-need no `sys.path`.
+The zoo's folder is first on `sys.path`, like a script's own folder, so that its files import each
+other as they do on the user's machine. Files are imported again for each definition: a run depends
+on the files as they are, not on what ran before in the process. Two zoos may have files of the same
+name; only the newest zoo can be imported from, so functions of an older one that import while they
+run may not find their files. Modules of the prebuilt zoo keep their full names and need no
+`sys.path`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from elasticdl.dialects.source_lines import shown_path
-from elasticdl.errors import ElasticDLError, UsageError, UserCodeError, users_traceback
+from elasticdl.errors import (
+    ElasticDLError,
+    UsageError,
+    UserCodeError,
+    missing_framework,
+    users_traceback,
+)
 from elasticdl.training import generators
 
 if TYPE_CHECKING:
-    from elasticdl.zoo.folder import Place, Zoo
+    from elasticdl.zoo.folder import Zoo, ZooPlace
 
 _PREBUILT_PACKAGE = "elasticdl.zoo.prebuilt."
 _INSTALLED = tuple(
@@ -36,7 +42,7 @@ _on_path: list[str] = []
 
 
 def forget(zoo: Zoo) -> None:
-    """Make Python import this zoo's files anew, and no other zoo's."""
+    """Make Python import this zoo's files again, and no longer those of another zoo."""
     for folder in _on_path:
         if folder in sys.path:
             sys.path.remove(folder)
@@ -45,7 +51,7 @@ def forget(zoo: Zoo) -> None:
         sys.path.insert(0, str(zoo.folder))
         _on_path.append(str(zoo.folder))
     importlib.invalidate_caches()
-    # Thousands of modules may be loaded: look closely at those few that share a name only.
+    # Thousands of modules may be loaded: only the few that share a name are inspected closely.
     top_names = {_PREBUILT_PACKAGE.partition(".")[0]} if zoo.is_prebuilt else _top_names(zoo)
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in top_names and (
@@ -63,26 +69,27 @@ def _forget_in_package(name: str, module: object) -> None:
         delattr(parent, last)
 
 
-def import_place(zoo: Zoo, place: Place) -> ModuleType:
-    """Import a file of the zoo; `forget` makes that happen afresh.
+def import_place(zoo: Zoo, place: ZooPlace) -> ModuleType:
+    """Import a file of the zoo; call `forget` before to import it again.
 
     Raises:
         UserCodeError: The file raised; the message has the user's part of the traceback.
+        MissingExtraError: The file imports a framework that is not installed.
         UsageError: Python knows another module by the file's name.
     """
-    # Before a file says `from random import random`.
+    # Before a file can execute `from random import random`.
     generators.install()
     name = _PREBUILT_PACKAGE + place.module if zoo.is_prebuilt else place.module
     known = sys.modules.get(name)
     if known is None:
         with _telling_of(place.file, zoo), _without_bytecode():
-            # Not importlib.import_module: its frame would be in the user's traceback.
+            # Not importlib.import_module: its frame would appear in the user's traceback.
             __import__(name)
             known = sys.modules[name]
     found = getattr(known, "__file__", None)
     if found is None or not _same_file(Path(found), place.file):
         raise UsageError(
-            f"{shown_path(place.file)} cannot be imported: by the name {name!r} Python finds "
+            f"{shown_path(place.file)} cannot be imported: for the name {name!r}, Python finds "
             f"{found or 'a built-in module'}. Rename the file, or the folder of the same name."
         )
     return known
@@ -94,7 +101,7 @@ def is_of(zoo: Zoo, module: ModuleType) -> bool:
 
 
 def _top_names(zoo: Zoo) -> set[str]:
-    """Return the names that files of the zoo are imported by, or begin with."""
+    """Return the top-level names under which files of the zoo are imported."""
     return {path.name.removesuffix(".py") for path in zoo.folder.iterdir()}
 
 
@@ -103,18 +110,19 @@ def _is_of(zoo: Zoo, name: str, module: object) -> bool:
         return name.startswith(_PREBUILT_PACKAGE)
     if name.partition(".")[0] == "elasticdl":
         return False
-    # The name must be the path: a library installed somewhere below the zoo is not the zoo's.
+    # The name must match the path: a library installed somewhere below the zoo is not the zoo's.
     expected = zoo.folder.joinpath(*name.split("."))
     candidates = (expected.with_suffix(".py"), expected / "__init__.py", expected)
     return any(Path(found) in candidates for found in _locations(module))
 
 
 def _stands_in_the_way(zoo: Zoo, name: str, module: object) -> bool:
-    """Return whether a module from elsewhere would be taken for a file of this zoo."""
+    """Return whether a module from elsewhere would be mistaken for a file of this zoo."""
     top = name.partition(".")[0]
     if zoo.is_prebuilt or top in {"elasticdl", "__main__"} or top in sys.stdlib_module_names:
         return False
-    # Libraries stay: too much has imported them. `import_place` refuses what they hide.
+    # Libraries stay: too many modules have imported them. `import_place` rejects files that they
+    # hide.
     locations = _locations(module)
     return bool(locations) and not any(found.startswith(_INSTALLED) for found in locations)
 
@@ -135,17 +143,20 @@ def _same_file(one: Path, other: Path) -> bool:
 
 @contextmanager
 def _telling_of(file: Path, zoo: Zoo) -> Iterator[None]:
-    """Turn what a user's file raises into an error with the user's part of the traceback."""
+    """Convert an exception in a user's file into an error with the user's part of the traceback."""
     try:
         yield
     except ElasticDLError:
         raise
     except (Exception, SystemExit) as error:
+        missing = missing_framework(error, shown_path(file))
+        if missing is not None:
+            raise missing from error
         problem = f"{shown_path(file)}: importing the file raised:"
-        said = users_traceback(error)
+        text = users_traceback(error)
         advice = _advice(error, zoo)
         raise UserCodeError(
-            "\n".join([problem, textwrap.indent(said, "  "), *([f"  {advice}"] if advice else [])])
+            "\n".join([problem, textwrap.indent(text, "  "), *([f"  {advice}"] if advice else [])])
         ) from error
 
 
@@ -153,7 +164,7 @@ def _advice(error: BaseException, zoo: Zoo) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     if error.name.startswith("elasticdl.python"):
-        return f"Of the old import paths there are: {', '.join(_old_imports())}."
+        return f"Supported old import paths: {', '.join(_old_imports())}."
     if (zoo.folder / "requirements.txt").is_file():
         requirements = shown_path(zoo.folder / "requirements.txt")
         return f"Install what the zoo needs:  pip install -r {requirements}"
@@ -168,9 +179,9 @@ def _old_imports() -> list[str]:
 
 @contextmanager
 def _without_bytecode() -> Iterator[None]:
-    """Leave no `__pycache__` in the user's folder, and never run a stale one.
+    """Write no `__pycache__` into the user's folder, and never run a stale one.
 
-    Python takes a cached file as fresh if its source has the same size and second of change.
+    Python regards a cached file as fresh if its source has the same size and modification second.
     """
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True

@@ -1,12 +1,12 @@
-"""What `--params` says: Python literals by name, never code.
+"""Parser of `--params`: Python literals by name, never code.
 
     hidden_units=[10, 100, 20, 5], learning_rate=0.01, activation="relu"
 
 Values are literals: numbers, text in quotes, True, False, None, and lists, tuples and dicts of
-them. `;` separates as well, as in later ElasticDL. Whether the model takes them is checked where
-its functions are known: `check_params`.
+them. `;` is a separator as well, as in later ElasticDL. `check_params` checks them against the
+model's functions.
 
-Callers: the doors (command line, Python, SQL).
+Callers: the entry points (command line, Python, SQL).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORDS = {
     "yes": "True",
     "no": "False",
 }
-_LITERALS = "a number, text in quotes, True, False, None, or a list, tuple or dict of these"
+_LITERALS = "a number, a quoted string, True, False, None, or a list, tuple or dict of these"
 _LITERAL_NODES = (
     ast.Constant,
     ast.Dict,
@@ -48,10 +48,10 @@ _SHOWN_WIDTH = 60
 
 
 def parse_params(text: str) -> dict[str, Any]:
-    """Return the values a text like `units=[10, 5], rate=0.01` gives to names.
+    """Return the values by name in a text like `units=[10, 5], rate=0.01`.
 
     Raises:
-        UsageError: The text is something else; the message shows where.
+        UsageError: The text is malformed; the message shows where.
 
     Example:
         >>> parse_params("hidden_units=[10, 100, 20, 5], learning_rate=0.01")
@@ -67,7 +67,11 @@ def parse_params(text: str) -> dict[str, Any]:
         name = text[start:equals].strip()
         if not name.isidentifier() or keyword.iskeyword(name):
             raise _refused(
-                text, start, equals, f"{name!r} is no name", "Expected NAME=VALUE, NAME=VALUE, ..."
+                text,
+                start,
+                equals,
+                f"{name!r} is not a name",
+                "Expected NAME=VALUE, NAME=VALUE, ...",
             )
         if name in values:
             raise _refused(text, start, equals, f"{name} is given twice", "Leave one of them out.")
@@ -76,18 +80,18 @@ def parse_params(text: str) -> dict[str, Any]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each NAME=VALUE: what separators outside of brackets delimit."""
+    """Yield start and end of each NAME=VALUE, delimited by separators outside of brackets."""
     start = 0
     for position in [*_separators(text), len(text)]:
         if text[start:position].strip():
             yield start, position
         elif text[position : position + 1] == ",":
-            raise _refused(text, position, position + 1, "nothing stands before this ','", "")
+            raise _refused(text, position, position + 1, "nothing before this ','", "")
         start = position + 1
 
 
 def _separators(text: str) -> Iterator[int]:
-    """Yield where a `,` or `;` stands outside of brackets and quotes."""
+    """Yield the positions of `,` and `;` outside of brackets and quotes."""
     opened: list[int] = []
     position = 0
     while position < len(text):
@@ -98,7 +102,9 @@ def _separators(text: str) -> Iterator[int]:
             opened.append(position)
         elif character in _CLOSING.values():
             if not opened or _CLOSING[text[opened.pop()]] != character:
-                raise _refused(text, position, position + 1, f"{character!r} closes nothing", "")
+                raise _refused(
+                    text, position, position + 1, f"{character!r} has no opening bracket", ""
+                )
         elif character == "#":
             raise _refused(text, position, position + 1, "'#' is not expected here", "")
         elif character in ",;" and not opened:
@@ -107,7 +113,7 @@ def _separators(text: str) -> Iterator[int]:
     if opened:
         at, bracket = opened[-1], text[opened[-1]]
         way_out = f"Add the missing {_CLOSING[bracket]!r}."
-        raise _refused(text, at, at + 1, f"{bracket!r} is never closed", way_out)
+        raise _refused(text, at, at + 1, f"{bracket!r} is not closed", way_out)
 
 
 def _end_of_text(text: str, start: int) -> int:
@@ -118,7 +124,7 @@ def _end_of_text(text: str, start: int) -> int:
         elif text[position] == text[start]:
             return position
         position += 1
-    raise _refused(text, start, start + 1, "the text that starts here never ends", "Add a quote.")
+    raise _refused(text, start, start + 1, "unterminated string", "Add a quote.")
 
 
 def _literal(text: str, start: int, stop: int, name: str) -> Any:
@@ -143,7 +149,7 @@ def _literal(text: str, start: int, stop: int, name: str) -> Any:
 
 
 def _bare_word(source: str) -> tuple[int, str] | None:
-    """Return place and name of a word that would be a literal if it had quotes."""
+    """Return position and name of a word that would be a literal if it were quoted."""
     try:
         nodes = list(ast.walk(parse_expression(source)))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -158,12 +164,12 @@ def _bare_word(source: str) -> tuple[int, str] | None:
 
 def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
     literal = _WORDS.get(word.lower())
-    way_out = f"In Python this is {literal}." if literal else f'Text needs quotes: "{word}"'
+    way_out = f"In Python this is {literal}." if literal else f'Put a string in quotes: "{word}"'
     return _refused(text, at, at + len(word), f"{word} is not a value of {name}", way_out)
 
 
 def _no_literal_of_ours(value: Any) -> str:
-    """Return the type of what could not be stored as JSON with the job, if there is any."""
+    """Return the type of a value that cannot be stored as JSON with the job, if there is one."""
     if isinstance(value, (list, tuple)):
         return next((kind for item in value if (kind := _no_literal_of_ours(item))), "")
     if isinstance(value, dict):
@@ -182,10 +188,10 @@ def _nameless(text: str, start: int, stop: int, last: str | None) -> UsageError:
 
 
 def _refused(text: str, start: int, stop: int, problem: str, way_out: str) -> UsageError:
-    """Return an error with the text and a line of carets under what is wrong with it."""
+    """Return an error with the text, and a line of carets under the faulty part."""
     start += len(text[start:stop]) - len(text[start:stop].lstrip())
     stop = max(start + len(text[start:stop].rstrip()), start + 1)
-    # A window, so that the carets stay under their place in a long text too.
+    # A window, so that the carets stay under their place in long texts, too.
     first = max(0, start - _SHOWN_WIDTH // 2) if len(text) > _SHOWN_WIDTH else 0
     shown = "".join(" " if c.isspace() else c for c in text[first : first + _SHOWN_WIDTH])
     carets = "^" * max(1, min(stop, first + len(shown)) - start)

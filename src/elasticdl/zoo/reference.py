@@ -1,4 +1,4 @@
-"""From a `ModelReference` in the user's words to the loaded `Reference` a dialect reads."""
+"""Loads a `ModelReference` in the user's words into the `Reference` that a dialect reads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from elasticdl.dialects.component_classes import COMPONENTS, lines_in
 from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import UsageError
 from elasticdl.zoo import imports, specs
-from elasticdl.zoo.folder import Place, Zoo, find, open_zoo, public_names
+from elasticdl.zoo.folder import Zoo, ZooPlace, find, open_zoo, public_names
 
 if TYPE_CHECKING:
     from elasticdl.job import ModelReference
 
 OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")
-"""Functions that a flag can replace by another one's dotted name."""
+"""Functions that a flag can replace, by the dotted name of another function."""
 
 CONTEXT: Mapping[str, Any] = {
     "worker_id": 0,
@@ -28,7 +28,7 @@ CONTEXT: Mapping[str, Any] = {
     "job_id": "local",
     "mode": Mode.TRAINING,
 }
-"""What a spec's constructor is told in a process that is alone."""
+"""Values for a spec's constructor in a single process."""
 
 
 def load(
@@ -36,29 +36,29 @@ def load(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> Reference:
-    """Import what a model reference names, with all that replaces parts of it.
+    """Import what a model reference names, including all replacements of its parts.
 
     Args:
         model: Zoo, dotted name, params and overrides.
-        context: What differs from `CONTEXT`.
-        opened: The model's zoo, if it is open already.
+        context: Values that differ from `CONTEXT`.
+        opened: The model's zoo, if it is already open.
 
     Raises:
-        UsageError: The zoo, a file or a symbol is not there.
+        UsageError: The zoo, a file or a symbol is missing.
         UserCodeError: A file raised while it was imported.
     """
     return _load(opened or open_zoo(model.zoo), model, {**CONTEXT, **(context or {})})
 
 
 def load_symbol(zoo: str | None, dotted: str) -> Symbol:
-    """Import what a dotted name stands for: a name of the zoo, or of anything installed.
+    """Import the object of a dotted name: from the zoo, or from an installed package.
 
     Args:
         zoo: As in `open_zoo`.
         dotted: `fintech.credit_data`, `keras.losses.Huber`.
 
     Raises:
-        UsageError: It is in neither.
+        UsageError: The name is in neither.
         UserCodeError: A file raised while it was imported.
     """
     opened = open_zoo(zoo)
@@ -120,7 +120,7 @@ def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> R
 
 
 def _flag(model: ModelReference, name: str) -> str:
-    """Return what an error calls the place where a name was given."""
+    """Return the flag, or the config's line and key, as errors name it."""
     if model.config_file is None:
         return f"--{name}"
     key = "model_builder_class" if name == "model_def" else name
@@ -137,7 +137,7 @@ def _check_overrides(overrides: Mapping[str, str]) -> None:
 def _symbol(
     zoo: Zoo, dotted: str, flag: str, modules: tuple[ModuleType, ...] | list[ModuleType]
 ) -> Symbol:
-    """Return what a flag names: in the model's own file, in the zoo, or installed."""
+    """Return the symbol that a flag names: in the model's own file, in the zoo, or installed."""
     if "." not in dotted:
         for module in modules:
             if hasattr(module, dotted):
@@ -151,7 +151,7 @@ def _symbol(
     return _in_module(imports.import_place(zoo, place), place, flag, dotted)
 
 
-def _in_module(module: ModuleType, place: Place, flag: str, dotted: str) -> Symbol:
+def _in_module(module: ModuleType, place: ZooPlace, flag: str, dotted: str) -> Symbol:
     if place.symbol is None:
         return symbol_of(dotted, module, module)
     if not hasattr(module, place.symbol):
@@ -164,7 +164,7 @@ def _in_module(module: ModuleType, place: Place, flag: str, dotted: str) -> Symb
 
 
 def _installed(dotted: str) -> Symbol | None:
-    """Return a name of an installed package, None if there is none."""
+    """Return a name of an installed package; None if there is none."""
     parts = dotted.split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])

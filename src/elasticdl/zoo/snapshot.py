@@ -1,8 +1,8 @@
-"""A copy of a zoo's code as it was, for the folder of a trained model.
+"""Snapshot of a zoo's code, for the folder of a trained model.
 
-What is copied: sources and small files. What is not: hidden folders, caches, virtual
-environments, trained models, links out of the zoo; these are nobody's code. What is too large
-to be code is left out and named, so that a person can tell.
+Sources and small files are copied. Hidden folders, caches, virtual environments, outputs of jobs
+and links out of the zoo are not, because they are not user code. Files that are too large to be
+code are left out and listed, so that the user notices.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _SOURCES = frozenset(
     {".py", ".pyi", ".txt", ".toml", ".cfg", ".ini", ".yaml", ".yml", ".json", ".md"}
 )
 _NO_CODE = frozenset({"__pycache__", "__pypackages__", "node_modules", "site-packages"})
-# What stands in a folder tells what it is.
-_MARKS = ("pyvenv.cfg", "trained_model.pb")
+# Files that show what kind of folder they are in; every output of a job has `.generation`.
+_MARKS = ("pyvenv.cfg", "trained_model.pb", ".generation")
 
 
 def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
-    """Copy all that a model is made of: a zoo's code, and the files that a spec names.
+    """Copy everything that a model consists of: a zoo's code, and the files that a spec names.
 
     Returns:
         As `copy_zoo`.
 
     Raises:
-        DefinitionError: A spec names a file that is not there.
+        DefinitionError: A spec names a missing file.
         OSError: A file cannot be read or written.
     """
     if not specs.is_spec(model.model_def):
-        # Of a session: runs lie beside each other, each with its config and all that it writes.
+        # The config of a session: runs are beside each other, each with its config and its output.
         is_session = model.dialect == "abstractions" and model.config_file is not None
         runs = Path(str(model.config_file)).parent.parent if is_session else None
         return copy_zoo(zoo.folder, destination, without=runs)
     left_out: list[str] = []
     if model.overrides or specs.open_spec(zoo, model.model_def).custom_objects:
-        # Code imports its neighbours. A spec without any may lie beside anything.
+        # Code imports its neighbours. A spec without code may be beside any other files.
         left_out = copy_zoo(zoo.folder, destination)
     specs.copy_spec(zoo, model.model_def, destination)
     return left_out
@@ -58,12 +58,12 @@ def copy_zoo(zoo: Path, destination: Path, *, without: Path | None = None) -> li
     """Copy a zoo's code.
 
     Args:
-        zoo: Its folder.
-        destination: A folder, made if it is not there; it may lie inside of the zoo.
-        without: A folder whose files are nobody's code; it need not lie in the zoo.
+        zoo: Folder of the zoo.
+        destination: Target folder, created if it does not exist; may be inside the zoo.
+        without: A folder to leave out, because it has no user code; need not be in the zoo.
 
     Returns:
-        What was left out because of its size: paths relative to the zoo, sorted.
+        Files left out because of their size: paths relative to the zoo, sorted.
 
     Raises:
         OSError: A file cannot be read or written.
@@ -81,7 +81,7 @@ def copy_zoo(zoo: Path, destination: Path, *, without: Path | None = None) -> li
         else:
             chosen.append((Path(path).suffix not in _SOURCES, path, size))
     total = 0
-    # Sources first: whatever else there is, it must not push code out.
+    # Sources first: other files must not use up the space for code.
     for _, path, size in sorted(chosen):
         total += size
         if total > MAX_TOTAL_BYTES:
@@ -95,7 +95,7 @@ def copy_zoo(zoo: Path, destination: Path, *, without: Path | None = None) -> li
 
 
 def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
-    """Yield path and size of what may be code, folders near the root first."""
+    """Yield path and size of files that may be code, folders near the root first."""
     folders = [root]
     while folders:
         inner = []

@@ -1,11 +1,12 @@
-"""A saved model's spec: a YAML file of a zoo, the model files it names, and code it names.
+"""Spec of a saved model: a YAML file in a zoo, the model files it names, and the code it names.
 
-The model files are data and may lie anywhere; code is taken from the zoo only, which `folder_of`
-chooses where the user names none: the spec's folder, or a folder above it that also holds the code
-the spec names, but never one above the working directory. What the keys mean is
-`dialects/saved_spec.py`'s; here files are found, and copied beside a trained model.
+The model files are data and may be anywhere. Code is taken from the zoo only; if the user names no
+zoo, `folder_of` chooses it: the spec's folder, or a folder above it that also holds the code the
+spec names, but never one above the working directory. `dialects/saved_spec.py` interprets the keys;
+this module finds the files, and copies them beside a trained model.
 
-Callers: `reference.py` and `snapshot.py`, for a `model_def` that is no dotted name but a file.
+Callers: `reference.py` and `snapshot.py`, for a `model_def` that is a file rather than a dotted
+name.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _FILES_FOLDER = "model_files"
 
 
 def is_spec(model_def: str) -> bool:
-    """Whether a `model_def` names a spec's file."""
+    """Return whether a `model_def` names a spec file."""
     return model_def.endswith((".yml", ".yaml"))
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder that code of a spec is taken from if the user names none.
+    """Return the folder for a spec's code if the user names no zoo.
 
-    That is the spec's own folder. Code beside it (`path: ../loss.py`) is taken as well where spec
-    and code lie in the working directory: then it is the nearest folder that holds both.
+    This is the spec's own folder. Code beside it (`path: ../loss.py`) is also allowed if spec and
+    code are both in the working directory: then it is the nearest folder that holds both.
 
     Args:
         path: The spec's file; it need not exist.
@@ -48,7 +49,7 @@ def folder_of(path: Path) -> Path:
     try:
         wanted = read_spec(path, shown_path(str(path))).custom_objects
     except (DefinitionError, MissingExtraError):
-        # Reported where the spec is used, with all that is wrong in it.
+        # Reported when the spec is used, with everything that is wrong in it.
         return own
     codes = [(own / each.path).resolve() for each in wanted if each.path.endswith(".py")]
     together = Path(os.path.commonpath([own.resolve(), *(code.parent for code in codes)]))
@@ -57,7 +58,7 @@ def folder_of(path: Path) -> Path:
 
 
 def refuse_special(path: Path, spec: str) -> None:
-    """Refuse a spec that is there and is no regular file.
+    """Raise if a spec exists and is not a regular file.
 
     Raises:
         UsageError: It is a folder, a pipe, a socket or a device.
@@ -65,8 +66,8 @@ def refuse_special(path: Path, spec: str) -> None:
     kind = user_files.special_kind(path)
     if kind is not None:
         raise UsageError(
-            f"--spec={spec} is {kind}; a YAML file is expected. A spec is read more than once, "
-            "also when a job resumes: write the content into a file and name that."
+            f"--spec={spec} is {kind}; expected a YAML file. A spec is read more than once, also "
+            "when a job resumes: write the content to a file and name that."
         )
 
 
@@ -74,29 +75,29 @@ def open_spec(zoo: Zoo, model_def: str) -> SavedSpec:
     """Read a spec of a zoo.
 
     Raises:
-        UsageError: There is no such file, or it lies outside of the zoo.
-        DefinitionError: It is no spec.
+        UsageError: There is no such file, or it is outside of the zoo.
+        DefinitionError: It is not a spec.
     """
     path = spec_path(zoo, model_def)
     return read_spec(path, shown_path(str(path)))
 
 
 def spec_path(zoo: Zoo, model_def: str) -> Path:
-    """Return where a spec lies.
+    """Return the path of a spec.
 
     Raises:
-        UsageError: There is no such file, or it lies outside of the zoo.
+        UsageError: There is no such file, or it is outside of the zoo.
     """
     path = (zoo.folder / model_def).resolve()
     if not path.is_relative_to(zoo.folder.resolve()):
         raise UsageError(
-            f"--spec={model_def} lies outside of {zoo.name}. Name a folder that holds it: "
+            f"--spec={model_def} is outside of {zoo.name}. Name a folder that holds it: "
             "--model_zoo=DIR"
         )
     refuse_special(path, model_def)
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else zoo.folder
-        there = ", ".join(sorted(p.name for p in folder.glob("*.y*ml"))) or "no YAML file"
+        there = ", ".join(sorted(p.name for p in folder.glob("*.y*ml"))) or "no YAML files"
         raise UsageError(
             f"--spec={model_def}: there is no such file; {shown_path(str(folder))} has {there}."
         )
@@ -104,42 +105,42 @@ def spec_path(zoo: Zoo, model_def: str) -> Path:
 
 
 def dotted_name(zoo: Zoo, model_def: str, wanted: CustomObject) -> str:
-    """Return by which name of the zoo, or of what is installed, a custom object is found.
+    """Return the dotted name of a custom object, in the zoo or in an installed package.
 
     Raises:
-        DefinitionError: It is a name of Python's own library.
-        UsageError: Its file lies outside of the zoo, or is no Python file.
+        DefinitionError: It is a name of Python's standard library.
+        UsageError: Its file is outside of the zoo, or is not a Python file.
     """
     if not wanted.path.endswith(".py"):
         package = wanted.path.partition(".")[0]
         in_zoo = (zoo.folder / package).is_dir() or (zoo.folder / f"{package}.py").is_file()
         if package in sys.stdlib_module_names and not in_zoo:
-            # Keras calls what a model file names, with arguments from the file: os.system as well.
+            # Keras calls the names in a model file with arguments from the file: os.system as well.
             raise DefinitionError(
                 f"{wanted.where}: {wanted.key} is {wanted.path}.{wanted.value}, which belongs to "
-                "Python itself and is no layer, loss or metric. Name the Python file that defines "
-                "it, such as path: loss.py, or an installed package of models."
+                "Python itself and is not a layer, loss or metric. Name the Python file that "
+                "defines it, such as path: loss.py, or an installed package of models."
             )
         return f"{wanted.path}.{wanted.value}"
     file = (spec_path(zoo, model_def).parent / wanted.path).resolve()
     root = zoo.folder.resolve()
     if not file.is_relative_to(root):
         raise UsageError(
-            f"{wanted.where}: {wanted.path} lies outside of {shown_path(str(root))}. Code is taken "
-            "from the folder of the spec, and from beside it only within the folder the command is "
-            "given in: give it in a folder that holds both, name that folder (--model_zoo=DIR), or "
+            f"{wanted.where}: {wanted.path} is outside of {shown_path(str(root))}. Code is loaded "
+            "from the folder of the spec, and from beside it only within the current folder: run "
+            "the command in a folder that contains both, name that folder (--model_zoo=DIR), or "
             "move the file."
         )
     return ".".join([*file.relative_to(root).with_suffix("").parts, wanted.value])
 
 
 def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
-    """Copy the files a spec names, and the spec so that it names the copies.
+    """Copy the files that a spec names, and a version of the spec that names the copies.
 
     Raises:
         UsageError: There is no such spec.
-        DefinitionError: It is no spec, or a file it names is not there or is no regular file.
-        ModelFileError: A folder it names is no SavedModel.
+        DefinitionError: It is not a spec, or a file it names is missing or not a regular file.
+        ModelFileError: A folder it names is not a SavedModel.
         OSError: A file cannot be written.
     """
     spec = open_spec(zoo, model_def)
@@ -151,7 +152,7 @@ def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
             if file.is_dir():
-                # Any folder may be named, also the root of the disk: it is looked at first.
+                # A spec may name any folder, even the root of the disk: inspect it first.
                 look(file)
                 copy_folder(file, copy)
             else:
@@ -166,11 +167,11 @@ def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
 def _check_file(file: Path, where: str) -> None:
     kind = user_files.special_kind(file)
     if kind is not None:
-        raise DefinitionError(f"{where}: {file} is {kind}; the file of a saved model is expected.")
+        raise DefinitionError(f"{where}: {file} is {kind}; expected the file of a saved model.")
 
 
 def copy_folder(folder: Path, destination: Path) -> None:
-    """Copy the regular files of a folder; links to folders may lead anywhere and are left out.
+    """Copy the regular files of a folder; links to folders are left out, as they may lead anywhere.
 
     Raises:
         OSError: A file cannot be read or written.

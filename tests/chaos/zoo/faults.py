@@ -1,8 +1,8 @@
 """An engine that is broken on purpose: what an audit is worth shows where something is wrong.
 
-    forgetful   the ledger loses the piece of a worker that died
+    forgetful   the ledger loses the lease of a worker that died
     skipping    the ledger counts one batch twice, and so leaves the next one out
-    forked      slot 0 commits a step alone and is late for the next quorum (the silent fork)
+    forked      rank 0 commits a step alone and is late for the next quorum (the silent fork)
     blind       lineages are not looked at, so that such a fork stays unnoticed
 
 Callers: `kill_points.py`, in every worker.
@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticdl.engines.elastic import agreement, committer
+from elasticdl.engines.elastic import committer, voting
 from elasticdl.engines.elastic.committer import ElasticCommitter
 from elasticdl.engines.elastic.quorum import Quorum
-from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.sharding.ledger import LeaseUpdate, Ledger
 
 # In the second epoch, in the middle of a shard.
 _EPOCH, _BATCH = 1, 5
@@ -37,11 +37,11 @@ def install(folder, names):
 
 
 def _forget(folder):
-    def lost(ledger, slots):
-        kept = ~np.isin(ledger._in_hand[:, 4], list(slots))
-        return replace(ledger, _in_hand=ledger._in_hand[kept])
+    def release(ledger, ranks):
+        kept = ~np.isin(ledger._leased[:, 4], list(ranks))
+        return replace(ledger, _leased=ledger._leased[kept])
 
-    Ledger.lost = lost
+    Ledger.release = release
 
 
 def _skip(folder):
@@ -49,38 +49,38 @@ def _skip(folder):
 
     def advance_too_far(ledger, rows):
         if ledger.epoch == _EPOCH:
-            rows = [_too_far(ledger.piece_of(row.slot), row) for row in rows]
+            rows = [_too_far(ledger.lease_of(row.rank), row) for row in rows]
         return advance(ledger, rows)
 
     Ledger.advance = advance_too_far
 
 
-def _too_far(piece, row):
-    if piece is not None and (piece.shard, piece.committed) == (0, _BATCH):
-        return Row(row.slot, row.num_batches + 1, row.finished, row.digest)
+def _too_far(lease, row):
+    if lease is not None and (lease.shard, lease.committed) == (0, _BATCH):
+        return LeaseUpdate(row.rank, row.num_batches + 1, row.finished, row.digest)
     return row
 
 
 def blind(judge):
     """Return a `judge` that does not see lineages."""
 
-    def judge_blindly(table, slot, mine):
+    def judge_blindly(table, rank, mine):
         at = 0
-        for name, num_limbs in agreement._LIMBS.items():
+        for name, num_limbs in voting._LIMBS.items():
             if name == "lineage":
                 table[:, at : at + num_limbs] = 0
             at += num_limbs
-        return judge(table, slot, replace(mine, lineage=0))
+        return judge(table, rank, replace(mine, lineage=0))
 
     return judge_blindly
 
 
 def _look_away(folder):
-    committer.judge = blind(agreement.judge)
+    committer.judge = blind(voting.decide_commit)
 
 
 def _fork(folder):
-    """Let the sum fail for all but slot 0, which then comes too late to repeat it with them.
+    """Let the sum fail for all but rank 0, which then comes too late to repeat it with them.
 
     When the others have made the step again without it, all meet: at the same number of commits,
     with different histories.
@@ -89,32 +89,32 @@ def _fork(folder):
     begin, add_up = Quorum.begin, Quorum.sum
     mine = {"forks": False, "fork_at": None, "met": False}
 
-    def remember(self, quorum, history, slot, *more):
-        mine["slot"] = slot
-        enter(self, quorum, history, slot, *more)
+    def remember(self, quorum, history, rank, *more):
+        mine["rank"] = rank
+        enter(self, quorum, history, rank, *more)
 
-    def commit_or_fork(self, batches, place, *, stop):
-        pieces = [(piece.committed, piece.stop) for piece in place.ledger.in_hand.values()]
-        mine["forks"] = mine["fork_at"] is None and pieces == _FORKED_PIECES
-        return commit(self, batches, place, stop=stop)
+    def commit_or_fork(self, batches, progress, *, stop):
+        leases = [(lease.committed, lease.stop) for lease in progress.ledger.leased.values()]
+        mine["forks"] = mine["fork_at"] is None and leases == _FORKED_PIECES
+        return commit(self, batches, progress, stop=stop)
 
     def fail(quorum, buffer):
         summed = add_up(quorum, buffer)
         if mine["forks"]:
             mine["fork_at"] = quorum.num_commits
-            return summed and mine["slot"] == 0
+            return summed and mine["rank"] == 0
         return summed
 
     def meet(quorum):
         if mine["fork_at"] == quorum.num_commits - 1 and not mine["met"]:
             mine["met"] = True
-            (folder / f"met-{mine['slot']}").touch()
+            (folder / f"met-{mine['rank']}").touch()
             deadline = time.monotonic() + _PATIENCE_S
             while len(list(folder.glob("met-*"))) < len(_FORKED_PIECES):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.005)
-            if mine["slot"]:
+            if mine["rank"]:
                 # Those of the last quorum would not wait for others: the late one asks first, and
                 # is not kept so long that it goes on with some of them.
                 time.sleep(_JOIN_TIMEOUT_S * 0.4)

@@ -1,7 +1,7 @@
 """Makes a worker join in a phase of the loop that the storm names.
 
     awaited    names the phase, and has every step begin with a quorum of its own
-    joining    the next worker that gets a slot takes this away and stands at the door,
+    joining    the next worker that gets a rank takes this away and stands at the door,
     door       says so with this, and waits for
     reached    which those that train leave when they are in the phase, with their place; there
                they wait for
@@ -35,12 +35,12 @@ class _Joiner:
 
 def phase_of(loop):
     """Return in which phase of its loop a worker is between two commits."""
-    place, step = loop.place, loop.trainer.step
+    progress, step = loop.progress, loop.trainer.step
     if loop._is_over() or loop.trainer.hooks.stop_requested:
         return "end"
-    if place.evaluation is not None:
+    if progress.evaluation is not None:
         return "validation"
-    if place.first_step == step and place.ledger.epoch > 0 and not loop._within_an_update():
+    if progress.first_step == step and progress.ledger.epoch > 0 and not loop._within_an_update():
         return "epoch end"
     interval = loop.options.checkpoint_steps
     if interval and step and step % interval == 0 and not loop._within_an_update():
@@ -49,7 +49,7 @@ def phase_of(loop):
 
 
 def _place_of(loop):
-    return [loop.trainer.step, loop.place.evaluation is not None, loop._within_an_update()]
+    return [loop.trainer.step, loop.progress.evaluation is not None, loop._within_an_update()]
 
 
 class _Tokens:

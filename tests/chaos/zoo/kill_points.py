@@ -25,7 +25,7 @@ dies there, by SIGKILL: one file, one death.
     holding      no death: it is not ready before there is a file `release`
 
 Besides, every worker says at each epoch's end which of its weights are not what they should be,
-in the model that counts, and what its callbacks remember; the lowest slot of each update says in
+in the model that counts, and what its callbacks remember; the lowest rank of each update says in
 which epoch it was, whose records are in it, and when; who adds up an evaluation says when. A file
 `last_epoch` ends the training as a callback would, and a file `pause_s` says how long to rest
 before each step. `joins.py` has a worker join in a phase of the loop.
@@ -49,8 +49,8 @@ from torchft import ProcessGroupGloo
 
 from elasticdl.engines.elastic import quorum
 from elasticdl.engines.elastic.committer import ElasticCommitter
+from elasticdl.engines.elastic.event_buffer import EventBuffer, SnapshotBuffer
 from elasticdl.engines.elastic.quorum import Quorum
-from elasticdl.engines.elastic.reports import History, Snapshots
 from elasticdl.engines.elastic.transport import Fetch
 from elasticdl.engines.loop import Loop
 from elasticdl.training.torch.hooks import TorchHooks
@@ -64,7 +64,7 @@ class _Here:
     """What is known of this process."""
 
     folder = Path(os.environ.get("ELASTICDL_STORM", "/nowhere"))
-    slot = -1
+    rank = -1
 
 
 def hit(point):
@@ -79,7 +79,7 @@ def _is_time_for(point):
     except FileNotFoundError:
         return False
     told = json.dumps(
-        {"point": point, "slot": _Here.slot, "pid": os.getpid(), "time_s": time.time()}
+        {"point": point, "rank": _Here.rank, "pid": os.getpid(), "time_s": time.time()}
     )
     # One write of a few bytes: lines of several workers do not mix.
     with (_Here.folder / "hits.jsonl").open("a") as file:
@@ -127,17 +127,17 @@ def _install():
         _watch(trainer)
 
     @instead_of(ElasticCommitter, "enter")
-    def enter(original, committer, quorum, history, slot, *more):
-        _Here.slot = slot
-        original(committer, quorum, history, slot, *more)
+    def enter(original, committer, quorum, history, rank, *more):
+        _Here.rank = rank
+        original(committer, quorum, history, rank, *more)
 
     @instead_of(ElasticCommitter, "_apply")
-    def apply(original, committer, verdict, place):
-        original(committer, verdict, place)
-        slots = [row.slot for row in verdict.rows if row.num_batches]
-        if _Here.slot == min(slots, default=None):
+    def apply(original, committer, verdict, progress):
+        original(committer, verdict, progress)
+        ranks = [row.rank for row in verdict.rows if row.num_batches]
+        if _Here.rank == min(ranks, default=None):
             with (_Here.folder / "updates").open("a") as file:
-                file.write(json.dumps([place.ledger.epoch, slots, time.time()]) + "\n")
+                file.write(json.dumps([progress.ledger.epoch, ranks, time.time()]) + "\n")
 
     @instead_of(Loop, "_end_epoch")
     def end_epoch(original, loop):
@@ -145,7 +145,7 @@ def _install():
         hit("ending")
         original(loop)
 
-    @instead_of(History, "finish")
+    @instead_of(EventBuffer, "finish")
     def finish(original, history):
         hit("finishing")
         original(history)
@@ -156,12 +156,12 @@ def _install():
 
 
 def _install_between_steps():
-    @instead_of(Snapshots, "save_in_background")
+    @instead_of(SnapshotBuffer, "save_in_background")
     def save(original, *args, **named):
         original(*args, **named)
         hit("publishing")
 
-    @instead_of(Snapshots, "take")
+    @instead_of(SnapshotBuffer, "take")
     def take(original, *args):
         taken = original(*args)
         if taken is not None:
@@ -237,13 +237,13 @@ def _install_in_a_heal():
     @instead_of(Loop, "join")
     def join(original, loop, checkpoint):
         original(loop, checkpoint)
-        # The same takes over the state of a checkpoint, before the worker has a slot.
-        if _Here.slot >= 0:
+        # The same takes over the state of a checkpoint, before the worker has a rank.
+        if _Here.rank >= 0:
             hit("healed")
         if isinstance(loop.trainer.hooks, TorchHooks):
             # PyTorch has no callbacks, which would have known it from the state.
-            _stop_after(loop.place.ledger.epoch - 1, loop.trainer)
-            loop._look_for_the_end(within_epoch=loop.place.epoch_begun)
+            _stop_after(loop.progress.ledger.epoch - 1, loop.trainer)
+            loop._look_for_the_end(within_epoch=loop.progress.epoch_begun)
 
 
 def _watch(trainer):
@@ -290,10 +290,10 @@ def _weigh(loop):
     counts = next((array for path, array in state.items() if _COUNTS.fullmatch(path)), None)
     if counts is None:
         return
-    epoch = loop.place.ledger.epoch
+    epoch = loop.progress.ledger.epoch
     told = {
         "epoch": epoch,
-        "slot": _Here.slot,
+        "rank": _Here.rank,
         "pid": os.getpid(),
         "callbacks": loop.trainer.hooks.state(),
         "wrong": {int(i): float(counts[i]) for i in np.flatnonzero(counts != epoch + 1)},

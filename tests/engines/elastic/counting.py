@@ -38,7 +38,7 @@ class CountingTrainer:
     keeps_averages = False
 
     def __init__(self, num_records):
-        self.step, self.slot = 0, 0
+        self.step, self.rank = 0, 0
         self.seen = np.zeros(num_records, np.float32)
         self.mean = np.zeros((), np.float32)
         self.hooks = Hooks()

@@ -154,7 +154,7 @@ def test_jobs_of_one_priority_leave_each_other_alone(neighbours):
 
 def test_a_low_job_makes_room_for_a_high_one_and_grows_back(high_job):
     assert high_job.workers_of_low == {0}
-    assert high_job.reasons_of_low == {"makes room for a job of higher priority": 2}
+    assert high_job.reasons_of_low == {"was preempted by a job with higher priority": 2}
     assert not high_job.high.reasons()
     high_job.high.assert_each_record_counts(1)
 
@@ -164,7 +164,7 @@ def test_a_low_job_makes_room_for_a_high_one_and_grows_back(high_job):
 def test_a_worker_hands_over_before_its_machine_is_taken_away(end):
     _, reasons = end
 
-    assert reasons == {"hands over: its machine is about to go": 1}
+    assert reasons == {"was stopped: its machine will be reclaimed": 1}
 
 
 def test_whatever_happened_to_a_job_each_record_counted_once(end):

@@ -14,15 +14,15 @@ from elasticdl.engines.elastic.committer import (
     Layout,
     SupersededError,
 )
-from elasticdl.engines.elastic.reports import History, Point
-from elasticdl.engines.feed import FedBatch
-from elasticdl.engines.place import Place
-from elasticdl.errors import NonFiniteLossError
-from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.engines.elastic.event_buffer import CommitId, EventBuffer
+from elasticdl.engines.feed import TrainingBatch
+from elasticdl.engines.train_progress import TrainProgress
+from elasticdl.errors import DefinitionError, NonFiniteLossError
+from elasticdl.sharding.ledger import LeaseUpdate, Ledger
 from elasticdl.sharding.left_out import BatchId
 
-PLACE = Place(Ledger(num_shards=4))
-START = Point(0, 3)
+PLACE = TrainProgress(Ledger(num_shards=4))
+START = CommitId(0, 3)
 
 
 class Table:
@@ -92,19 +92,19 @@ class Fleet:
         self.taken_over = []
         self.trainers = [CountingTrainer(num_records) for _ in range(num_workers)]
         self.quorums = [FakeQuorum(table) for _ in range(num_workers)]
-        self.histories = [History(START) for _ in range(num_workers)]
+        self.histories = [EventBuffer(START) for _ in range(num_workers)]
         self.committers = [
-            ElasticCommitter(trainer, batch_of(9), evaluates=True, num_slots=num_workers)
+            ElasticCommitter(trainer, batch_of(9), evaluated=batch_of(9), num_ranks=num_workers)
             for trainer in self.trainers
         ]
-        for slot in range(num_workers):
-            self.enter(slot)
+        for rank in range(num_workers):
+            self.enter(rank)
 
-    def enter(self, worker, slot=None, incarnation=None):
+    def enter(self, worker, rank=None, incarnation=None):
         self.committers[worker].enter(
             self.quorums[worker],
             self.histories[worker],
-            worker if slot is None else slot,
+            worker if rank is None else rank,
             worker + 1 if incarnation is None else incarnation,
             self.taken_over.append,
         )
@@ -113,7 +113,7 @@ class Fleet:
     def commit(self, *batches, stops=(), **fields):
         """Make a step; None stands for a worker without a batch. Returns results and errors."""
         feds = [
-            [] if b is None else [replace(FedBatch(0, i, 0, b, finished=False), **fields)]
+            [] if b is None else [replace(TrainingBatch(0, i, 0, b, finished=False), **fields)]
             for i, b in enumerate(batches)
         ]
         return self._together(lambda i, c: c.commit(feds[i], PLACE, stop=i in stops))
@@ -191,8 +191,8 @@ def test_a_worker_without_a_batch_adds_nothing_and_makes_the_update_too():
 
     assert [float(t.mean) for t in fleet.trainers] == [7.0] * 3
     assert [float(c.metrics["loss"][1]) for c in results] == [2.0] * 3
-    assert results[1].rows == [Row(0, 1, finished=False), Row(2, 1, finished=False)]
-    assert list(results[1].slots) == [0, 1, 2]
+    assert results[1].rows == [LeaseUpdate(0, 1, finished=False), LeaseUpdate(2, 1, finished=False)]
+    assert list(results[1].ranks) == [0, 1, 2]
 
 
 def test_a_step_without_any_batch_counts_but_changes_no_weight():
@@ -207,11 +207,11 @@ def test_a_step_without_any_batch_counts_but_changes_no_weight():
 
 def test_a_shard_without_a_batch_is_said_to_be_finished():
     fleet = Fleet(2)
-    shard = [FedBatch(0, 0, 0, None, finished=True, digest=7)]
+    shard = [TrainingBatch(0, 0, 0, None, finished=True, digest=7)]
 
     results = fleet._together(lambda i, c: c.commit([] if i else shard, PLACE, stop=False))
 
-    assert results[1].rows == [Row(0, 0, finished=True, digest=7)]
+    assert results[1].rows == [LeaseUpdate(0, 0, finished=True, digest=7)]
 
 
 def test_metric_states_are_those_of_all_workers():
@@ -233,7 +233,7 @@ def test_all_workers_are_at_the_same_point_after_a_commit():
     assert points.pop().num_commits == 2
 
 
-def test_the_lowest_slot_leads():
+def test_the_lowest_rank_leads():
     fleet = Fleet(2)
     assert [c.leads() for c in fleet.committers] == [False, False]
 
@@ -283,7 +283,7 @@ def test_after_a_step_that_failed_who_takes_part_is_asked_again(what):
 def test_after_a_step_that_all_refused_all_ask_again():
     fleet = Fleet(3)
     step_of(fleet)
-    fleet.histories[1].take_over({"points": [[0, 99]], "told": []})
+    fleet.histories[1].take_over({"points": [[0, 99]], "events": []})
     step_of(fleet)
 
     assert step_of(fleet) == [2, 2, 2]
@@ -320,7 +320,7 @@ def test_a_vote_that_failed_leaves_no_trace_and_the_step_can_be_made_again():
 
 def test_what_was_computed_is_used_again_when_the_step_did_not_commit():
     fleet = Fleet(2)
-    feds = [[FedBatch(0, i, 0, batch_of(i), finished=False)] for i in range(2)]
+    feds = [[TrainingBatch(0, i, 0, batch_of(i), finished=False)] for i in range(2)]
     calls = count_gradients(fleet)
     for quorum in fleet.quorums:
         # What comes back of a sum that fails is no gradient any more.
@@ -343,7 +343,7 @@ def test_what_was_computed_is_used_again_when_the_step_did_not_commit():
 
 def test_what_was_computed_is_not_used_on_a_state_that_was_taken_over():
     fleet = Fleet(1)
-    fed = [FedBatch(0, 0, 0, batch_of(1), finished=False)]
+    fed = [TrainingBatch(0, 0, 0, batch_of(1), finished=False)]
     calls = count_gradients(fleet)
     (committer,) = fleet.committers
     committer.begin(ahead=False)
@@ -358,9 +358,9 @@ def test_what_was_computed_is_not_used_on_a_state_that_was_taken_over():
     assert len(calls) == 2
 
 
-def test_other_histories_do_not_commit_and_who_is_not_of_the_lowest_slots_heals():
+def test_other_histories_do_not_commit_and_who_is_not_of_the_lowest_ranks_heals():
     fleet = Fleet(3)
-    fleet.histories[1].take_over({"points": [[0, 99]], "told": []})
+    fleet.histories[1].take_over({"points": [[0, 99]], "events": []})
 
     assert fleet.commit(batch_of(0), batch_of(1), batch_of(2)) == [None] * 3
 
@@ -369,9 +369,9 @@ def test_other_histories_do_not_commit_and_who_is_not_of_the_lowest_slots_heals(
     assert not any(t.step for t in fleet.trainers)
 
 
-def test_the_older_of_two_processes_in_a_slot_ends():
+def test_the_older_of_two_processes_in_a_rank_ends():
     fleet = Fleet(3)
-    fleet.enter(2, slot=1, incarnation=9)
+    fleet.enter(2, rank=1, incarnation=9)
 
     other, older, younger = fleet.commit(batch_of(0), batch_of(1), batch_of(1))
 
@@ -387,7 +387,7 @@ def test_other_weights_after_the_same_history_end_the_job_on_every_worker():
     results = fleet.commit(batch_of(0), batch_of(1), batch_of(2))
 
     assert [type(r) for r in results] == [DriftError] * 3
-    assert "The workers in slots 1 have other weights than slot 0" in str(results[2])
+    assert "The weights of ranks 1 differ from those of rank 0" in str(results[2])
     assert not any(t.step for t in fleet.trainers)
 
 
@@ -406,7 +406,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_before_any_update(label):
 # --- what else travels --------------------------------------------------------------------------
 
 
-def test_a_dead_slot_is_told_to_all_until_they_have_committed_it():
+def test_a_dead_rank_is_told_to_all_until_they_have_committed_it():
     fleet = Fleet(2)
     fleet.committers[1].tell_lost(5)
     for quorum in fleet.quorums:
@@ -420,7 +420,7 @@ def test_a_dead_slot_is_told_to_all_until_they_have_committed_it():
     assert told == [[[5], [5]], [[], []]]
 
 
-def test_dead_slots_are_told_one_after_the_other():
+def test_dead_ranks_are_told_one_after_the_other():
     fleet = Fleet(1)
     fleet.committers[0].tell_lost(5)
     fleet.committers[0].tell_lost(6)
@@ -430,7 +430,7 @@ def test_dead_slots_are_told_one_after_the_other():
     assert told == [[5], [6], []]
 
 
-def test_a_slot_that_is_back_is_not_lost():
+def test_a_rank_that_is_back_is_not_lost():
     fleet = Fleet(2)
     fleet.committers[0].tell_lost(1)
 
@@ -439,7 +439,7 @@ def test_a_slot_that_is_back_is_not_lost():
     assert told == [[[], []], [[], []]]
 
 
-def test_a_callback_of_the_lowest_slot_ends_the_training_of_all():
+def test_a_callback_of_the_lowest_rank_ends_the_training_of_all():
     fleet = Fleet(2)
 
     results = fleet.commit(None, batch_of(1), stops=[0])
@@ -455,12 +455,14 @@ def test_what_was_measured_is_added_up_and_changes_no_weight():
     loss = {"loss": (np.float64(6), np.float64(3))}
 
     results = fleet.evaluate(
-        (loss, Row(0, 0, finished=True)), ({}, None), (loss, Row(2, 0, finished=True))
+        (loss, LeaseUpdate(0, 0, finished=True)),
+        ({}, None),
+        (loss, LeaseUpdate(2, 0, finished=True)),
     )
 
     for commit in results:
         assert [float(x) for x in commit.metrics["loss"]] == [12.0, 6.0]
-        assert commit.rows == [Row(0, 0, finished=True), Row(2, 0, finished=True)]
+        assert commit.rows == [LeaseUpdate(0, 0, finished=True), LeaseUpdate(2, 0, finished=True)]
     assert not any(t.step for t in fleet.trainers)
     assert {h.point.num_commits for h in fleet.histories} == {1}
 
@@ -482,6 +484,17 @@ def test_metric_states_of_any_shape_keep_their_places():
         for mine, other in zip(read[name], arrays, strict=True):
             assert mine.dtype == np.float64
             np.testing.assert_array_equal(mine, other)
+
+
+def test_a_metric_that_is_missing_adds_nothing_and_one_without_room_is_refused():
+    layout = Layout({"loss": (np.float64(1), np.float64(2)), "b": (np.float64(3), np.float64(4))})
+    buffer = np.zeros(layout.size, np.float32)
+
+    layout.write({"loss": (np.float64(5), np.float64(6))}, buffer)
+
+    assert [float(x) for arrays in layout.read(buffer).values() for x in arrays] == [0, 0, 5, 6]
+    with pytest.raises(DefinitionError, match="'accuracy' is reported on some batches but not"):
+        layout.write({"accuracy": (np.float64(5), np.float64(6))}, buffer)
 
 
 def test_who_takes_over_a_state_while_computing_contributes_from_there_on():
@@ -552,7 +565,7 @@ def test_preparing_calls_no_step_of_a_pytorch_optimizer():
     definition = of_torch.definition_of(optimizer=lambda p: Counting(p, 0.1))
     trainer, batch = of_torch.trainer_of(definition), of_torch.batch_of(8)
     before = trainer.state()
-    ElasticCommitter(trainer, batch, evaluates=True, num_slots=2)
+    ElasticCommitter(trainer, batch, evaluated=batch, num_ranks=2)
     assert not calls
     assert of_torch.same_bits(trainer.state(), before)
 
@@ -578,11 +591,11 @@ def test_all_leave_out_what_one_has_heard_of_and_that_one_does_not_touch_it():
 
 def test_a_batch_without_a_record_counts_and_makes_no_update():
     fleet = Fleet(2)
-    empty = [FedBatch(0, 0, 0, None, finished=False, num_left_out=16)]
+    empty = [TrainingBatch(0, 0, 0, None, finished=False, num_left_out=16)]
 
     commits = fleet._together(lambda i, c: c.commit([] if i else empty, PLACE, stop=False))
 
-    assert [c.rows for c in commits] == [[Row(0, 1, finished=False)]] * 2
+    assert [c.rows for c in commits] == [[LeaseUpdate(0, 1, finished=False)]] * 2
     assert [c.num_left_out for c in commits] == [16, 16]
     assert [t.step for t in fleet.trainers] == [0, 0]
     assert not any(t.seen.any() for t in fleet.trainers)

@@ -108,7 +108,7 @@ def cut(training, short_cut):
 
 @dataclass(frozen=True)
 class KilledRaylet:
-    """Ray was killed on the host of slot 0, and started anew."""
+    """Ray was killed on the host of rank 0, and started anew."""
 
     host: object
     hosts_after: dict

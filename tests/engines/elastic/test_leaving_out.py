@@ -6,17 +6,17 @@ import pytest
 from tests.cli.test_job import PIPELINE
 from tests.engines.conftest import MODEL, write_records
 
-from elasticdl import api
+from elasticdl import job_options
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.controller import _pace_of
 from elasticdl.engines.elastic.crash_note import BatchInWork
-from elasticdl.engines.elastic.deaths import TooMany
+from elasticdl.engines.elastic.failure_policy import RepeatedFailure
 from elasticdl.engines.elastic.worker import Assignment, Worker
-from elasticdl.engines.material import open_material
+from elasticdl.engines.training_context import open_context
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.job import Workers
-from elasticdl.sharding.ledger import Piece
+from elasticdl.sharding.ledger import ShardLease
 from elasticdl.sharding.left_out import BatchId
 
 
@@ -29,7 +29,7 @@ def run_of(tmp_path):
         (tmp_path / "zoo" / "small.py").write_text(model)
         (tmp_path / "data").mkdir()
         write_records(tmp_path / "data" / "a.recordio", 300)
-        job = api.training_job(
+        job = job_options.training_job(
             model_zoo=str(tmp_path / "zoo"),
             model_def="small",
             data=str(tmp_path / "data"),
@@ -41,13 +41,13 @@ def run_of(tmp_path):
         )
         notes = []
         reporter = SimpleNamespace(note=notes.append)
-        return SimpleNamespace(material=open_material(job)[0], reporter=reporter, notes=notes)
+        return SimpleNamespace(context=open_context(job)[0], reporter=reporter, notes=notes)
 
     return run
 
 
 def died(work, batch, shard=0):
-    return TooMany(BatchInWork(work, 0, shard, batch), 5)
+    return RepeatedFailure(BatchInWork(work, 0, shard, batch), 5)
 
 
 def test_what_kills_is_named_by_file_and_number_and_how_to_go_on_is_said(run_of, tmp_path):
@@ -79,7 +79,7 @@ def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
 
     for batch in range(10):
         assert bad.add(died("making", batch)) == BatchId(0, 0, batch)
-    with pytest.raises(TrainingError, match="leave out 110 of 300 records, and at most 100 are"):
+    with pytest.raises(TrainingError, match="leave out 110 of 300 records; the limit is 100"):
         bad.add(died("making", 10))
 
     assert bad.batches == tuple(BatchId(0, 0, batch) for batch in range(10))
@@ -87,17 +87,15 @@ def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
 
 
 def test_a_worker_touches_no_bad_batch_and_no_suspicious_one_of_another_epoch(run_of):
-    material = run_of().material
+    context = run_of().context
     pace = _pace_of(Workers(1, 2))
-    worker = Worker(
-        Assignment(material.job, material.plan, {}, None, 2, 2, "keras", pace, bytes(32))
-    )
-    worker._material = material
-    worker._loop = SimpleNamespace(place=material.first_place())
+    worker = Worker(Assignment(context.job, context.plan, {}, None, 2, 2, "keras", pace, bytes(32)))
+    worker._context = context
+    worker._loop = SimpleNamespace(progress=context.initial_progress())
     worker.leave_out([BatchId(0, 0, 2)], {(0, 0), (1, 0)})
 
     def made(epoch, *left_out):
-        fed = worker._noted_batches(left_out, epoch, Piece(0, stop=4))
+        fed = worker._noted_batches(left_out, epoch, ShardLease(0, stop=4))
         return [(each.number, each.batch is not None, each.is_empty) for each in fed]
 
     assert made(0) == [(0, True, False), (1, True, False), (2, False, False)]
@@ -109,9 +107,9 @@ def test_a_worker_touches_no_bad_batch_and_no_suspicious_one_of_another_epoch(ru
 def test_a_new_round_leaves_out_what_is_not_in_its_checkpoint_yet(run_of):
     run = run_of()
     bad = BadRecords(run, skip=True)
-    place = run.material.first_place()
-    place = place.__class__(place.ledger.leave_out([BatchId(0, 0, 1)]))
-    bad.begin(Checkpoint(4, {}, {"place": place.to_json()}))
+    progress = run.context.initial_progress()
+    progress = progress.__class__(progress.ledger.leave_out([BatchId(0, 0, 1)]))
+    bad.begin(Checkpoint(4, {}, {"progress": progress.to_json()}))
     assert bad.at_start == (BatchId(0, 0, 1),)
 
     bad.add(died("making", 2))

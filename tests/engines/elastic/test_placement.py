@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.errors import UsageError
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_gpus_that_this_machine_has_not_are_refused_at_once(tmp_path, digits):
-    with pytest.raises(UsageError, match="2 workers need 4 and Ray finds 0 GPUs on this machine"):
+    with pytest.raises(UsageError, match="2 workers need 4 GPUs, but Ray finds 0 on this machine"):
         api.train(
             model_def="mnist",
             data=str(digits / "train"),
@@ -23,4 +23,4 @@ def test_gpus_that_this_machine_has_not_are_refused_at_once(tmp_path, digits):
 
 def test_gpus_without_workers_are_refused():
     with pytest.raises(UsageError, match="Add --num_workers"):
-        api.training_job(model_def="mnist", data="d", output="o", gpus_per_worker=1)
+        job_options.training_job(model_def="mnist", data="d", output="o", gpus_per_worker=1)

@@ -17,14 +17,14 @@ import pytest
 from tests.chaos.zoo.faults import blind
 from tests.engines.elastic.counting import CountingTrainer, batch_of
 
-from elasticdl.engines.elastic import agreement, committer, transport
+from elasticdl.engines.elastic import committer, transport, voting
 from elasticdl.engines.elastic.committer import ElasticCommitter
-from elasticdl.engines.elastic.pace import Pace
-from elasticdl.engines.elastic.reports import History, Point, Snapshots
-from elasticdl.engines.feed import FedBatch
+from elasticdl.engines.elastic.event_buffer import CommitId, EventBuffer, SnapshotBuffer
+from elasticdl.engines.elastic.timeouts import Timeouts
+from elasticdl.engines.feed import TrainingBatch
 from elasticdl.engines.loop import Loop
-from elasticdl.engines.place import Place
 from elasticdl.engines.progress import Silent
+from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:
 
 HOST = "127.0.0.1"
 # What happens in a step is told by its number: each has a quorum of its own.
-PACE = Pace(
+PACE = Timeouts(
     heartbeat_s=0.05,
     heartbeat_timeout_s=1.0,
     join_timeout_s=0.5,
@@ -45,16 +45,16 @@ PACE = Pace(
 NUM_LIGHTHOUSES = 5
 # Tests of two that step side by side: neither may begin before the other's first heartbeat.
 NUM_PAIRS = 5
-NUM_SLOTS = 3
+NUM_RANKS = 3
 BATCHES_PER_SHARD = 10
-NUM_RECORDS = NUM_SLOTS * BATCHES_PER_SHARD
+NUM_RECORDS = NUM_RANKS * BATCHES_PER_SHARD
 # The commit that one worker makes alone.
 FORK_AT = 3
 PATIENCE_S = 20.0
 
 LIGHTHOUSES = f"""
 import sys
-from elasticdl.engines.elastic.pace import Pace
+from elasticdl.engines.elastic.timeouts import Timeouts
 from elasticdl.engines.elastic.quorum import Lighthouse
 
 lighthouses = [Lighthouse({HOST!r}, 1, {PACE!r}) for _ in range({NUM_LIGHTHOUSES})]
@@ -134,58 +134,58 @@ class Worker:
         joined_at: Which sums were the first with a state it took over.
     """
 
-    def __init__(self, lighthouse, slot, max_steps=0, pace=PACE):
-        self.slot = slot
+    def __init__(self, lighthouse, rank, max_steps=0, pace=PACE):
+        self.rank = rank
         self.before_step = lambda num_commits: None
         self.sum_fails = lambda num_commits: False
         self.loaded, self.times_healed, self.brought, self.joined_at = [], 0, [], []
         self.trainer = CountingTrainer(NUM_RECORDS)
-        self.history = History(Point(0, agreement.first_lineage(1, 0, 0)))
+        self.history = EventBuffer(CommitId(0, voting.first_lineage(1, 0, 0)))
         self.committer = ElasticCommitter(
-            self.trainer, batch_of(0), evaluates=False, num_slots=NUM_SLOTS
+            self.trainer, batch_of(0), evaluated=None, num_ranks=NUM_RANKS
         )
         self.loop = Loop(
             options=TrainingOptions(max_steps=max_steps),
             trainer=self.trainer,
             committer=self.committer,
             open_feed=self._open_feed,
-            slot=slot,
+            rank=rank,
             num_records=NUM_RECORDS,
             events=self.history,
-            checkpoints=Snapshots(self.history),
+            checkpoints=SnapshotBuffer(self.history),
             checkpoint_metadata={},
             reporter=Silent(),
             validation=None,
-            place=Place(Ledger(NUM_SLOTS, BATCHES_PER_SHARD)),
+            progress=TrainProgress(Ledger(NUM_RANKS, BATCHES_PER_SHARD)),
             safe_point=lambda: None,
             checkpoint_is_due=lambda: False,
             event_interval_s=0.0,
         )
         self.quorum = quorum_at(
             lighthouse,
-            f"slot{slot}-{slot + 1}",
+            f"rank{rank}-{rank + 1}",
             lambda: self.committer.state_for_a_peer(self._save),
             self.committer.receive,
             pace,
         )
         self._observe(self.quorum)
-        self.committer.enter(self.quorum, self.history, slot, slot + 1, self._take_over)
+        self.committer.enter(self.quorum, self.history, rank, rank + 1, self._take_over)
 
     def run(self):
         self.loop.run()
         self.history.finish()
 
-    def _open_feed(self, ledger, slots):
-        piece = ledger.deal(slots).piece_of(self.slot)
-        if piece is None:
+    def _open_feed(self, ledger, ranks):
+        lease = ledger.assign(ranks).lease_of(self.rank)
+        if lease is None:
             return
-        stop = piece.stop or BATCHES_PER_SHARD
-        if piece.committed >= stop:
-            yield FedBatch(ledger.epoch, piece.shard, piece.committed, None, finished=True)
-        for number in range(piece.committed, stop):
-            batch = batch_of(piece.shard * BATCHES_PER_SHARD + number)
+        stop = lease.stop or BATCHES_PER_SHARD
+        if lease.committed >= stop:
+            yield TrainingBatch(ledger.epoch, lease.shard, lease.committed, None, finished=True)
+        for number in range(lease.committed, stop):
+            batch = batch_of(lease.shard * BATCHES_PER_SHARD + number)
             last = number + 1 == BATCHES_PER_SHARD
-            yield FedBatch(ledger.epoch, piece.shard, number, batch, last)
+            yield TrainingBatch(ledger.epoch, lease.shard, number, batch, last)
 
     def _save(self):
         checkpoint = self.loop.checkpoint()
@@ -229,7 +229,7 @@ def assert_all_have_the_same(workers):
     for worker in workers:
         for path, array in worker.trainer.state().items():
             np.testing.assert_array_equal(array, first.trainer.state()[path], path)
-        assert worker.loop.place.to_json() == first.loop.place.to_json()
+        assert worker.loop.progress.to_json() == first.loop.progress.to_json()
         assert worker.history.point == first.history.point
 
 
@@ -248,7 +248,7 @@ def once(act):
 
 
 def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse_of_two):
-    quorums = [quorum_at(lighthouse_of_two, f"slot{i}-1") for i in range(2)]
+    quorums = [quorum_at(lighthouse_of_two, f"rank{i}-1") for i in range(2)]
     buffers = [np.ones(3, np.float32) for _ in quorums]
     meet = threading.Barrier(2)
 
@@ -268,7 +268,7 @@ def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse_of_two):
 
 
 def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse_of_two):
-    quorums = [quorum_at(lighthouse_of_two, f"slot{i}-1") for i in range(2)]
+    quorums = [quorum_at(lighthouse_of_two, f"rank{i}-1") for i in range(2)]
     buffers = [np.float32([1, 10]), np.float32([2, 2**24])]
     meet = threading.Barrier(2)
     told = [[], []]
@@ -293,7 +293,7 @@ def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse_of_two)
 
 
 def test_after_a_refused_step_workers_connect_anew_once(lighthouse_of_two):
-    quorums = [quorum_at(lighthouse_of_two, f"slot{i}-1") for i in range(2)]
+    quorums = [quorum_at(lighthouse_of_two, f"rank{i}-1") for i in range(2)]
     meet = threading.Barrier(2)
     connected = [[], []]
 
@@ -321,7 +321,7 @@ def test_after_a_refused_step_workers_connect_anew_once(lighthouse_of_two):
 
 
 def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
-    workers = [Worker(lighthouse, slot) for slot in range(2)]
+    workers = [Worker(lighthouse, rank) for rank in range(2)]
     meet = threading.Barrier(2)
     two_have_begun, third_is_there = threading.Event(), threading.Event()
 
@@ -347,7 +347,7 @@ def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
         worker.quorum.close()
 
     assert third.loaded[0] >= FORK_AT
-    assert list(third.committer.slots) == [0, 1, 2]
+    assert list(third.committer.ranks) == [0, 1, 2]
     assert third.times_healed == 0
     assert_each_record_counts_once([*workers, third])
     assert_all_have_the_same([*workers, third])
@@ -359,7 +359,7 @@ def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
 def test_workers_train_on_without_asking_and_soon_let_in_who_joins(lighthouse_of_two):
     # Some steps of 0.05 s, on a busy machine too.
     pace = replace(PACE, quorum_interval_s=0.2)
-    workers = [Worker(lighthouse_of_two, slot, pace=pace) for slot in range(3)]
+    workers = [Worker(lighthouse_of_two, rank, pace=pace) for rank in range(3)]
     third = workers.pop()
     asked_at = [[], []]
 
@@ -385,7 +385,7 @@ def test_workers_train_on_without_asking_and_soon_let_in_who_joins(lighthouse_of
     # At the same steps, and not at each.
     assert asked_at[0] == asked_at[1]
     assert 1 < len(asked_at[0]) < workers[0].quorum.num_commits / 1.5
-    assert list(third.committer.slots) == [0, 1, 2]
+    assert list(third.committer.ranks) == [0, 1, 2]
     assert_each_record_counts_once([*workers, third])
     assert_all_have_the_same([*workers, third])
 
@@ -400,19 +400,19 @@ class Fork:
     again, at the same number of commits.
 
     Attributes:
-        lineages: Slot -> the lineage of its state when they meet again.
+        lineages: Rank -> the lineage of its state when they meet again.
     """
 
     def __init__(self, lighthouse, alone, max_steps=0):
-        self.workers = [Worker(lighthouse, slot, max_steps) for slot in range(NUM_SLOTS)]
+        self.workers = [Worker(lighthouse, rank, max_steps) for rank in range(NUM_RANKS)]
         self.lineages = {}
-        begin, again = threading.Barrier(NUM_SLOTS), threading.Barrier(NUM_SLOTS)
+        begin, again = threading.Barrier(NUM_RANKS), threading.Barrier(NUM_RANKS)
         for worker in self.workers:
-            self._arrange(worker, begin, again, fails=worker.slot != alone)
+            self._arrange(worker, begin, again, fails=worker.rank != alone)
 
     def _arrange(self, worker, begin, again, *, fails):
         def meet_again():
-            self.lineages[worker.slot] = worker.history.point.lineage
+            self.lineages[worker.rank] = worker.history.point.lineage
             again.wait(PATIENCE_S)
             if fails:
                 # Those of the last quorum would not wait for others: the late one asks first, and
@@ -435,22 +435,22 @@ class Fork:
 
 
 @pytest.mark.parametrize(("alone", "healed"), [(0, [1, 2]), (2, [2])], ids=["lowest", "highest"])
-def test_a_silent_fork_is_found_and_heals_to_the_lowest_slots_history(lighthouse, alone, healed):
+def test_a_silent_fork_is_found_and_heals_to_the_lowest_ranks_history(lighthouse, alone, healed):
     fork = Fork(lighthouse, alone)
     workers = fork.workers
 
     run_to_the_end(workers)
 
-    others = {lineage for slot, lineage in fork.lineages.items() if slot != alone}
+    others = {lineage for rank, lineage in fork.lineages.items() if rank != alone}
     assert len(others) == 1
     assert fork.lineages[alone] not in others
-    assert [w.slot for w in workers if w.times_healed] == healed
-    assert [workers[slot].loaded[-1] for slot in healed] == [FORK_AT + 1] * len(healed)
+    assert [w.rank for w in workers if w.times_healed] == healed
+    assert [workers[rank].loaded[-1] for rank in healed] == [FORK_AT + 1] * len(healed)
     # The others have theirs ready then, and are not to wait for its own; later it has one again.
-    for slot in healed:
-        at = workers[slot].joined_at[-1]
-        assert workers[slot].brought[at : at + 2] == [False, True]
-    # All of it is of the lowest slot's history: that lineage leads to where all are now.
+    for rank in healed:
+        at = workers[rank].joined_at[-1]
+        assert workers[rank].brought[at : at + 2] == [False, True]
+    # All of it is of the lowest rank's history: that lineage leads to where all are now.
     assert workers[0].times_healed == 0
     assert_each_record_counts_once(workers)
     assert_all_have_the_same(workers)
@@ -458,7 +458,7 @@ def test_a_silent_fork_is_found_and_heals_to_the_lowest_slots_history(lighthouse
 
 def test_without_lineages_a_silent_fork_stays_unnoticed(lighthouse, monkeypatch):
     """What the test above is worth: with the check switched off the same fork ends otherwise."""
-    monkeypatch.setattr(committer, "judge", blind(agreement.judge))
+    monkeypatch.setattr(committer, "decide_commit", blind(voting.decide_commit))
     fork = Fork(lighthouse, alone=0, max_steps=FORK_AT + 4)
     workers = fork.workers
 
@@ -468,7 +468,7 @@ def test_without_lineages_a_silent_fork_stays_unnoticed(lighthouse, monkeypatch)
     assert {w.trainer.step for w in workers} == {FORK_AT + 4}
     assert len({w.quorum.num_commits for w in workers}) == 1
     assert workers[0].trainer.mean != workers[1].trainer.mean
-    assert workers[0].loop.place.ledger != workers[1].loop.place.ledger
+    assert workers[0].loop.progress.ledger != workers[1].loop.progress.ledger
     assert workers[0].history.point != workers[1].history.point
-    # What slot 0 brings in then is another record than the others write down for it.
+    # What rank 0 brings in then is another record than the others write down for it.
     assert not np.array_equal(workers[0].trainer.seen, workers[1].trainer.seen)

@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 from elasticdl.engines.elastic.ranges import (
     MAX_RECORDS_PER_RANGE,
-    Work,
-    cut,
+    RangeQueue,
     records_per_range,
+    split_into_ranges,
 )
 
 LONG = 600.0
 
 
 def work(num_ranges=4, num_workers=2, give_up_after_s=LONG):
-    return Work(cut(num_ranges * 10, 10), num_workers, give_up_after_s, 0.0)
+    return RangeQueue(split_into_ranges(num_ranges * 10, 10), num_workers, give_up_after_s, 0.0)
 
 
 @given(st.integers(1, 10**7), st.integers(1, 5000), st.integers(1, 50))
 def test_ranges_hold_each_record_once_in_whole_units(num_records, unit, num_workers):
     size = records_per_range(num_records, unit, num_workers)
-    ranges = cut(num_records, size)
+    ranges = split_into_ranges(num_records, size)
 
     assert (ranges[0].start, ranges[-1].stop) == (0, num_records)
     assert all(one.stop == next_.start for one, next_ in pairwise(ranges))
@@ -34,7 +34,7 @@ def test_ranges_hold_each_record_once_in_whole_units(num_records, unit, num_work
 
 @given(st.integers(1, 10**6), st.integers(1, 300), st.integers(1, 20))
 def test_there_are_four_ranges_a_worker_where_the_records_are_enough(num_records, unit, workers):
-    ranges = cut(num_records, records_per_range(num_records, unit, workers))
+    ranges = split_into_ranges(num_records, records_per_range(num_records, unit, workers))
 
     assert len(ranges) >= min(4 * workers, -(-num_records // unit))
 
@@ -103,7 +103,7 @@ def test_records_that_end_every_worker_end_the_job():
         some.advanced(range_, 4, 1.0)
         some.lost(range_, "died (Crash)", begun=True)
 
-    assert "records 0 to 9, none further than 4" in some.why_give_up(2.0)
+    assert "records 0 to 9, after at most 4" in some.why_give_up(2.0)
     assert "died (Crash)" in some.why_give_up(2.0)
 
 
@@ -133,7 +133,7 @@ def test_silence_ends_the_job_and_names_the_last_death():
     some.lost(range_, "Worker 1 died", begun=True)
 
     assert some.why_give_up(7.0) == ""
-    assert "For 6 s no worker got further" in some.why_give_up(8.0)
+    assert "No worker made progress for 6 s" in some.why_give_up(8.0)
     assert "Worker 1 died" in some.why_give_up(8.0)
 
 

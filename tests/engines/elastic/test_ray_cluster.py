@@ -133,7 +133,7 @@ def test_a_missing_or_wrong_token_is_reported_soon(closed, tmp_path, variables):
 
     found = join(closed, tmp_path, **variables)
 
-    assert "does not accept this token, or needs one" in found
+    assert "rejected the token, or requires one" in found
     assert time.monotonic() - began_s < SOON_S
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_address_never_answers(tmp_path, address):
     found = join(address, tmp_path)
 
     assert found.startswith("2 "), found
-    assert "this is no address of a Ray cluster" in found
+    assert "not the address of a Ray cluster" in found
 
 
 SLOW = """

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.sessions.conftest import in_this_process  # noqa: F401 - a fixture
 
-from elasticdl import api
+from elasticdl import api, job_options
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines.progress import Silent
-from elasticdl.events import Evaluated, WorkerJoined, WorkerLeft, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import Evaluated, WorkerJoined, WorkerLeft
 from elasticdl.sessions import run as sessions_run
 from elasticdl.sessions.project import open_session
 
@@ -109,7 +110,9 @@ def test_a_session_survives_its_workers_and_uses_each_batch_once(tmp_path):
 
     with ThreadPoolExecutor(1) as beside:
         killed = beside.submit(kill_one_of_two, log)
-        status = sessions_run.run(session, workers=api.workers(2), tracked=False, reporter=Silent())
+        status = sessions_run.run(
+            session, workers=job_options.workers(2), tracked=False, reporter=Silent()
+        )
         killed.result()
 
     assert [e for e in read_events(log) if isinstance(e, WorkerLeft)]

@@ -117,7 +117,7 @@ def test_a_frozen_worker_is_left_out_in_the_middle_of_a_step_and_heals_when_it_t
 def test_another_lighthouse_is_started_and_no_step_is_lost(disturbed):
     training = disturbed.training
 
-    assert "going on from step" not in training.log()
+    assert "resuming from step" not in training.log()
     assert len(training.events("worker_left")) == disturbed.num_left
 
 
@@ -141,7 +141,7 @@ def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name, dies):
         training.wait_for(lambda: training.events("checkpointed"), "a checkpoint")
         (process,) = descendants(training, name)
         process.kill()
-        training.wait_for(lambda: "Starting another Ray" in training.log(), "its note", SOON_S)
+        training.wait_for(lambda: "Starting Ray again" in training.log(), "its note", SOON_S)
         training.wait_for_the_end()
 
     assert f"Ray's process {dies} on this machine died" in training.log()
@@ -160,7 +160,7 @@ def test_the_training_goes_on_when_a_process_of_ray_stays_stopped(numbers, tmp_p
         (process,) = descendants(training, name)
         process.suspend()
         training.wait_for(
-            lambda: "Starting another Ray" in training.log(), "its note", STOPPED_AFTER_S + SOON_S
+            lambda: "Starting Ray again" in training.log(), "its note", STOPPED_AFTER_S + SOON_S
         )
         training.wait_for_the_end()
 
@@ -239,5 +239,5 @@ Counting.forward = hang
         training.wait_for_the_end()
 
     (reason,) = training.reasons()
-    assert reason.startswith("hung: on one batch for ")
+    assert reason.startswith("hung: on the same batch for ")
     training.assert_each_record_counts(3)

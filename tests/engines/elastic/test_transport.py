@@ -62,7 +62,7 @@ def test_a_checkpoint_crosses_bit_for_bit(server):
         "optimizer/step": np.array(2**62 + 1),
         "model/é": np.array([True, False]),
     }
-    metadata = {"place": {"ledger": [1, 2**62 + 1, None]}, "history": {"points": []}, "ä": "ö"}
+    metadata = {"progress": {"ledger": [1, 2**62 + 1, None]}, "history": {"points": []}, "ä": "ö"}
     server.publish(7, encode(Checkpoint(2**40, state, metadata)))
 
     arrived = decode(Fetch(server.address, 7, 5.0, KEY).read(), "a test")
@@ -104,9 +104,9 @@ def test_each_worker_has_a_secret_of_its_own(server):
 def test_the_state_of_another_step_is_not_given(server):
     server.publish(5, b"weights")
 
-    with pytest.raises(TransportError, match="The state of step 4 did not arrive"):
+    with pytest.raises(TransportError, match="The state of step 4 was not received"):
         Fetch(server.address, 4, 5.0, KEY).read()
-    with pytest.raises(TransportError, match="The state of step 6 did not arrive"):
+    with pytest.raises(TransportError, match="The state of step 6 was not received"):
         Fetch(server.address, 6, 5.0, KEY).read()
 
 
@@ -143,7 +143,7 @@ def test_who_asks_before_the_copy_is_made_waits_for_it():
     ids=["in the state", "in the headers", "at once", "no HTTP"],
 )
 def test_a_peer_that_dies_in_the_middle_is_an_error(dying_peer, answer):
-    with pytest.raises(TransportError, match="The state of step 2 did not arrive"):
+    with pytest.raises(TransportError, match="The state of step 2 was not received"):
         Fetch(dying_peer(answer), 2, 5.0, KEY).read()
 
 
@@ -163,7 +163,7 @@ def test_a_peer_that_says_nothing_is_not_waited_for_longer_than_asked():
 def test_only_a_worker_is_asked(tmp_path):
     (tmp_path / "1").write_bytes(b"weights")
 
-    with pytest.raises(TransportError, match="expected an address of a worker"):
+    with pytest.raises(TransportError, match="expected the address of a worker"):
         Fetch(tmp_path.as_uri(), 1, 1.0, KEY).read()
 
 

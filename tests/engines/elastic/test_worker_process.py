@@ -12,15 +12,15 @@ import psutil
 import pytest
 from tests.engines.elastic.training import COUNTING, MINIBATCH_SIZE, counting_and, write_numbers
 
-from elasticdl.engines.elastic.pace import Pace
-from elasticdl.engines.elastic.worker import Assignment, Failure, Identity
+from elasticdl.engines.elastic.timeouts import Timeouts
+from elasticdl.engines.elastic.worker import Assignment, Identity, WorkerFailure
 from elasticdl.engines.elastic.worker_process import Died, WorkerProcess
-from elasticdl.engines.material import open_material
+from elasticdl.engines.training_context import open_context
 from elasticdl.job import Job, ModelReference, TrainingOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-PACE = Pace(heartbeat_s=0.1, heartbeat_timeout_s=1.0, join_timeout_s=0.5)
+PACE = Timeouts(heartbeat_s=0.1, heartbeat_timeout_s=1.0, join_timeout_s=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,13 @@ def place(numbers, name):
             output="nowhere",
             training=TrainingOptions(minibatch_size=MINIBATCH_SIZE),
         )
-        material, metadata = open_material(job)
+        context, metadata = open_context(job)
         assignment = Assignment(
             job=job,
-            plan=material.plan,
+            plan=context.plan,
             metadata=metadata,
             code={model.name: model.read_bytes()},
-            num_slots=2,
+            num_ranks=2,
             num_threads=1,
             framework="torch",
             pace=pace,
@@ -80,7 +80,7 @@ def test_what_the_user_raises_is_told_with_the_users_file(place, tmp_path):
 
     failure = place(model).prepare()
 
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, WorkerFailure)
     assert failure.kind == "UserCodeError"
     assert str(model) in failure.message
     assert "no idea" in failure.message
@@ -92,7 +92,7 @@ def test_what_should_not_be_raised_is_told_with_its_traceback(place):
 
     failure = worker.call("final")
 
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, WorkerFailure)
     assert "AssertionError" in failure.message
     assert "worker.py" in failure.message
 
@@ -146,7 +146,7 @@ def test_a_temporary_folder_with_a_path_too_long_for_sockets_is_named(place, tmp
 
     failure = place().prepare()
 
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, WorkerFailure)
     assert str(folder) in failure.message
     assert "Set TMPDIR" in failure.message
 
@@ -170,7 +170,7 @@ def test_what_ends_the_process_in_the_users_code_is_told_with_their_line(
 
     failure = place(model).prepare()
 
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, WorkerFailure)
     assert failure.kind == "UserCodeError"
     assert failure.message.startswith(f"{model}:{line}: this code ended the command with {said}.")
 
@@ -184,11 +184,11 @@ def test_an_input_function_that_does_not_return_is_named_while_the_worker_prepar
 
     deadline_s = time.monotonic() + 60
     failure = None
-    while not isinstance(failure, Failure) and time.monotonic() < deadline_s:
+    while not isinstance(failure, WorkerFailure) and time.monotonic() < deadline_s:
         time.sleep(0.1)
         failure = worker.call("report", None, with_events=False)
 
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, WorkerFailure)
     assert failure.kind == "UserCodeError"
     said = f"{model}:{line}: input_fn() has been running for 1 s on "
     assert failure.message.startswith(said)

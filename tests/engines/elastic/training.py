@@ -23,7 +23,8 @@ from safetensors.numpy import load_file
 from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
-from elasticdl.events import StepCommitted, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import StepCommitted
 
 COUNTING = Path(__file__).parent / "zoo" / "counting.py"
 NUM_RECORDS = 1000
@@ -123,16 +124,16 @@ class Training:
         return [event for event in events if not kinds or event["event"] in kinds]
 
     def workers(self):
-        """Return slot -> process of those that train, of this start of the job."""
+        """Return rank -> process of those that train, of this start of the job."""
         alive = {}
         for event in self.events("job_started", "worker_joined", "worker_left"):
             match event["event"]:
                 case "job_started":
                     alive.clear()
                 case "worker_joined":
-                    alive[event["slot"]] = event["pid"]
+                    alive[event["rank"]] = event["pid"]
                 case "worker_left":
-                    alive.pop(event["slot"], None)
+                    alive.pop(event["rank"], None)
         return alive
 
     def reasons(self):

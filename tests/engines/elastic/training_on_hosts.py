@@ -93,7 +93,7 @@ class TrainingOnHosts(Training):
         )
 
     def wait_for_all(self):
-        """Wait until all workers train; returns slot -> host."""
+        """Wait until all workers train; returns rank -> host."""
         since_s = time.time()
 
         def all_train():
@@ -102,7 +102,7 @@ class TrainingOnHosts(Training):
 
         self.wait_for(all_train, "updates of all workers")
         hosts = {host.name: host for host in self._hosts}
-        return {slot: hosts[name] for slot, (name, _) in self._joined().items()}
+        return {rank: hosts[name] for rank, (name, _) in self._joined().items()}
 
     def wait_for_who_left(self, since):
         """Return when it was told of a worker that left, after so many had."""
@@ -115,9 +115,9 @@ class TrainingOnHosts(Training):
     def _joined(self):
         workers = {}
         for event in self.events("worker_joined", "worker_left"):
-            workers.pop(event["slot"], None)
+            workers.pop(event["rank"], None)
             if event["event"] == "worker_joined":
-                workers[event["slot"]] = (event["host"], event["pid"])
+                workers[event["rank"]] = (event["host"], event["pid"])
         return workers
 
     def hurry(self):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.engines.conftest import MODEL, write_records
 
-from elasticdl.engines.federated import simulate
-from elasticdl.engines.federated.simulate import Member
-from elasticdl.engines.federated.updates import PartyUpdate
+from elasticdl.engines.federated.simulation import simulate
+from elasticdl.engines.federated.simulation.simulate import SimulatedMember
+from elasticdl.engines.federated.strategies.updates import PartyUpdate
 from elasticdl.engines.progress import Silent
 from elasticdl.job import Federation, Job, ModelReference, TrainingOptions
 
@@ -92,7 +92,7 @@ def member(place):
     """Return what makes a party to simulate, by its number."""
 
     def make(number, **changes):
-        return Member(f"p{number}", str(place / f"party{number}.recordio"), **changes)
+        return SimulatedMember(f"p{number}", str(place / f"party{number}.recordio"), **changes)
 
     return make
 

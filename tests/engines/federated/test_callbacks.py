@@ -9,10 +9,11 @@ from tests.engines.conftest import MODEL, write_records
 
 from elasticdl import api
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.engines.federated import simulate
-from elasticdl.engines.federated.simulate import Member
+from elasticdl.engines.federated.simulation import simulate
+from elasticdl.engines.federated.simulation.simulate import SimulatedMember
 from elasticdl.engines.progress import Silent
-from elasticdl.events import EpochFinished, RoundFinished, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import EpochFinished, RoundFinished
 from elasticdl.job import Federation, Job, ModelReference, TrainingOptions
 
 NUM_ROUNDS = 5
@@ -71,7 +72,7 @@ def alone_and_federated(tmp_path):
             validation_data=None,
             federation=Federation(num_rounds=NUM_ROUNDS, num_local_epochs=num_local_epochs),
         )
-        simulate.train(federated, Silent(), [Member("one", data, validation)])
+        simulate.train(federated, Silent(), [SimulatedMember("one", data, validation)])
         return [
             (losses(each.output, kind), dict(load_trained_model(each.output).params))
             for each, kind in ((job, EpochFinished), (federated, RoundFinished))

@@ -9,7 +9,7 @@ import yaml
 
 from elasticdl import api, federated
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.engines.federated.config import read_aggregator, read_party
+from elasticdl.engines.federated.config.reading import read_aggregator, read_party
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import DataError, DefinitionError, UsageError, UserCodeError
 from elasticdl.job import Job
@@ -131,7 +131,9 @@ def test_epochs_are_what_the_config_says_to_components_and_hyperparams_to_partie
     outcome = federated.simulate(str(found.aggregator), reporter=Silent())
 
     assert weight_of(outcome) == pytest.approx(-7.5)
-    assert "model.epochs: is for components to read" in read_party(found.parties[0]).warnings[0]
+    assert (
+        "model.epochs: is only passed to the components" in read_party(found.parties[0]).warnings[0]
+    )
 
 
 def test_an_aggregator_may_evaluate_on_a_folder_of_its_own(made, project):
@@ -160,9 +162,9 @@ def test_what_goes_over_records_refuses_a_model_of_components_by_name(made, proj
     data = str(project / "data" / "north")
     asked = {"trained_model": output, "data": data, "reporter": Silent()}
 
-    with pytest.raises(UsageError, match="elasticdl predict goes over records"):
+    with pytest.raises(UsageError, match="elasticdl predict reads records"):
         api.predict(**asked, output=str(project / "p"))
-    with pytest.raises(UsageError, match="elasticdl evaluate --report goes over records"):
+    with pytest.raises(UsageError, match="elasticdl evaluate --report reads records"):
         api.evaluate(**asked, report=True)
 
 
@@ -175,10 +177,10 @@ def test_a_config_of_a_session_keeps_its_keys_but_for_those_of_the_session_itsel
 REFUSED = {
     "no_loader": ({"data_loader_class": None}, "model.data_loader_class: is missing"),
     "no_source": ({"src_code_path": None}, "model.src_code_path: is missing"),
-    "no_folder": ({"src_code_path": "nowhere"}, "there is no folder"),
+    "no_folder": ({"src_code_path": "nowhere"}, "but the folder"),
     "no_class": ({"preprocessor_class": "parts"}, "the name of a class with its file"),
-    "records": ({"model_def": "mnist"}, "model.model_def: is for other models"),
-    "data": ({"data_dir": "x"}, "belongs into the section data"),
+    "records": ({"model_def": "mnist"}, "model.model_def: is for other kinds of models"),
+    "data": ({"data_dir": "x"}, "belongs in the section data"),
     "misspelt": ({"agumentor_class": "parts.A", "augmentor_class": "parts"}, "augmentor_class"),
 }
 
@@ -250,7 +252,7 @@ def test_records_cannot_be_dealt_out_to_components(project):
 
 
 def test_what_says_nothing_to_components_is_refused(made):
-    with pytest.raises(UsageError, match="--split cannot be given with --session_config"):
+    with pytest.raises(UsageError, match="--split cannot be used with --session_config"):
         made(split="dirichlet")
     with pytest.raises(DataError, match="matches north, south"):
         made(num_parties=3)

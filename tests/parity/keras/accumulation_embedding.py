@@ -1,4 +1,4 @@
-"""gradient_accumulation_steps with an Embedding, averages, weight decay and clipping."""
+"""gradient_accumulation_steps with an Embedding, weight averages, weight decay and clipping."""
 
 import keras
 from shared import fit, tokens, tokens_schema

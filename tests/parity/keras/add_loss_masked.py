@@ -1,4 +1,4 @@
-"""`add_loss` under a mask, in a layer used twice, only in training; a regularized frozen layer."""
+"""`add_loss` with a mask, in a layer used twice, in training only; a regularized frozen layer."""
 
 import keras
 from shared import fit, tokens, tokens_schema

@@ -1,4 +1,4 @@
-"""A weight of the loss that a callback anneals, an attribute of the callback."""
+"""A callback that anneals a weight of the loss, kept in its attribute."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A weight of the loss that a callback anneals, a variable of the file."""
+"""A callback that anneals a weight of the loss, kept in a variable of the file."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

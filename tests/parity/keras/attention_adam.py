@@ -1,10 +1,13 @@
-"""MultiHeadAttention trained with Adam: the bias of its keys."""
+"""MultiHeadAttention trained with Adam: the bias of the keys."""
 
 import keras
 from shared import fit, series, series_schema
 
 GROUP = "Attention"
-EXPECT = "differs: the bias of keys has no effect; its gradient is rounding, and Adam steps by it"
+EXPECT = (
+    "differs: the bias of the keys has no effect; its gradient is rounding error, which Adam turns "
+    "into steps"
+)
 
 data_schema, input_fn = series_schema, series
 loss = keras.losses.MeanSquaredError()

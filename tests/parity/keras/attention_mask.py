@@ -1,4 +1,4 @@
-"""Attention over an embedding with a mask."""
+"""Attention over an embedding, with a mask."""
 
 import keras
 from shared import fit, tokens, tokens_schema

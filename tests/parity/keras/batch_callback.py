@@ -1,4 +1,4 @@
-"""A callback that sets the rate for each batch."""
+"""A callback that sets the learning rate for each batch."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -5,7 +5,7 @@ import numpy as np
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Callbacks"
-EXPECT = "refused: measure what `model.predict` returns, or give validation data"
+EXPECT = "refused: compute the metric from what `model.predict` returns, or set validation data"
 REFUSAL = r"model\.evaluate\(\) does not work in a callback"
 
 data_schema, input_fn = table_schema, numbers

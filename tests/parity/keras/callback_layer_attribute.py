@@ -1,10 +1,13 @@
-"""A callback that sets an attribute of a layer that `call` reads."""
+"""A callback that sets an attribute of a layer, which `call` reads."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Callbacks"
-EXPECT = "refused: a step is compiled with what the model file made; make it a weight of the layer"
+EXPECT = (
+    "refused: the step is compiled for the model as the file creates it; make the attribute a "
+    "weight of the layer"
+)
 REFUSAL = r"on_epoch_begin\(\) changes factor of sequential/scale"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,4 +1,4 @@
-"""A callback that looks at `params` and at the logs of a batch."""
+"""A callback that reads `params` and the logs of a batch."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A callback that predicts, and puts a metric into the logs that another one monitors."""
+"""A callback that predicts, and adds a metric to the logs, which another callback monitors."""
 
 import keras
 import numpy as np

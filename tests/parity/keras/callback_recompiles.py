@@ -4,7 +4,7 @@ import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Callbacks"
-EXPECT = "refused: the optimizer is the model file's, and a checkpoint holds its state"
+EXPECT = "refused: the model file defines the optimizer, and checkpoints hold its state"
 REFUSAL = r"model.compile\(\) does not work in a callback"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,4 +1,4 @@
-"""A callback that stops as an epoch begins: one more batch is trained."""
+"""A callback that stops at the beginning of an epoch: one more batch is trained."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

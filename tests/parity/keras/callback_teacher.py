@@ -1,4 +1,4 @@
-"""A callback with an average of the weights in a clone of the model (mean teacher)."""
+"""A callback that averages the weights in a clone of the model (mean teacher)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

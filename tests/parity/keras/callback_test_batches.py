@@ -1,4 +1,4 @@
-"""A callback that follows the batches of the validation."""
+"""A callback with methods for the batches of a validation."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A callback that sets the rate and weights in `on_train_begin`."""
+"""A callback that sets the learning rate and weights in `on_train_begin`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,10 +1,12 @@
-"""A callback that sets `layer.trainable` of a frozen BatchNormalization before the training."""
+"""A callback that freezes a BatchNormalization before the first step (`layer.trainable`)."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Callbacks"
-EXPECT = "refused: a step is compiled with what the model file made; freeze it there"
+EXPECT = (
+    "refused: the step is compiled for the model as the file creates it; freeze the layer there"
+)
 REFUSAL = r"on_train_begin\(\) changes trainable of sequential/batch_normalization"
 
 data_schema, input_fn = table_schema, numbers

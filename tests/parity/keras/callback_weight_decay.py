@@ -1,4 +1,4 @@
-"""A callback that lowers `optimizer.weight_decay` later, which no compiled step sees."""
+"""A callback that lowers `optimizer.weight_decay` later: the compiled step does not see it."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

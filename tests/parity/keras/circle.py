@@ -4,9 +4,7 @@ import keras
 from shared import classes, fit, table_schema
 
 GROUP = "Losses"
-EXPECT = {
-    "workers": "refused: each worker would see other pairs than one process does",
-}
+EXPECT = {"workers": "refused: each worker would see only the pairs of its own minibatch"}
 REFUSAL = "batch"
 
 data_schema, input_fn = table_schema, classes

@@ -3,7 +3,7 @@
 import keras
 from shared import classes, mlp, table_schema
 
-GROUP = "Weights of examples"
+GROUP = "Sample and class weights"
 
 data_schema, input_fn = table_schema, classes
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

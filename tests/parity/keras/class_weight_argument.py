@@ -1,10 +1,10 @@
-"""`class_weight` as an option of the command."""
+"""`class_weight` as an option of the command line."""
 
 import keras
 from shared import classes, fit, mlp, table_schema
 
-GROUP = "Weights of examples"
-EXPECT = "refused: write class_weight into the model file"
+GROUP = "Sample and class weights"
+EXPECT = "refused: set class_weight in the model file"
 REFUSAL = "class_weight"
 JOB = {"class_weight": "{0: 0.5}"}
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from shared import classes, mlp, table_schema
 
-GROUP = "Weights of examples"
+GROUP = "Sample and class weights"
 
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

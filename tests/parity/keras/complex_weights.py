@@ -5,9 +5,7 @@ import tensorflow as tf
 from shared import fit, numbers, table_schema
 
 GROUP = "Number formats"
-EXPECT = {
-    "workers": "refused: a sum over workers holds real numbers only",
-}
+EXPECT = {"workers": "refused: workers sum real numbers only"}
 REFUSAL = "complex numbers"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,4 +1,4 @@
-"""A `compute_loss` of one's own."""
+"""A custom `compute_loss`."""
 
 import keras
 from shared import fit, numbers, table_schema

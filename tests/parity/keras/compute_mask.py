@@ -1,4 +1,4 @@
-"""Layers of the guide that make, split and use masks (`compute_mask`)."""
+"""Layers from Keras' guide that create, split and use masks (`compute_mask`)."""
 
 import keras
 from keras import layers, ops

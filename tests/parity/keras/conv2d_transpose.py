@@ -5,9 +5,7 @@ from shared import fit, image_schema, images
 
 GROUP = "Convolutions and pooling"
 EXPECT = {
-    "two workers": (
-        "equal within 1e-4: convolutions of four and of eight pictures add up in another order"
-    ),
+    "two workers": "equal within 1e-4: convolutions sum four images in another order than eight",
 }
 
 data_schema, input_fn = image_schema, images

@@ -1,14 +1,12 @@
-"""PearsonCorrelation and CosineSimilarity along the batch."""
+"""PearsonCorrelation and CosineSimilarity along the batch axis."""
 
 import keras
 from shared import fit, mlp, named, numbers, table_schema
 
 GROUP = "Metrics"
 EXPECT = {
-    "two workers": (
-        "differs: such a metric is a mean over minibatches, as in Keras, and theirs are "
-        "smaller; the weights are equal"
-    ),
+    "two workers": "differs: the metric is a mean over minibatches, as in Keras, and those of "
+    "workers are smaller; the weights are equal"
 }
 SAME_WEIGHTS = True
 

@@ -1,4 +1,4 @@
-"""A gradient that a layer normalizes over the batch."""
+"""A layer that normalizes its gradient over the batch."""
 
 import keras
 import tensorflow as tf
@@ -6,7 +6,8 @@ from shared import fit, numbers, table_schema
 
 GROUP = "Gradients"
 EXPECT = {
-    "two workers": "differs: it divides by the norm of a batch, and each worker sees its minibatch",
+    "two workers": "differs: the gradient is divided by a norm over the batch, and each worker "
+    "sees its own minibatch"
 }
 
 data_schema, input_fn = table_schema, numbers

@@ -1,10 +1,10 @@
-"""A `test_step` of one's own."""
+"""A custom `test_step`."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Custom training"
-EXPECT = "refused: evaluation is shared among workers"
+EXPECT = "refused: workers share the batches of an evaluation"
 REFUSAL = "test_step"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,10 +1,13 @@
-"""A `train_step` of one's own."""
+"""A custom `train_step`."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Custom training"
-EXPECT = "refused: a step is gradients and an update, which workers do apart"
+EXPECT = (
+    "refused: workers compute gradients and make the update separately, so there is no single step "
+    "to override"
+)
 REFUSAL = "train_step"
 
 data_schema, input_fn = table_schema, numbers

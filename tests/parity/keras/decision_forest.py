@@ -1,4 +1,4 @@
-"""A neural decision forest of the guide: soft trees, each on features drawn at random."""
+"""A neural decision forest (Keras example): soft trees, each on randomly chosen features."""
 
 import keras
 import numpy as np

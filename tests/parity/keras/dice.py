@@ -4,9 +4,7 @@ import keras
 from shared import fit, table_schema, yes_or_no
 
 GROUP = "Losses"
-EXPECT = {
-    "workers": "refused: a ratio of sums over the whole batch is no mean over examples",
-}
+EXPECT = {"workers": "refused: it is a ratio of sums over the batch, not a mean over examples"}
 REFUSAL = "mean over the batch|whole batch|loss of a batch"
 
 data_schema, input_fn = table_schema, yes_or_no

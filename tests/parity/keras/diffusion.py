@@ -1,11 +1,14 @@
-"""A diffusion model of the guide: a network, its moving average and an own `train_step`."""
+"""A diffusion model (Keras example): a network, its moving average and a custom `train_step`."""
 
 import keras
 from keras import layers, ops
 from shared import fit, image_schema, images
 
 GROUP = "Custom training"
-EXPECT = "refused: a step is gradients and an update, which workers do apart"
+EXPECT = (
+    "refused: workers compute gradients and make the update separately, so there is no single step "
+    "to override"
+)
 REFUSAL = "train_step"
 
 data_schema = image_schema

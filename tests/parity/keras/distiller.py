@@ -1,4 +1,4 @@
-"""Knowledge distillation: a `compute_loss` that asks a frozen teacher."""
+"""Knowledge distillation: a `compute_loss` that calls a frozen teacher."""
 
 import keras
 from shared import classes, fit, mlp, named, table_schema

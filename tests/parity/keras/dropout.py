@@ -4,9 +4,7 @@ import keras
 from shared import classes, fit, table_schema
 
 GROUP = "Randomness in layers"
-EXPECT = (
-    "differs: what is dropped is a function of (seed, step, worker), not of a generator's state"
-)
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 data_schema, input_fn = table_schema, classes
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -1,11 +1,11 @@
-"""EarlyStopping that watches a metric of the training."""
+"""EarlyStopping that monitors a training metric."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Callbacks"
-EXPECT = "refused: metrics are measured in validation; watch `val_mae`"
-REFUSAL = "EarlyStopping watches 'mae'"
+EXPECT = "refused: metrics are computed in validation only; monitor `val_mae`"
+REFUSAL = "EarlyStopping monitors 'mae'"
 JOB = {"num_epochs": 4}
 
 data_schema, input_fn = table_schema, numbers

@@ -1,9 +1,9 @@
-"""Averages of weights (`use_ema`)."""
+"""Weight averages (`use_ema`)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema
 
-GROUP = "Averages of weights"
+GROUP = "Weight averages"
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()

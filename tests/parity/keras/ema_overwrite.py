@@ -1,9 +1,9 @@
-"""Averages with `ema_overwrite_frequency`."""
+"""Weight averages with `ema_overwrite_frequency`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema
 
-GROUP = "Averages of weights"
+GROUP = "Weight averages"
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()

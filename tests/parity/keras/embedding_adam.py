@@ -5,9 +5,8 @@ from shared import fit, tokens, tokens_schema
 
 GROUP = "Sequences"
 EXPECT = {
-    "workers": (
-        "differs: Keras squares the gradient of each occurrence of an id, workers that of their sum"
-    ),
+    "workers": "differs: Keras squares the gradient of each occurrence of an id; workers square "
+    "their sum"
 }
 
 data_schema, input_fn = tokens_schema, tokens

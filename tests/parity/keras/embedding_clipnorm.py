@@ -5,10 +5,8 @@ from shared import fit, tokens, tokens_schema
 
 GROUP = "Gradients"
 EXPECT = {
-    "workers": (
-        "differs: Keras takes the norm of a gradient's rows, with those of the same id apart; "
-        "workers add these up first"
-    ),
+    "workers": "differs: in Keras, the norm counts a separate row for each occurrence of an id; "
+    "workers add these rows first"
 }
 
 data_schema, input_fn = tokens_schema, tokens

@@ -1,4 +1,4 @@
-"""Sequence to sequence: `return_state` of an LSTM is the `initial_state` of another one."""
+"""Sequence to sequence: the `return_state` of one LSTM is the `initial_state` of another."""
 
 import keras
 import numpy as np

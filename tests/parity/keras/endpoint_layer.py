@@ -1,4 +1,4 @@
-"""An endpoint layer: the labels are an input, and the only loss is `add_loss`."""
+"""An endpoint layer: the labels are an input, and `add_loss` adds the only loss."""
 
 import keras
 from shared import fit, numbers, table_schema

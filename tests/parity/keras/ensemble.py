@@ -1,4 +1,4 @@
-"""Average: an ensemble of trained models, loaded and frozen, and one that is trained."""
+"""Average: an ensemble of loaded, frozen models and one that is trained."""
 
 import tempfile
 from pathlib import Path

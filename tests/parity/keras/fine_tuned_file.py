@@ -1,4 +1,4 @@
-"""Fine-tuning a trained `.keras` file, loaded with `compile=False`, with a registered layer."""
+"""Fine-tuning a trained `.keras` file with a registered layer, loaded with `compile=False`."""
 
 import tempfile
 from pathlib import Path

@@ -4,7 +4,7 @@ import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Number formats"
-EXPECT = {"workers": "refused: its scales follow maxima of the whole batch"}
+EXPECT = {"workers": "refused: its scales depend on maxima over the whole batch"}
 REFUSAL = "overwrite_with_gradient"
 
 data_schema, input_fn = table_schema, numbers

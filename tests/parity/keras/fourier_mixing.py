@@ -1,4 +1,4 @@
-"""FNet: `ops.fft2` mixes tokens, over an embedding of tokens and positions."""
+"""FNet: `ops.fft2` mixes the embeddings of tokens and positions."""
 
 import keras
 from keras import layers, ops

@@ -4,7 +4,7 @@ import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Custom training"
-EXPECT = "refused: a step is gradients and one optimizer's update"
+EXPECT = "refused: a step computes gradients and makes one update with one optimizer"
 REFUSAL = "train_step"
 
 data_schema, input_fn = table_schema, numbers

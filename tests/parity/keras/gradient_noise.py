@@ -1,11 +1,11 @@
-"""An optimizer that adds noise to the gradients, from a SeedGenerator of its own."""
+"""An optimizer that adds noise to the gradients, drawn from its own SeedGenerator."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Optimizers"
-EXPECT = "refused: its generator cannot be set for a step; in an optimizer draw without a seed"
-REFUSAL = "which is in no layer"
+EXPECT = "refused: its generator cannot be seeded for a step; in an optimizer, draw without a seed"
+REFUSAL = "which is not in any layer"
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()

@@ -1,4 +1,4 @@
-"""A graph network of the guide: the graph is in the layers, an example is the index of a node."""
+"""A graph network (Keras example): layers hold the graph, an example is the index of a node."""
 
 import keras
 import numpy as np

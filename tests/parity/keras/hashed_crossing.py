@@ -1,4 +1,4 @@
-"""HashedCrossing, and a shared Embedding of two inputs with `mask_zero`."""
+"""HashedCrossing, and an Embedding shared by two inputs, with `mask_zero`."""
 
 import keras
 from shared import fit, tokens, tokens_schema

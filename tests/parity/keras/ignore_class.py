@@ -5,7 +5,8 @@ from shared import classes, fit, mlp, table_schema
 
 GROUP = "Losses"
 EXPECT = {
-    "workers": "refused: it is divided by the labels that are not ignored; give them weights of 0",
+    "workers": "refused: it divides by the number of labels that are not ignored; use sample "
+    "weights of 0 instead"
 }
 REFUSAL = "ignore_class=0"
 

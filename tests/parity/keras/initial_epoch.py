@@ -1,4 +1,4 @@
-"""`initial_epoch` as an option of the command."""
+"""`initial_epoch` as an option of the command line."""
 
 import keras
 from shared import mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A counter above 2^24."""
+"""A weight that counts above 2^24."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A number format for each layer (`dtype="mixed_float16"` of a layer)."""
+"""A number format per layer (`dtype="mixed_float16"` of a layer)."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,11 +1,14 @@
-"""A loss that divides by the labels that count; all count in the first batches."""
+"""A loss divided by the number of labels that count; in the first batches, all count."""
 
 import keras
 import numpy as np
 from shared import classes, fit, mlp, table_schema
 
 GROUP = "Losses"
-EXPECT = {"workers": "refused: how many labels count, each minibatch would decide for itself"}
+EXPECT = {
+    "workers": "refused: the divisor would be the number of labels that count in each minibatch, "
+    "not in the update"
+}
 REFUSAL = "the loss of an example depends on the others of its batch"
 
 data_schema = table_schema

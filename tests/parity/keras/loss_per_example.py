@@ -1,4 +1,4 @@
-"""A function that returns a loss per example."""
+"""A function that returns one loss per example."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,10 +1,10 @@
-"""`reduction=None`: the gradient of a loss for each example."""
+"""`reduction=None`: one loss per example."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Losses"
-EXPECT = "refused: `fit` reports the mean of the examples, and follows their sum"
+EXPECT = "refused: `fit` reports the mean over the examples but minimizes their sum"
 REFUSAL = "MeanSquaredError has reduction=None"
 
 data_schema, input_fn = table_schema, numbers

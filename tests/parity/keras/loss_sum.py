@@ -4,9 +4,7 @@ import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Losses"
-EXPECT = {
-    "workers": "refused: workers add up means; take the default reduction",
-}
+EXPECT = {"workers": "refused: workers add up means; use the default reduction"}
 REFUSAL = "mean over the batch|loss of a batch"
 
 data_schema, input_fn = table_schema, numbers

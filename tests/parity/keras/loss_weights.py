@@ -1,10 +1,10 @@
-"""A loss for each output, and `loss_weights`."""
+"""One loss per output, and `loss_weights`."""
 
 import keras
 from shared import classes, fit, numbers, table_schema
 
 GROUP = "Losses"
-EXPECT = "refused: write a function that adds the losses up"
+EXPECT = "refused: write one function that adds up the losses"
 REFUSAL = "loss is a dict, not a loss"
 
 data_schema = table_schema

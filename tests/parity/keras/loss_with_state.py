@@ -1,4 +1,4 @@
-"""A Loss of one's own with a moving average, by which it divides."""
+"""A custom Loss that divides by its moving average."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -5,10 +5,8 @@ from shared import fit, named, tokens, tokens_schema
 
 GROUP = "Sequences"
 EXPECT = {
-    "two workers": (
-        "differs: the loss that is reported counts the mean of each worker's minibatch "
-        "by its examples; the weights are equal"
-    ),
+    "two workers": "differs: the reported loss weights the mean of each worker's minibatch by its "
+    "number of examples; the weights of the model are equal"
 }
 SAME_WEIGHTS = True
 

@@ -1,4 +1,4 @@
-"""Maximum, Minimum: a maxout network, and two embeddings that are merged with their masks."""
+"""Maximum, Minimum: a maxout network, and two embeddings merged with their masks."""
 
 import keras
 import numpy as np

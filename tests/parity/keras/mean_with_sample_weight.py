@@ -6,10 +6,8 @@ from shared import mlp, numbers, table_schema
 
 GROUP = "Losses"
 EXPECT = {
-    "two workers": (
-        "differs: the loss that is reported counts the mean of each worker's minibatch by its "
-        "examples; the weights are equal"
-    ),
+    "two workers": "differs: the reported loss weights the mean of each worker's minibatch by its "
+    "number of examples; the weights of the model are equal"
 }
 SAME_WEIGHTS = True
 

@@ -1,4 +1,4 @@
-"""A Metric of one's own that holds two others, and is computed from both."""
+"""A custom Metric that is computed from two others."""
 
 import keras
 from shared import fit, named, table_schema, yes_or_no

@@ -4,9 +4,7 @@ import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Layers"
-EXPECT = {
-    "workers": "refused: each worker would compare the examples of its own minibatch alone",
-}
+EXPECT = {"workers": "refused: each worker would compare the examples of its own minibatch only"}
 REFUSAL = "other examples of its batch"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,12 +1,12 @@
-"""A model made within `tf.distribute.MirroredStrategy`."""
+"""A model created within `tf.distribute.MirroredStrategy`."""
 
 import keras
 import tensorflow as tf
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Custom training"
-EXPECT = "refused: updates are shared by the workers of ElasticDL; make the model without a scope"
-REFUSAL = "made within a scope of MirroredStrategy"
+EXPECT = "refused: the workers of ElasticDL share the updates; create the model outside of a scope"
+REFUSAL = "created in the scope of a MirroredStrategy"
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()

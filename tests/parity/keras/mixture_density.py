@@ -1,4 +1,4 @@
-"""A mixture density network: its loss is the negative log-likelihood of Gaussians."""
+"""A mixture density network: the loss is the negative log-likelihood of Gaussians."""
 
 import math
 

@@ -1,13 +1,11 @@
-"""A mixture of experts with a gate of `ops.top_k`, and its balance as a loss of the batch."""
+"""A mixture of experts with an `ops.top_k` gate, and a loss for their balance over the batch."""
 
 import keras
 from keras import ops
 from shared import classes, fit, table_schema
 
 GROUP = "Custom layers"
-EXPECT = {
-    "workers": "refused: each worker would balance the experts over its own minibatch",
-}
+EXPECT = {"workers": "refused: each worker would balance the experts over its own minibatch only"}
 REFUSAL = r"the loss that layers add of \d examples is"
 
 data_schema, input_fn = table_schema, classes

@@ -1,4 +1,4 @@
-"""AUC of precision and recall for several labels, with `label_weights`."""
+"""AUC of the precision-recall curve for several labels, with `label_weights`."""
 
 import keras
 import numpy as np

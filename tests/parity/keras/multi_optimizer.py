@@ -1,4 +1,4 @@
-"""MultiOptimizer: an optimizer for each layer."""
+"""MultiOptimizer: one optimizer per layer."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

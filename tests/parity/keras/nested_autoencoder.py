@@ -1,4 +1,4 @@
-"""An autoencoder: a model of an encoder and a decoder, which are models."""
+"""An autoencoder: a model that consists of an encoder model and a decoder model."""
 
 import keras
 from keras import layers

@@ -1,4 +1,4 @@
-"""Normalization with a given mean and variance, and one that inverts it."""
+"""Normalization with a given mean and variance, and its inverse."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""PointNet: a T-net whose matrix a regularizer of one's own keeps orthogonal, and Dot."""
+"""PointNet: a T-net whose matrix a custom regularizer keeps orthogonal, and Dot."""
 
 import keras
 import numpy as np

@@ -5,7 +5,7 @@ import numpy as np
 from shared import classes, numbers, table_schema
 
 GROUP = "Models"
-EXPECT = "refused: the loss is one function; it can weigh its parts by what is in the labels"
+EXPECT = "refused: there is one loss function; it can weight its parts by values in the labels"
 REFUSAL = "sample weights that are a dict"
 
 data_schema = table_schema

@@ -1,10 +1,10 @@
-"""A `compute_loss` as in Keras' reference: with a tracker named `loss` as its only metric."""
+"""A `compute_loss` as in Keras' reference, whose only metric is a tracker named `loss`."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Custom training"
-EXPECT = "refused: a metric of that name would hide the loss; call it otherwise"
+EXPECT = "refused: a metric of that name would hide the loss; give it another name"
 REFUSAL = "a metric is named 'loss'"
 
 data_schema, input_fn = table_schema, numbers

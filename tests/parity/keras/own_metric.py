@@ -1,4 +1,4 @@
-"""A Metric of one's own that adds up."""
+"""A custom Metric whose state is a sum."""
 
 import keras
 from shared import fit, mlp, named, numbers, table_schema

@@ -1,4 +1,4 @@
-"""An optimizer of one's own: `update_step`, and an `apply` that changes gradients."""
+"""A custom optimizer: `update_step`, and an `apply` that changes gradients."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

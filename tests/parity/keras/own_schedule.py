@@ -1,4 +1,4 @@
-"""A LearningRateSchedule of one's own."""
+"""A custom LearningRateSchedule."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

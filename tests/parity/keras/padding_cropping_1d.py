@@ -1,4 +1,4 @@
-"""ZeroPadding1D, Cropping1D: convolutions that see what came before, and a skip connection."""
+"""ZeroPadding1D, Cropping1D: causal convolutions, and a skip connection."""
 
 import keras
 from keras import layers

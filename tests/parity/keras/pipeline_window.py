@@ -1,4 +1,4 @@
-"""`window` in a `tf.data` pipeline: series of neighbouring records."""
+"""`window` in a `tf.data` pipeline: sequences of neighbouring records."""
 
 import keras
 import tensorflow as tf
@@ -6,7 +6,8 @@ from shared import numbers, table_schema
 
 GROUP = "Input"
 EXPECT = (
-    "refused: write a window as one record; workers share parts of the data, mixed by --shuffle"
+    "refused: store each window as one record; workers share parts of the data, shuffled by "
+    "--shuffle"
 )
 REFUSAL = r"the pipeline calls window\(\)"
 

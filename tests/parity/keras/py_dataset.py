@@ -4,7 +4,7 @@ import keras
 from shared import mlp, numbers, table_schema
 
 GROUP = "Input"
-EXPECT = "refused: batches are made of records, so that workers can share them"
+EXPECT = "refused: batches are made from records, so that workers can share them"
 REFUSAL = "Batches"
 
 loss = keras.losses.MeanSquaredError()

@@ -1,4 +1,4 @@
-"""Quantile regression: a pinball loss of several quantiles, and its metric for one of them."""
+"""Quantile regression: a pinball loss of several quantiles, and a metric for one of them."""
 
 import keras
 import numpy as np

@@ -5,12 +5,10 @@ from shared import fit, image_schema, images
 
 GROUP = "Randomness in layers"
 EXPECT = {
-    "one process": (
-        "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
-    ),
-    "workers": (
-        "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
-    ),
+    "one process": "differs: random draws are a function of (seed, step, worker), not of a "
+    "generator's state",
+    "workers": "differs: random draws are a function of (seed, step, worker), not of a generator's "
+    "state",
 }
 
 data_schema, input_fn = image_schema, images

@@ -1,4 +1,4 @@
-"""A rate that is a function (`learning_rate=` a callable without arguments)."""
+"""A learning rate that is a function (`learning_rate=` a callable without arguments)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A recommender of the guide: embeddings of users and items, multiplied by `tensordot`."""
+"""A recommender (Keras example): embeddings of users and items, multiplied by `tensordot`."""
 
 import keras
 import numpy as np
@@ -7,7 +7,8 @@ from shared import fit, named
 
 GROUP = "Models"
 EXPECT = {
-    "workers": "refused: summed over the batch too, an example's output depends on the others",
+    "workers": "refused: `tensordot` also sums over the batch, so the output for an example "
+    "depends on the others"
 }
 REFUSAL = "other examples of its batch"
 

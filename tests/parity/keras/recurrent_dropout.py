@@ -4,7 +4,7 @@ import keras
 from shared import fit, series, series_schema
 
 GROUP = "Sequences"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 data_schema, input_fn = series_schema, series
 loss = keras.losses.MeanSquaredError()

@@ -1,4 +1,4 @@
-"""`keras.remat`: the activations of a residual block are computed again."""
+"""`keras.remat`: recomputes the activations of a residual block."""
 
 import keras
 from keras import layers

@@ -1,4 +1,4 @@
-"""ReversibleEmbedding, a regularized Embedding, trained with Adam."""
+"""ReversibleEmbedding and a regularized Embedding, trained with Adam."""
 
 import keras
 import numpy as np

@@ -1,10 +1,10 @@
-"""A number of Python that `call` counts up, with `run_eagerly=True`."""
+"""A Python number that `call` increments, with `run_eagerly=True`."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Custom training"
-EXPECT = "refused: steps are compiled here; make it a weight of the layer"
+EXPECT = "refused: steps are always compiled; make the number a weight of the layer"
 REFUSAL = "changes seen of sequential/warm"
 
 data_schema, input_fn = table_schema, numbers

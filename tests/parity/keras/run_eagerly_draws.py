@@ -5,7 +5,9 @@ import numpy as np
 from shared import fit, numbers, table_schema
 
 GROUP = "Randomness in layers"
-EXPECT = "refused: steps are compiled here, which would draw once; use tf.random"
+EXPECT = (
+    "refused: steps are always compiled, and a compiled step would draw only once; use tf.random"
+)
 REFUSAL = "run_eagerly"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,4 +1,4 @@
-"""A layer that standardizes by a running mean, which evaluation moves too."""
+"""A layer that standardizes by a running mean, which evaluation also updates."""
 
 import keras
 from keras import ops
@@ -6,8 +6,8 @@ from shared import fit, numbers, table_schema
 
 GROUP = "Custom layers"
 EXPECT = (
-    "refused: validation of a plain script changes the weight and the training goes on with it; "
-    "workers share validation, which changes nothing"
+    "refused: in a plain script, validation changes the weight, and training continues with the "
+    "changed value; here, workers share validation, which changes nothing"
 )
 REFUSAL = r"ComputeSum changes its weight \S+ where it is called with training=False"
 data_schema, input_fn = table_schema, numbers

@@ -1,11 +1,11 @@
-"""A layer with a running mean of its own."""
+"""A custom layer with a running mean."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Custom layers"
 EXPECT = {
-    "two workers": "differs: within a step, each worker sees the mean that its own minibatch moved",
+    "two workers": "differs: within a step, each worker uses the mean after its own minibatch only",
 }
 
 data_schema, input_fn = table_schema, numbers

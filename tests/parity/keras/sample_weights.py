@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from shared import mlp, named, numbers, table_schema
 
-GROUP = "Weights of examples"
+GROUP = "Sample and class weights"
 
 loss = keras.losses.MeanSquaredError()
 

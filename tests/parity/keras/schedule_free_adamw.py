@@ -1,4 +1,4 @@
-"""ScheduleFreeAdamW with warmup, built before `fit`."""
+"""ScheduleFreeAdamW with warm-up, built before `fit`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -4,7 +4,7 @@ import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Randomness in layers"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()

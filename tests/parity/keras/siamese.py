@@ -1,4 +1,4 @@
-"""A siamese network: one tower for two inputs, with Subtract and Multiply of what it says."""
+"""A siamese network: one tower for two inputs; Subtract and Multiply combine its outputs."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The Softmax layer with a mask: pooling by attention over the tokens that are there."""
+"""The Softmax layer with a mask: attention pooling over unmasked tokens."""
 
 import keras
 from keras import layers

@@ -1,4 +1,4 @@
-"""Audio: MelSpectrogram and STFTSpectrogram, which is trained, under a convolution."""
+"""Audio: MelSpectrogram and a trainable STFTSpectrogram, followed by a convolution."""
 
 import keras
 from keras import layers

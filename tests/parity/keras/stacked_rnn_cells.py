@@ -1,4 +1,4 @@
-"""RNN over a cell of one's own in StackedRNNCells, ConvLSTM1D."""
+"""RNN with a custom cell in StackedRNNCells, ConvLSTM1D."""
 
 import keras
 from shared import fit, series, series_schema

@@ -1,4 +1,4 @@
-"""A layer of the guide (ComputeSum) whose weight changes in each call, in evaluation too."""
+"""A layer from Keras' guide (ComputeSum) whose weight changes in each call, also in evaluation."""
 
 import keras
 from keras import ops
@@ -6,8 +6,8 @@ from shared import fit, numbers, table_schema
 
 GROUP = "Custom layers"
 EXPECT = (
-    "refused: validation of a plain script changes the weight and the training goes on with it; "
-    "workers share validation, which changes nothing"
+    "refused: in a plain script, validation changes the weight, and training continues with the "
+    "changed value; here, workers share validation, which changes nothing"
 )
 REFUSAL = r"ComputeSum changes its weight \S+ where it is called with training=False"
 

@@ -4,9 +4,7 @@ import keras
 from shared import fit, series, series_schema
 
 GROUP = "Sequences"
-EXPECT = (
-    "refused: a state that goes from batch to batch is lost where batches go to several workers"
-)
+EXPECT = "refused: a state cannot be carried from batch to batch if workers share the batches"
 REFUSAL = "stateful"
 
 data_schema, input_fn = series_schema, series

@@ -4,7 +4,7 @@ import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Custom training"
-EXPECT = "refused: `fit` calls it once for several batches; leave out `steps_per_execution`"
+EXPECT = "refused: `fit` calls it once for several batches; remove `steps_per_execution`"
 REFUSAL = r"Halve has on_train_batch_end\(\)"
 
 data_schema, input_fn = table_schema, numbers

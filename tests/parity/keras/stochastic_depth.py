@@ -1,11 +1,11 @@
-"""A compact transformer of the guide: stochastic depth, pooling of a sequence, and a seed."""
+"""A compact transformer (Keras example): stochastic depth, sequence pooling, and a seed."""
 
 import keras
 from keras import layers, ops
 from shared import fit, image_schema, images, named
 
 GROUP = "Randomness in layers"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 keras.utils.set_random_seed(42)
 data_schema, input_fn = image_schema, images

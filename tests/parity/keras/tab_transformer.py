@@ -1,4 +1,4 @@
-"""TabTransformer: embeddings of columns, with attention among them."""
+"""TabTransformer: attention between the embeddings of columns."""
 
 import keras
 import numpy as np

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from shared import named, series_schema
 
-GROUP = "Weights of examples"
+GROUP = "Sample and class weights"
 
 data_schema = series_schema
 loss = keras.losses.MeanSquaredError()

@@ -11,7 +11,7 @@ from shared import fit, mlp, numbers, table_schema
 GROUP = "Callbacks"
 EXPECT = {
     "two workers": "differs: `evaluation_` points are written after every third batch of an "
-    "evaluation, and each worker evaluates batches of its own"
+    "evaluation, and each worker evaluates its own batches"
 }
 SAME_WEIGHTS = True
 

@@ -4,7 +4,9 @@ import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Callbacks"
-EXPECT = "refused: the job ends at the last good checkpoint, where `fit` publishes the ruined model"
+EXPECT = (
+    "refused: the job ends and keeps the last good checkpoint; `fit` would return the ruined model"
+)
 REFUSAL = "loss .* (NaN|infinite|inf|nan)"
 
 data_schema, input_fn = table_schema, numbers

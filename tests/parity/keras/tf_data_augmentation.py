@@ -1,4 +1,4 @@
-"""A `tf.data` pipeline that augments images in a parallel `map`, and shuffles and prefetches."""
+"""A `tf.data` pipeline that augments images in a parallel `map`, shuffles and prefetches."""
 
 import keras
 import tensorflow as tf
@@ -8,7 +8,7 @@ from shared import image_schema, images
 from elasticdl import Mode
 
 GROUP = "Input"
-EXPECT = "differs: what is drawn is a function of (seed, epoch, shard), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, epoch, shard), not of a generator's state"
 
 data_schema = image_schema
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -6,7 +6,8 @@ from shared import fit, numbers, table_schema
 
 GROUP = "Custom training"
 EXPECT = {
-    "two workers": "refused: the layer looks at the mean of a batch, and each worker sees its own",
+    "two workers": "refused: the layer uses the mean of the batch, and each worker sees its own "
+    "minibatch"
 }
 REFUSAL = "other examples of its batch"
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 from shared import fit, numbers, table_schema
 
 GROUP = "Custom layers"
-EXPECT = "refused: it is no weight of the model; use add_weight"
+EXPECT = "refused: a checkpoint holds the weights of the model only; use add_weight"
 REFUSAL = r"the variable Warming\.steps changes"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,12 +1,12 @@
-"""`timeseries_dataset_from_array`, and other pipelines that read data of their own."""
+"""`timeseries_dataset_from_array`, and other pipelines that read their own data."""
 
 import keras
 import numpy as np
 from shared import table_schema
 
 GROUP = "Input"
-EXPECT = "refused: batches are made of records, so that workers can share them"
-REFUSAL = "the pipeline does not read the dataset that it is given"
+EXPECT = "refused: batches are made from records, so that workers can share them"
+REFUSAL = "the pipeline does not read the dataset that it receives"
 
 LENGTH = 4
 

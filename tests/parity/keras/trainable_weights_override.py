@@ -1,4 +1,4 @@
-"""A model that overrides `trainable_weights`, to train its head only."""
+"""A model that overrides `trainable_weights`, to train only its head."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Tversky with axes of an example."""
+"""Tversky over the axes of one example."""
 
 import keras
 from shared import fit, image_schema, images

@@ -1,10 +1,10 @@
-"""A variational autoencoder of the guide: a Sampling layer, and its divergence by `add_loss`."""
+"""A variational autoencoder (Keras guide): a Sampling layer, and the divergence by `add_loss`."""
 
 import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Randomness in layers"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 data_schema = table_schema
 loss = keras.losses.MeanSquaredError()

@@ -4,7 +4,7 @@ import keras
 from shared import fit, mlp, numbers, table_schema
 
 GROUP = "Input"
-EXPECT = "refused: give validation_data; how records are split is no matter of a training"
+EXPECT = "refused: split the records into two sets of files and set validation_data"
 REFUSAL = "validation_split"
 JOB = {"validation_split": "0.2"}
 

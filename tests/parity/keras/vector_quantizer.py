@@ -1,4 +1,4 @@
-"""VQ-VAE: a codebook that is a moving average of what is assigned to it, straight-through."""
+"""VQ-VAE: a codebook updated by moving averages, with a straight-through gradient."""
 
 import keras
 import numpy as np
@@ -7,7 +7,8 @@ from shared import fit, table_schema
 
 GROUP = "Custom layers"
 EXPECT = {
-    "two workers": "differs: an average of sums over the batch follows each worker's minibatch",
+    "two workers": "differs: the moving averages are of sums over the batch, and each worker sees "
+    "its own minibatch"
 }
 
 data_schema = table_schema

@@ -1,4 +1,4 @@
-"""Vision transformer: patches (`ops.image.extract_patches`), their positions, attention."""
+"""Vision transformer: patches (`ops.image.extract_patches`), position embeddings, attention."""
 
 import keras
 from keras import layers, ops

@@ -1,4 +1,4 @@
-"""Weight decay without biases (`exclude_from_weight_decay`)."""
+"""Weight decay except on biases (`exclude_from_weight_decay`)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

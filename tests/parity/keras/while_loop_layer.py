@@ -1,4 +1,4 @@
-"""`keras.ops.while_loop` in a layer: adaptive computation, one step after another."""
+"""`keras.ops.while_loop` in a layer: adaptive computation time."""
 
 import keras
 from keras import layers, ops

@@ -1,4 +1,4 @@
-"""AdaptiveLogSoftmaxWithLoss: rare words in clusters, of a model given words and the next ones."""
+"""AdaptiveLogSoftmaxWithLoss: rare words in clusters; the model receives words and next words."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention trained with Adam: the bias of its keys."""
+"""nn.MultiheadAttention trained with Adam: the bias of the keys."""
 
 import torch
 from shared import loop, series, series_schema
@@ -7,9 +7,8 @@ from torch.nn import functional
 
 GROUP = "Sequences"
 EXPECT = {
-    "workers": (
-        "differs: the bias of keys has no effect; its gradient is rounding, and Adam steps by it"
-    ),
+    "workers": "differs: the bias of the keys has no effect; its gradient is rounding error, which "
+    "Adam turns into steps"
 }
 
 data_schema, input_fn = series_schema, series

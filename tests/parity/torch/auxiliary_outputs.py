@@ -1,4 +1,4 @@
-"""GoogLeNet: outputs of auxiliary classifiers while it is trained, one tensor in evaluation."""
+"""GoogLeNet: auxiliary classifiers return outputs in training, one tensor in evaluation."""
 
 from typing import NamedTuple
 

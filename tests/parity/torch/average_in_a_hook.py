@@ -5,7 +5,7 @@ from shared import loop, net, numbers, table_schema
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-GROUP = "Averages of weights"
+GROUP = "Weight averages"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

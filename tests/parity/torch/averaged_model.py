@@ -4,10 +4,8 @@ import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
-GROUP = "Averages of weights"
-EXPECT = {
-    "workers": "refused: forward changes weights in place; take averaged_model(model)",
-}
+GROUP = "Weight averages"
+EXPECT = {"workers": "refused: `forward` changes weights in place; use averaged_model(model)"}
 REFUSAL = "average"
 
 data_schema, input_fn = table_schema, numbers

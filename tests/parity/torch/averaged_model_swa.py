@@ -1,14 +1,12 @@
-"""averaged_model(model): SWA of a model with BatchNorm, its buffers averaged."""
+"""averaged_model(model): SWA of a model with BatchNorm, with averaged buffers."""
 
 import torch
 from shared import loop, numbers, table_schema
 from torch import nn
 from torch.optim import swa_utils
 
-GROUP = "Averages of weights"
-EXPECT = {
-    "two workers": "differs: BatchNorm normalizes by the batch of its worker",
-}
+GROUP = "Weight averages"
+EXPECT = {"two workers": "differs: BatchNorm normalizes with the minibatch of each worker"}
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

@@ -1,13 +1,11 @@
-"""A full backward hook of a module that clips the gradient of its input."""
+"""A full backward hook that clips the gradient of the input of a module."""
 
 import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Gradients"
-EXPECT = {
-    "workers": "refused: the hook would see gradients of one minibatch",
-}
+EXPECT = {"workers": "refused: the hook would see gradients of one minibatch, not of the update"}
 REFUSAL = "has a backward hook"
 
 data_schema, input_fn = table_schema, numbers

@@ -6,9 +6,8 @@ from torch import nn
 
 GROUP = "Number formats"
 EXPECT = {
-    "two workers": (
-        "equal within 0.05: bfloat16 keeps eight bits, and halves of a batch round otherwise"
-    ),
+    "two workers": "equal within 0.05: bfloat16 has eight significant bits, and two halves of a "
+    "batch round differently from the whole"
 }
 
 data_schema, input_fn = table_schema, numbers

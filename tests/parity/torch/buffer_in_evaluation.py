@@ -1,4 +1,4 @@
-"""A buffer that `forward` changes in evaluation too."""
+"""A buffer that `forward` also changes in evaluation."""
 
 import torch
 from shared import loop, net, numbers, table_schema
@@ -6,8 +6,8 @@ from torch import nn
 
 GROUP = "Parameters and buffers"
 EXPECT = (
-    "refused: validation of a plain script changes the buffer and the training goes on with it; "
-    "workers share validation, which changes nothing"
+    "refused: in a plain script, validation changes the buffer, and training continues with the "
+    "changed value; here, workers share validation, which changes nothing"
 )
 REFUSAL = r"Net \(the model\) changes its calls where it is called in evaluation"
 

@@ -1,4 +1,4 @@
-"""Buffers: a float64 mean, a counter of steps and one of examples."""
+"""Buffers: a float64 mean, a counter of steps and a counter of examples."""
 
 import torch
 from shared import loop, numbers, table_schema

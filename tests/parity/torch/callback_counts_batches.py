@@ -1,4 +1,4 @@
-"""A callback that counts batches and looks at their losses."""
+"""A callback that counts batches and reads their losses."""
 
 from collections import deque
 

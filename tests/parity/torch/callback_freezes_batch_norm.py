@@ -1,4 +1,4 @@
-"""A callback that puts a BatchNorm into evaluation mode at an epoch."""
+"""A callback that puts a BatchNorm into evaluation mode in a later epoch."""
 
 import torch
 from shared import loop, numbers, table_schema

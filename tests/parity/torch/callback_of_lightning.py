@@ -1,11 +1,11 @@
-"""A callback with the methods of Lightning."""
+"""A callback with Lightning's method names."""
 
 import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Callbacks"
-EXPECT = "refused: Keras' names are called; rename its methods"
+EXPECT = "refused: callbacks have the method names of Keras; rename its methods"
 REFUSAL = r"has on_train_epoch_end\(\), which would not be called. There is on_epoch_end\(\)"
 
 data_schema, input_fn = table_schema, numbers

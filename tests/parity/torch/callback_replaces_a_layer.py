@@ -5,8 +5,8 @@ from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Callbacks"
-EXPECT = "refused: no checkpoint holds it; make all layers in the model and choose in `forward`"
-REFUSAL = r"a callback changed the modules of what is trained in on_epoch_begin"
+EXPECT = "refused: no checkpoint holds it; create all layers in the model and choose in `forward`"
+REFUSAL = r"a callback changed the modules of the trained model in on_epoch_begin"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

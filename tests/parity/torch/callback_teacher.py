@@ -1,4 +1,4 @@
-"""A callback with a copy of the model that follows it (mean teacher)."""
+"""A callback that averages the weights in a copy of the model (mean teacher)."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""A callback that unfreezes a layer at an epoch."""
+"""A callback that unfreezes a layer in a later epoch."""
 
 import torch
 from shared import loop, net, numbers, table_schema

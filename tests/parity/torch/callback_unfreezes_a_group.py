@@ -1,4 +1,4 @@
-"""A callback that unfreezes a layer as a parameter group of its own."""
+"""A callback that unfreezes a layer as a new parameter group."""
 
 import torch
 from shared import loop, net, numbers, table_schema

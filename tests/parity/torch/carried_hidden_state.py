@@ -1,13 +1,11 @@
-"""A hidden state that an attribute carries from batch to batch, detached (truncated BPTT)."""
+"""A detached hidden state carried from batch to batch in an attribute (truncated BPTT)."""
 
 import torch
 from shared import loop, series, series_schema
 from torch import nn
 
 GROUP = "Sequences"
-EXPECT = (
-    "refused: a state that goes from batch to batch is lost where batches go to several workers"
-)
+EXPECT = "refused: a state cannot be carried from batch to batch if workers share the batches"
 REFUSAL = "hidden"
 
 data_schema, input_fn = series_schema, series

@@ -5,9 +5,7 @@ from shared import classes, loop, net, table_schema
 from torch.nn import functional
 
 GROUP = "Losses"
-EXPECT = {
-    "workers": "refused: each worker would see other negatives than one process does",
-}
+EXPECT = {"workers": "refused: each worker would see only the negatives of its own minibatch"}
 REFUSAL = "negatives|batch"
 
 data_schema, input_fn = table_schema, classes

@@ -1,4 +1,4 @@
-"""CrossEntropyLoss of probabilities, with class weights and label smoothing."""
+"""CrossEntropyLoss with class probabilities, class weights and label smoothing."""
 
 import numpy as np
 import torch

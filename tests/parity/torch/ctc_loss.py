@@ -1,4 +1,4 @@
-"""CTCLoss with lengths of inputs and targets, over a convolution and a bidirectional GRU."""
+"""CTCLoss with lengths of inputs and targets, after a convolution and a bidirectional GRU."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""BatchNorm with momentum=None (a cumulative average), one frozen in `train`."""
+"""BatchNorm with momentum=None (a cumulative average), one of them frozen in `train`."""
 
 import torch
 from shared import loop, numbers, table_schema

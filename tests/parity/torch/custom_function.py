@@ -1,4 +1,4 @@
-"""torch.autograd.Function: a gradient whose strength follows a buffer's count."""
+"""torch.autograd.Function: a gradient scaled by the counter in a buffer."""
 
 import torch
 from shared import loop, numbers, table_schema

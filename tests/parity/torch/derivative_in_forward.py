@@ -1,4 +1,4 @@
-"""A derivative in forward (torch.autograd.grad with create_graph)."""
+"""A derivative in `forward` (torch.autograd.grad with create_graph)."""
 
 import torch
 from shared import loop, net, numbers, table_schema

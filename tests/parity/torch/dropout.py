@@ -5,7 +5,7 @@ from shared import loop, numbers, table_schema
 from torch import nn
 
 GROUP = "Layers"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

@@ -1,4 +1,4 @@
-"""Attention written out with `einsum` and `masked_fill`, over padded tokens."""
+"""Attention written with `einsum` and `masked_fill`, over padded tokens."""
 
 import torch
 from shared import loop, tokens, tokens_schema

@@ -6,7 +6,7 @@ from torch import nn
 
 GROUP = "Layers"
 EXPECT = {
-    "workers": "refused: forward changes weights in place, and each worker its own",
+    "workers": "refused: `forward` changes weights in place, which workers would do separately",
 }
 REFUSAL = "weight"
 

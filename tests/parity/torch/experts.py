@@ -1,4 +1,4 @@
-"""Hard routing to experts: one without examples in a batch has no gradient."""
+"""Hard routing to experts: an expert without examples in a batch has no gradient."""
 
 import torch
 from shared import loop, numbers, table_schema

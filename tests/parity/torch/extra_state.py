@@ -1,11 +1,11 @@
-"""A module with `get_extra_state`: a number of Python that is in its `state_dict`."""
+"""A module with `get_extra_state`: a Python number in its `state_dict`."""
 
 import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Parameters and buffers"
-EXPECT = "refused: such a state is no tensor, which workers could agree on; make it a buffer"
+EXPECT = "refused: checkpoints do not hold extra state; make the number a buffer"
 REFUSAL = r"Warm \(the model\) keeps extra state"
 
 data_schema, input_fn = table_schema, numbers

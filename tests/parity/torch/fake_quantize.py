@@ -1,4 +1,4 @@
-"""Quantization-aware training: FakeQuantize with a moving average of extremes."""
+"""Quantization-aware training: FakeQuantize with a moving average of minima and maxima."""
 
 import torch
 from shared import loop, net, numbers, table_schema
@@ -7,8 +7,8 @@ from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
 
 GROUP = "Parameters and buffers"
 EXPECT = (
-    "refused: validation of a plain script changes the buffer and the training goes on with it; "
-    "workers share validation, which changes nothing"
+    "refused: in a plain script, validation changes the buffer, and training continues with the "
+    "changed value; here, workers share validation, which changes nothing"
 )
 REFUSAL = r"FakeQuantize \(fq\) changes its scale where it is called in evaluation mode"
 data_schema, input_fn = table_schema, numbers

@@ -1,4 +1,4 @@
-"""A float64 model of float64 features and labels (`model.double()`)."""
+"""A float64 model with float64 features and labels (`model.double()`)."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""float64 features: seconds since 1970, of which `forward` takes what is left of the day."""
+"""float64 features: seconds since 1970, from which `forward` computes hours."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Forward hooks that alter what a layer gets, and what another one gives."""
+"""Forward hooks that change the input of one layer and the output of another."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -6,9 +6,8 @@ from torch import nn
 
 GROUP = "Gradients"
 EXPECT = {
-    "workers": (
-        "refused: the hook would see the gradient of one minibatch; use a hook of the optimizer"
-    ),
+    "workers": "refused: the hook would see the gradient of one minibatch, not of the update; use "
+    "a hook of the optimizer"
 }
 REFUSAL = "hook on its gradient"
 

@@ -1,4 +1,4 @@
-"""F.gumbel_softmax in forward: a discrete code, straight-through, cooled down by a buffer."""
+"""F.gumbel_softmax in `forward`: a straight-through discrete code, annealed by a buffer."""
 
 import torch
 from shared import loop, numbers, table_schema
@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 GROUP = "Layers"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

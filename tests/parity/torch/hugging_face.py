@@ -1,4 +1,4 @@
-"""A model of Hugging Face, from_pretrained of a folder: it is given labels and has the loss."""
+"""A Hugging Face model, from_pretrained of a folder, which computes its loss from the labels."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""A function with `F.cross_entropy(ignore_index=...)`; nothing is ignored in the first batches."""
+"""A function with `F.cross_entropy(ignore_index=...)`; the first batches have no ignored labels."""
 
 import numpy as np
 import torch

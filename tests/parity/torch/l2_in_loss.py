@@ -1,4 +1,4 @@
-"""A penalty of the weights in the loss, which looks at the file's `model`."""
+"""A penalty on the weights in the loss, which reads the file's variable `model`."""
 
 import torch
 from shared import loop, net, numbers, table_schema

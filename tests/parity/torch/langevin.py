@@ -1,11 +1,11 @@
-"""An optimizer of one's own that adds noise to the weights (Langevin dynamics)."""
+"""A custom optimizer that adds noise to the weights (Langevin dynamics)."""
 
 import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Optimizers"
-EXPECT = "differs: what is drawn is a function of (seed, step), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step), not of a generator's state"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

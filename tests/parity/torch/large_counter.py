@@ -1,4 +1,4 @@
-"""A counter above 2^24."""
+"""A buffer that counts above 2^24."""
 
 import torch
 from shared import loop, numbers, table_schema

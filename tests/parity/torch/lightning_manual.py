@@ -1,4 +1,4 @@
-"""A LightningModule with `automatic_optimization = False`, as a GAN has."""
+"""A LightningModule with `automatic_optimization = False`, as for a GAN."""
 
 import lightning as L  # noqa: N812 - as its users call it
 import torch
@@ -6,7 +6,7 @@ from shared import fit_lightning, net, numbers, table_schema
 from torch.nn import functional
 
 GROUP = "Lightning"
-EXPECT = "refused: its updates are its own; return the loss from training_step"
+EXPECT = "refused: the module makes its own updates; return the loss from training_step"
 REFUSAL = r"has automatic_optimization = False"
 
 data_schema, input_fn = table_schema, numbers

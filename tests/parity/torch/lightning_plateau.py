@@ -1,4 +1,4 @@
-"""A LightningModule with ReduceLROnPlateau, which monitors what validation_step logs."""
+"""A LightningModule with ReduceLROnPlateau, which monitors a value logged in validation_step."""
 
 import lightning as L  # noqa: N812 - as its users call it
 import torch

@@ -1,4 +1,4 @@
-"""A LightningModule with what its Trainer is told: gradient_clip_val, precision="bf16-mixed"."""
+"""A LightningModule with the Trainer's gradient_clip_val and precision="bf16-mixed"."""
 
 import lightning as L  # noqa: N812 - as its users call it
 import torch
@@ -6,7 +6,10 @@ from shared import classes, fit_lightning, net, table_schema
 from torch.nn import functional
 
 GROUP = "Lightning"
-EXPECT = {"two workers": "equal within 0.02: halves of a batch are rounded to bfloat16 apart"}
+EXPECT = {
+    "two workers": "equal within 0.02: two halves of a batch round to bfloat16 differently from "
+    "the whole"
+}
 
 data_schema, input_fn = table_schema, classes
 gradient_clipping = 0.1

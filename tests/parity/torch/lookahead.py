@@ -1,4 +1,4 @@
-"""An optimizer of one's own (Lookahead) that counts in an attribute."""
+"""A custom optimizer (Lookahead) that counts in an attribute."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A loss per example."""
+"""A function that returns one loss per example."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -5,9 +5,7 @@ from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Losses"
-EXPECT = {
-    "workers": "refused: workers add up means; take the default reduction",
-}
+EXPECT = {"workers": "refused: workers add up means; use the default reduction"}
 REFUSAL = "mean over the batch|halves"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,4 +1,4 @@
-"""A loss of one's own that anneals a term by counting its calls."""
+"""A custom loss that anneals a term by counting its calls."""
 
 import torch
 from shared import loop, net, numbers, table_schema
@@ -6,7 +6,7 @@ from torch import nn
 
 GROUP = "Losses"
 EXPECT = "refused: no checkpoint holds its count; make it a buffer of the model"
-REFUSAL = r"the loss remembers something that changes with every call"
+REFUSAL = r"the loss keeps state that changes with every call"
 
 data_schema, input_fn = table_schema, numbers
 

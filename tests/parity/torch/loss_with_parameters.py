@@ -1,11 +1,11 @@
-"""A loss with parameters of its own."""
+"""A loss with its own parameters."""
 
 import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Losses"
-EXPECT = "refused: the optimizer gets the parameters of the model; put them there"
+EXPECT = "refused: the optimizer receives only the parameters of the model; move them there"
 REFUSAL = "has parameters of its own"
 
 data_schema, input_fn = table_schema, numbers

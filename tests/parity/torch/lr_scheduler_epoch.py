@@ -1,4 +1,4 @@
-"""lr_scheduler(optimizer): once an epoch."""
+"""lr_scheduler(optimizer): once per epoch."""
 
 import torch
 from shared import loop, net, numbers, table_schema

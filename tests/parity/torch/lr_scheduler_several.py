@@ -1,4 +1,4 @@
-"""lr_scheduler(optimizer): a list, after updates and after epochs."""
+"""lr_scheduler(optimizer): a list of two, stepping after updates and after epochs."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Mixup in the input function: pairs of examples and of their labels, shares from a beta."""
+"""Mixup in the input function: mixes examples and labels in pairs, with beta-distributed shares."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from shared import classes, loop, net, table_schema
 from torch import nn
 
 GROUP = "Input"
-EXPECT = "differs: what is drawn is a function of (seed, epoch, shard), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, epoch, shard), not of a generator's state"
 
 data_schema = table_schema
 loss = nn.CrossEntropyLoss()

@@ -1,4 +1,4 @@
-"""Momentum contrast (MoCo): an encoder that follows another one, and a queue of its keys."""
+"""Momentum contrast (MoCo): a momentum encoder, and a queue of its keys."""
 
 import copy
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 GROUP = "Models"
 EXPECT = {
-    "workers": "refused: forward changes parameters in place, and each worker its own",
+    "workers": "refused: `forward` changes parameters in place, which workers would do separately",
 }
 REFUSAL = "changes its parameter encoder_k"
 

@@ -1,4 +1,4 @@
-"""nn.utils.weight_norm and nn.utils.spectral_norm (the older ones, of hooks)."""
+"""nn.utils.weight_norm and nn.utils.spectral_norm (the older versions, with hooks)."""
 
 import warnings
 

@@ -5,9 +5,7 @@ from shared import loop, numbers, table_schema
 from torch import nn
 
 GROUP = "Layers"
-EXPECT = {
-    "two workers": "equal within 1e-4: one normalization after another magnifies rounding",
-}
+EXPECT = {"two workers": "equal within 1e-4: consecutive normalizations amplify rounding errors"}
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

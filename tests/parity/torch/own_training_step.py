@@ -1,4 +1,4 @@
-"""A `training_step` and `configure_optimizers` in a plain module, beside loss and optimizer."""
+"""A plain module with `training_step` and `configure_optimizers`, besides loss and optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A rate for each layer."""
+"""A learning rate per layer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

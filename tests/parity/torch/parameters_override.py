@@ -1,4 +1,4 @@
-"""A module that overrides `parameters`, to give its head to the optimizer."""
+"""A module that overrides `parameters`, to train only its head."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""register_parametrization: a symmetric weight of one's own, and an orthogonal one."""
+"""register_parametrization: a custom symmetric weight, and an orthogonal one."""
 
 import torch
 from shared import loop, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Super-resolution with nn.PixelShuffle, beside an interpolated skip connection."""
+"""Super-resolution with nn.PixelShuffle, and an interpolated skip connection."""
 
 import numpy as np
 import torch

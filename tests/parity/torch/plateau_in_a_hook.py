@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau in a hook of the optimizer, which follows the norm of the gradient."""
+"""ReduceLROnPlateau in a hook of the optimizer, which monitors the norm of the gradient."""
 
 import torch
 from shared import loop, net, numbers, table_schema

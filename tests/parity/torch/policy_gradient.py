@@ -1,4 +1,4 @@
-"""REINFORCE on recorded actions: `distributions.Categorical` in the loss, with its entropy."""
+"""REINFORCE on recorded actions: `distributions.Categorical` in the loss, with an entropy term."""
 
 import numpy as np
 import torch

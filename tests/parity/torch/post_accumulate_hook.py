@@ -1,13 +1,11 @@
-"""`register_post_accumulate_grad_hook`: a hook after a gradient was added up."""
+"""`register_post_accumulate_grad_hook`: a hook that runs after a gradient is accumulated."""
 
 import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Gradients"
-EXPECT = {
-    "workers": "refused: the hook would see the gradient of one minibatch",
-}
+EXPECT = {"workers": "refused: the hook would see the gradient of one minibatch, not of the update"}
 REFUSAL = "has a hook on its gradient"
 
 data_schema, input_fn = table_schema, numbers

@@ -1,4 +1,4 @@
-"""Precision in a model file: float16, with a scale of the loss."""
+"""Precision in a model file: float16, with loss scaling."""
 
 import torch
 from shared import loop, net, numbers, table_schema
@@ -6,7 +6,7 @@ from torch import nn
 
 GROUP = "Number formats"
 EXPECT = {
-    "two workers": "differs: a half of a batch may overflow float16 where the batch does not",
+    "two workers": "differs: half of a batch may overflow float16 where the whole batch does not",
 }
 
 data_schema, input_fn = table_schema, numbers

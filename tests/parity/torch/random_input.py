@@ -1,11 +1,11 @@
-"""`torch.rand` in the input function, beside dropout in the model."""
+"""`torch.rand` in the input function, and dropout in the model."""
 
 import torch
 from shared import loop, numbers, table_schema
 from torch import nn
 
 GROUP = "Layers"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 KILLED = True
 
 data_schema = table_schema

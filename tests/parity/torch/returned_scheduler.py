@@ -1,11 +1,11 @@
-"""A scheduler that `optimizer` returns."""
+"""A scheduler that is returned by `optimizer`."""
 
 import torch
 from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Learning rate schedules"
-EXPECT = "refused: make it in lr_scheduler(optimizer)"
+EXPECT = "refused: create it in lr_scheduler(optimizer)"
 REFUSAL = "lr_scheduler\\(optimizer\\)"
 
 data_schema, input_fn = table_schema, numbers

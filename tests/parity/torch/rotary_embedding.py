@@ -1,4 +1,4 @@
-"""A small Llama: rotary embeddings in buffers that are not saved, RMSNorm, SwiGLU, fused AdamW."""
+"""A small Llama: rotary embeddings in non-persistent buffers, RMSNorm, SwiGLU, fused AdamW."""
 
 import numpy as np
 import torch

@@ -6,7 +6,8 @@ from torch import nn
 
 GROUP = "Layers"
 EXPECT = {
-    "workers": "refused: how often an id occurs is counted in a minibatch, and not in the update",
+    "workers": "refused: gradients are divided by how often an id occurs in the minibatch, not in "
+    "the update"
 }
 REFUSAL = "scale_grad_by_freq=True"
 

@@ -1,4 +1,4 @@
-"""torch.jit.script: an LSTM whose cell is written out, and compiled."""
+"""torch.jit.script: a compiled LSTM with a custom cell."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""A class for each pixel: CrossEntropyLoss with class weights, ignore_index and label smoothing."""
+"""One class per pixel: CrossEntropyLoss with class weights, ignore_index and label smoothing."""
 
 import numpy as np
 import torch

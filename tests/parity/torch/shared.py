@@ -203,6 +203,34 @@ def _batch(records, data, input_fn):
     return torch.tensor(features), torch.tensor(labels)
 
 
+def loader_loop(model, optimizer, loss, epochs, training, validation):
+    """Return the losses of a plain loop over the batches of two loaders, and the model.
+
+    Args:
+        model: A module.
+        optimizer: Over its parameters.
+        loss: (outputs, labels) -> the mean over a batch.
+        epochs: How many.
+        training: Yields (features, labels); so does `validation`.
+        validation: Is iterated after each epoch.
+    """
+    history = {"loss": [], "val_loss": []}
+    for _ in range(epochs):
+        for batches in (training, validation):
+            model.train(batches is training)
+            total, counted = 0.0, 0
+            with torch.set_grad_enabled(batches is training):
+                for features, labels in batches:
+                    value = loss(model(features), labels)
+                    if batches is training:
+                        optimizer.zero_grad()
+                        value.backward()
+                        optimizer.step()
+                    total, counted = total + value.item() * len(labels), counted + len(labels)
+            history["loss" if batches is training else "val_loss"].append(total / counted)
+    return history, model
+
+
 def fit_lightning(data, module, input_fn, **flags):
     """Return what Lightning's own Trainer logs in each epoch, and the module.
 
@@ -250,7 +278,9 @@ def fit_lightning(data, module, input_fn, **flags):
         # Lightning 2.6 asks PyTorch in a way that PyTorch 2.13 has come to dislike.
         warnings.simplefilter("ignore", FutureWarning)
         trainer.fit(module, batches(data.train), batches(data.validation))
-    history = {"loss": [epoch.pop("train_loss") for epoch in logger.epochs]}
+    # Lightning calls it so where a module logs its steps too.
+    loss = "train_loss_epoch" if "train_loss_epoch" in logger.epochs[0] else "train_loss"
+    history = {"loss": [epoch.pop(loss) for epoch in logger.epochs]}
     for name in logger.epochs[0]:
         history[name.replace("train_", "")] = [epoch[name] for epoch in logger.epochs]
     return history, module

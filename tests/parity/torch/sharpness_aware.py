@@ -1,4 +1,4 @@
-"""Sharpness-aware minimization: an optimizer whose `step` wants a closure."""
+"""Sharpness-aware minimization: an optimizer whose `step` requires a closure."""
 
 import torch
 from shared import net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Scheduled sampling: a decoder whose share of teacher forcing a Python object lets decay."""
+"""Scheduled sampling: a decoder with a share of teacher forcing that a Python object decays."""
 
 import torch
 from shared import loop, series_schema

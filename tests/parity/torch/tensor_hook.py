@@ -1,4 +1,4 @@
-"""A hook on a tensor in forward that scales its gradient."""
+"""A hook on a tensor in `forward` that scales its gradient."""
 
 import torch
 from shared import loop, numbers, table_schema
@@ -6,7 +6,8 @@ from torch import nn
 
 GROUP = "Gradients"
 EXPECT = {
-    "two workers": "differs: it divides by the norm of a batch, and each worker sees its minibatch",
+    "two workers": "differs: the gradient is divided by a norm over the batch, and each worker "
+    "sees its own minibatch"
 }
 
 data_schema, input_fn = table_schema, numbers

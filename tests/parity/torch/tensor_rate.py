@@ -1,4 +1,4 @@
-"""A rate that is a tensor, `fused`, and warm restarts in a hook of the optimizer."""
+"""A learning rate that is a tensor, `fused`, and warm restarts in a hook of the optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -7,7 +7,8 @@ from torchmetrics.classification import MulticlassAUROC, MulticlassAveragePrecis
 
 GROUP = "Metrics"
 EXPECT = {
-    "workers": "refused: they keep lists of all predictions; with `thresholds=200` they add up"
+    "workers": "refused: their states are lists of all predictions; with `thresholds=200` they add "
+    "up"
 }
 REFUSAL = r"the states of the metric 'auroc' .* do not add up: its state 'preds' is a list"
 

@@ -1,4 +1,4 @@
-"""TorchMetrics: accuracy, F1 and one value a class."""
+"""TorchMetrics: accuracy, F1 and one value per class."""
 
 import torch
 from shared import classes, loop, net, table_schema

@@ -1,4 +1,4 @@
-"""TorchMetrics: a Metric of one's own that is a maximum."""
+"""TorchMetrics: a custom Metric that is a maximum."""
 
 import torch
 import torchmetrics
@@ -6,7 +6,7 @@ from shared import classes, loop, net, table_schema
 from torch import nn
 
 GROUP = "Metrics"
-EXPECT = {"workers": "refused: states of workers are summed"}
+EXPECT = {"workers": "refused: workers add up the states of metrics"}
 REFUSAL = r"the metric 'largest' .* do not add up: its state 'value' is reduced by max"
 
 data_schema, input_fn = table_schema, classes

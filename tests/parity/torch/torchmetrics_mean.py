@@ -6,8 +6,8 @@ from shared import classes, loop, net, table_schema
 from torch import nn
 
 GROUP = "Metrics"
-EXPECT = "refused: its update(value, weight) would take labels for weights; derive a Metric"
-REFUSAL = r"a MeanMetric, whose update\(value, weight\) does not say"
+EXPECT = "refused: update(value, weight) would receive the labels as weights; derive a class"
+REFUSAL = r"a MeanMetric, whose update\(value, weight\) does not take"
 
 data_schema, input_fn = table_schema, classes
 

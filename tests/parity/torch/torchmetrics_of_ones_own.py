@@ -1,4 +1,4 @@
-"""TorchMetrics: a Metric of one's own that is a weighted mean."""
+"""TorchMetrics: a custom Metric that is a weighted mean."""
 
 import torch
 import torchmetrics

@@ -1,4 +1,4 @@
-"""TorchMetrics: errors and R2 of numbers."""
+"""TorchMetrics: regression errors and R2."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""nn.Transformer with a decoder, and masks of padding."""
+"""nn.Transformer with a decoder, and padding masks."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""TripletMarginLoss of three outputs of one network, whose labels it does not look at."""
+"""TripletMarginLoss of three outputs of one network; the labels are not used."""
 
 import numpy as np
 import torch

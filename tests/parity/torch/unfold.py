@@ -1,4 +1,4 @@
-"""nn.Unfold and nn.Fold: attention of patches to one another, put together again."""
+"""nn.Unfold and nn.Fold: attention between patches, which are then folded into an image."""
 
 import torch
 from shared import image_schema, images, loop

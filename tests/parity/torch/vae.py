@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributions import Independent, Normal, kl_divergence
 
 GROUP = "Models"
-EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+EXPECT = "differs: random draws are a function of (seed, step, worker), not of a generator's state"
 
 data_schema = table_schema
 

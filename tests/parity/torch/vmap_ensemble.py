@@ -1,4 +1,4 @@
-"""Model ensembling of torch.func: stacked parameters, functional_call and vmap in forward."""
+"""A model ensemble with torch.func: stacked parameters, functional_call and vmap in `forward`."""
 
 import copy
 

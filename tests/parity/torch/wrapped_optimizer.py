@@ -1,4 +1,4 @@
-"""An optimizer around another one, which keeps its own state (Lookahead of an Adam)."""
+"""An optimizer that wraps another one and has its own state (Lookahead around an Adam)."""
 
 import torch
 from shared import loop, net, numbers, table_schema
@@ -6,9 +6,9 @@ from torch import nn
 
 GROUP = "Optimizers"
 EXPECT = (
-    "refused: a checkpoint holds the state of one optimizer; make it a subclass of the inner one"
+    "refused: a checkpoint holds the state of one optimizer; derive the class from the inner one"
 )
-REFUSAL = "remembers another optimizer, Adam"
+REFUSAL = "keeps another optimizer, Adam"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

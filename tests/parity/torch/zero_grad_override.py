@@ -6,8 +6,8 @@ from torch import nn
 
 GROUP = "Optimizers"
 EXPECT = (
-    "refused: gradients begin with None in each update, on workers and after a resume too, so that "
-    "it would find none"
+    "refused: gradients are None at the start of each update, also on workers and after a resume, "
+    "so there would be nothing to keep"
 )
 REFUSAL = r"zero_grad\(\) of Opt leaves gradients"
 data_schema, input_fn = table_schema, numbers

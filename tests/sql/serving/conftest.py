@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.garbage import collect_at_exit
+from elasticdl.gc_tuning import collect_at_exit
 
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")

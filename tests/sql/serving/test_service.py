@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,11 +27,13 @@ LONG = SHORT.replace("epochs=2", "epochs=100000").replace("INTO m", "INTO long")
 
 
 def submitters_of(server) -> list[psutil.Process]:
-    return [
-        each
-        for each in psutil.Process(server.process.pid).children()
-        if each.status() != psutil.STATUS_ZOMBIE
-    ]
+    return [each for each in psutil.Process(server.process.pid).children() if _is_alive(each)]
+
+
+def _is_alive(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def until(condition, timeout_s: float = 40.0):
@@ -142,7 +145,7 @@ def test_without_a_token_other_users_of_the_machine_are_refused(
         (["--listen=[::]:0", "--token_file=TOKEN"], "--tls_cert"),
         (["--listen=0.0.0.0:0", "--tls_cert=CERT", "--tls_key=KEY"], "--token_file"),
         (["--listen=nowhere"], "HOST:PORT"),
-        (["--database=duckdb:///x", "--tls_cert=CERT"], "belong together"),
+        (["--database=duckdb:///x", "--tls_cert=CERT"], "must be used together"),
     ],
 )
 def test_other_machines_reach_it_only_with_tls_and_a_token(
@@ -215,7 +218,7 @@ def test_it_survives_what_no_client_should_send(serve) -> None:
         with pytest.raises(RemoteError, match="line 2, column 10: There is no model") as caught:
             list(client.execute("SELECT * FROM employee\nTO TRAIN regressor.DMM INTO m"))
         assert caught.value.exit_code == 2
-        with pytest.raises(RemoteError, match="no such job"):
+        with pytest.raises(RemoteError, match="No such job"):
             list(client.fetch("guessed"))
         assert list(client.execute("SELECT 1 AS a"))[1] == Row((1,))
 
@@ -253,7 +256,7 @@ def test_a_submitter_that_is_killed_fails_its_statement_alone(serve) -> None:
         job = client.submit(LONG)
         (submitter,) = until(lambda: submitters_of(server))
         submitter.kill()
-        with pytest.raises(RemoteError, match="The same statement resumes") as caught:
+        with pytest.raises(RemoteError, match="Run the same statement to resume") as caught:
             list(client.fetch(job, interval_s=0.1))
         assert caught.value.exit_code == 137
         items = list(client.execute(SHORT + "SELECT count(*) AS n FROM employee"))

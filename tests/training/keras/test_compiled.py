@@ -326,7 +326,7 @@ def test_a_step_of_the_models_own_is_refused(step):
 
     kind = type("Stepping", (keras.Sequential,), {step: lambda self, data: {}})
 
-    with pytest.raises(DefinitionError, match=rf"Stepping has a {step}\(\) of its own"):
+    with pytest.raises(DefinitionError, match=rf"Stepping has its own {step}\(\)"):
         trainer_of(
             lambda: compiled(kind([keras.Input((4,)), keras.layers.Dense(3)]), loss="mse"),
             batch_of(8),

@@ -78,14 +78,14 @@ def test_a_resumed_training_draws_what_one_that_was_not_stopped_draws(name):
 
 
 @pytest.mark.parametrize("name", UNCOMPILED)
-def test_draws_of_uncompiled_steps_differ_by_step_and_slot(name):
+def test_draws_of_uncompiled_steps_differ_by_step_and_rank(name):
     trainer, batch = trainer_of(DEFINITIONS[name]()), batch_of()
 
     mine = trainer.gradients(batch)[0].buffer
     np.testing.assert_array_equal(trainer.gradients(batch)[0].buffer, mine)
-    trainer.slot = 1
+    trainer.rank = 1
     assert not np.array_equal(trainer.gradients(batch)[0].buffer, mine)
-    trainer.slot, trainer.step = 0, 5
+    trainer.rank, trainer.step = 0, 5
     assert not np.array_equal(trainer.gradients(batch)[0].buffer, mine)
 
 
@@ -231,7 +231,7 @@ def test_callbacks_draw_by_step_and_moment():
     definition = dataclasses.replace(
         definition_of(model_with(lambda x: x)), create_callbacks=lambda: [Drawing()]
     )
-    one, other = trainer_of(definition), trainer_of(definition, slot=1)
+    one, other = trainer_of(definition), trainer_of(definition, rank=1)
 
     first = moments(one)
     assert moments(other) == first
@@ -301,12 +301,12 @@ def noisy_constraint(noise):
 @pytest.mark.parametrize("of", [noisy_optimizer, noisy_constraint])
 @pytest.mark.parametrize("noise", [keras_noise, tf_noise])
 def test_what_an_update_draws_is_the_same_on_all_workers_and_after_a_resume(of, noise):
-    one, other, resumed = (trainer_of(of(noise), slot=slot) for slot in (0, 1, 0))
+    one, other, resumed = (trainer_of(of(noise), rank=rank) for rank in (0, 1, 0))
 
     def update(*trainers):
         total = one.gradients(batch_of(1))[0]
         for trainer in trainers:
-            # What one computes for itself draws by its slot.
+            # What one computes for itself draws by its rank.
             trainer.gradients(batch_of(2))
             trainer.apply(total)
 

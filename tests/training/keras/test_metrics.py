@@ -293,7 +293,7 @@ def test_how_steps_are_grouped_changes_no_carried_state(make):
 
 @pytest.mark.parametrize("make", CARRIED)
 def test_a_carried_state_survives_a_checkpoint(make):
-    from elasticdl.engines.place import states_from_json, states_to_json
+    from elasticdl.engines.train_progress import states_from_json, states_to_json
 
     some = batches()
     total = evaluated(trainer_of(definition_of(make())), some)
@@ -384,7 +384,7 @@ def test_a_state_in_a_python_attribute_is_refused():
         def result(self):
             return self.total
 
-    with pytest.raises(DefinitionError, match="'python' .* keeps what it has seen in self.total"):
+    with pytest.raises(DefinitionError, match="'python' .* keeps its state in self.total"):
         trainer_of(definition_of(InPython(name="python")))
 
 
@@ -403,7 +403,7 @@ def test_a_state_in_a_variable_of_tensorflow_is_refused():
         def result(self):
             return self.total
 
-    with pytest.raises(DefinitionError, match="'tf' .* keeps what it has seen in"):
+    with pytest.raises(DefinitionError, match="'tf' .* keeps its state in"):
         trainer_of(definition_of(InTensorFlow(name="tf")))
 
 

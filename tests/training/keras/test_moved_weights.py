@@ -65,7 +65,7 @@ def test_what_the_weight_alone_decides_is_trained_and_tried_without_a_trace():
 
 
 def test_workers_that_looked_at_other_batches_hold_the_same_weights():
-    one, other = trainer_of(by_itself), trainer_of(by_itself, slot=1)
+    one, other = trainer_of(by_itself), trainer_of(by_itself, rank=1)
     total = one.gradients(batch_of(1))[0]
     other.gradients(batch_of(2))
     one.apply(total)

@@ -333,7 +333,7 @@ def test_ids_that_repeat_in_a_batch_train_as_in_a_plain_script(
     )
     # Where it is not what a plain script gives, it is said.
     assert equal == equal_on_workers
-    assert ("squares the gradients of ids that repeat" in caplog.text) != equal_on_workers
+    assert ("squares the gradients of repeated ids" in caplog.text) != equal_on_workers
 
 
 def test_an_optimizer_that_raises_is_the_users_error_where_gradients_are_summed(keras):

@@ -73,3 +73,24 @@ def test_a_variable_of_a_callback_is_kept_with_the_callback(keras):
     variable.assign(3.0)
 
     assert trainer.state()["step"] == 1
+
+
+@pytest.mark.parametrize("kind", ["within", "variables"])
+def test_a_variable_of_the_optimizer_that_it_does_not_list_is_refused_as_such(keras, kind):
+    class Lookahead(keras.optimizers.SGD):
+        """Every step also moves something that only the class itself knows of."""
+
+        def __init__(self):
+            super().__init__(0.1)
+            self.inner = keras.optimizers.SGD(0.1)
+            self.slow = [tf.Variable(0.0, name="slow")]
+
+        def apply(self, grads, trainable_variables=None):
+            moved = self.inner.iterations if kind == "within" else self.slow[0]
+            moved.assign_add(1)
+            return super().apply(grads, trainable_variables)
+
+    trainer = trainer_of(definition_of(create_optimizer=Lookahead))
+
+    with pytest.raises(DefinitionError, match="of the optimizer Lookahead changes in training.*"):
+        trainer.train_steps([batch_of(8)])

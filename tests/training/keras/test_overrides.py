@@ -114,7 +114,7 @@ def test_a_method_that_would_not_be_called_is_refused_with_its_line(name):
         raise AssertionError("called")
 
     line = method.__code__.co_firstlineno
-    expected = rf"test_overrides.py:{line}: Net has a {name}\(\) of its own"
+    expected = rf"test_overrides.py:{line}: Net has its own {name}\(\)"
 
     with pytest.raises(DefinitionError, match=expected):
         trainer_of(net(**{name: method}))
@@ -126,7 +126,7 @@ def test_a_method_set_on_the_object_is_refused_as_well():
         model.train_step = lambda data: {}
         return model
 
-    with pytest.raises(DefinitionError, match=r"Net has a train_step\(\) of its own"):
+    with pytest.raises(DefinitionError, match=r"Net has its own train_step\(\)"):
         trainer_of(create)
 
 

@@ -1,4 +1,4 @@
-"""Whatever a model draws is a function of (seed, step, slot)."""
+"""Whatever a model draws is a function of (seed, step, rank)."""
 
 import dataclasses
 
@@ -164,13 +164,13 @@ def definition_of(create_model):
     )
 
 
-def trainer_of(name, slot=0):
+def trainer_of(name, rank=0):
     from elasticdl.training.keras import KerasTrainer
 
     create = MODELS[name] if isinstance(name, str) else name
     shape = (4, 4, 1) if name in LAYERS and name != "a user's generator" else (4,)
     batch = batch_of(shape=shape)
-    return KerasTrainer(definition_of(create), batch, minibatch_size=8, slot=slot), batch
+    return KerasTrainer(definition_of(create), batch, minibatch_size=8, rank=rank), batch
 
 
 def batch_of(seed=0, shape=(4,)):
@@ -184,12 +184,12 @@ def same_bits(one, other):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_draws_are_the_same_after_a_resume_and_differ_by_step_and_slot(name):
+def test_draws_are_the_same_after_a_resume_and_differ_by_step_and_rank(name):
     import tensorflow as tf
 
     first, batch = trainer_of(name)
     second, _ = trainer_of(name)
-    other, _ = trainer_of(name, slot=1)
+    other, _ = trainer_of(name, rank=1)
     first.train_steps([batch] * 2)
     tf.random.normal([3])
     second.load_state(first.state())
@@ -318,7 +318,7 @@ def test_a_generator_of_no_layer_is_refused():
     noisy = model_with(lambda x: x + keras.random.normal(keras.ops.shape(x), seed=generator))
     trainer, batch = trainer_of(noisy)
 
-    with pytest.raises(DefinitionError, match="which is in no layer"):
+    with pytest.raises(DefinitionError, match="which is not in any layer"):
         trainer.train_steps([batch])
 
 

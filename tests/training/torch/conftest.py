@@ -32,7 +32,9 @@ def definition_of(create_model=small_model, loss=mean_loss, optimizer=sgd, **mor
         create_model=create_model,
         input=RecordInput(lambda records: records),
         loss=loss,
-        create_optimizer=lambda: optimizer,
+        create_optimizer=lambda: (
+            (lambda parameters, model: optimizer(parameters)) if callable(optimizer) else optimizer
+        ),
         **more,
     )
 

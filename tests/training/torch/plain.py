@@ -26,7 +26,7 @@ def plain_loop(definition, batches, loss=None, seed=0):
         seed: Of the initial weights.
     """
     model = copy.deepcopy(trainer_of(definition, batches[0], seed=seed).model)
-    optimizer = definition.create_optimizer()(list(model.parameters()))
+    optimizer = definition.create_optimizer()(list(model.parameters()), model)
     model.train()
     losses = []
     for batch in batches:

@@ -480,7 +480,7 @@ def test_what_callbacks_draw_is_a_function_of_step_and_moment():
 
     one, other = Draws(), Draws()
     first, second = (begin(trained_with(each)) for each in (one, other))
-    second.slot = 1
+    second.rank = 1
     torch.manual_seed(99)
 
     first.hooks.epoch_end(0, {})
@@ -509,7 +509,7 @@ def test_an_object_that_is_made_later_is_refused_when_it_would_be_kept():
     trainer = begin(trained_with(Late()))
     trainer.hooks.epoch_end(0, {})
 
-    with pytest.raises(DefinitionError, match="a Linear that was put there after on_train_begin"):
+    with pytest.raises(DefinitionError, match="a Linear that was created after on_train_begin"):
         trainer.hooks.state()
 
 
@@ -552,12 +552,15 @@ def of_keras():
 
 
 REFUSED = {
-    "takes other arguments": (Wrong, r"on_epoch_end\(epoch, logs=None\)|on_epoch_end\(self, epoch"),
+    "does not accept the arguments": (
+        Wrong,
+        r"on_epoch_end\(epoch, logs=None\)|on_epoch_end\(self, epoch",
+    ),
     "has on_validation_end": (Near, r"There is on_test_end\(\)"),
     "has no method that would be called": (Nothing, "There are on_train_begin"),
     "has __slots__": (Slotted, "Remove __slots__"),
-    "in best, a variable of the function around it": (around, "self.NAME"),
-    "is a callback of Keras": (of_keras, "a class of your own"),
+    "in best, a variable of the enclosing function": (around, "self.NAME"),
+    "is a callback of Keras": (of_keras, "Write your own class"),
     "is a class": (lambda: Wrong, r"\[Wrong\(\)\]"),
 }
 
@@ -594,7 +597,9 @@ def test_a_change_that_no_checkpoint_holds_is_refused_with_the_moment(change, wh
 
     trainer = begin(trained_with(Breaks(), create_model=Two))
 
-    with pytest.raises(DefinitionError, match=rf"the {what} of what is trained in on_epoch_begin"):
+    with pytest.raises(
+        DefinitionError, match=rf"the {what} of the trained model in on_epoch_begin"
+    ):
         trainer.hooks.epoch_begin(0)
 
 
@@ -631,3 +636,142 @@ def test_batches_of_an_evaluation_are_shared_by_workers_so_none_is_shown():
 
     with pytest.raises(DefinitionError, match=r"Follows has on_test_batch_end\(\)"):
         trained_with(Follows()).hooks.check_sharing()
+
+
+# --- what they change of the loss ---------------------------------------------------------------
+
+
+class Margin:
+    """A loss of a user's class, with parts that have state of their own."""
+
+    def __init__(self):
+        self.scale, self.steps = 1.0, [1.0]
+        self.inner = torch.nn.MSELoss()
+        self.teacher = torch.nn.Linear(1, 1)
+
+    def __call__(self, outputs, labels):
+        teacher = self.teacher.weight.detach().sum()
+        return self.scale * self.steps[-1] * teacher * self.inner(outputs, one_hot(labels))
+
+
+def one_hot(labels):
+    return torch.nn.functional.one_hot(labels, 3).float()
+
+
+def through_a_function(margin):
+    def loss(outputs, labels):
+        return margin(outputs, labels)
+
+    return loss
+
+
+def through_a_method(margin):
+    return margin.__call__
+
+
+@pytest.mark.parametrize("way", [lambda margin: margin, through_a_function, through_a_method])
+def test_what_callbacks_change_of_the_loss_is_kept(way):
+    class Changes:
+        def __init__(self, margin):
+            self.change = lambda: vars(margin).update(scale=3.0) or margin.steps.append(0.5)
+            self.teach = lambda: margin.teacher.weight.data.fill_(7.0)
+
+        def on_epoch_begin(self, epoch):
+            if epoch == 1:
+                self.change()
+                self.teach()
+
+    margins = []
+
+    def create():
+        margins.append(Margin())
+        return trained_with(Changes(margins[-1]), loss=way(margins[-1]))
+
+    trainer = begin(create())
+    for epoch in range(2):
+        trainer.hooks.epoch_begin(epoch)
+        trainer.train_steps([batch_of(8, seed=epoch)])
+
+    other = moved(trainer, create)
+    for each in (trainer, other):
+        each.train_steps([batch_of(8, seed=7)])
+
+    assert len(margins) == 2
+    assert (margins[1].scale, margins[1].steps) == (3.0, [1.0, 0.5])
+    assert margins[1].teacher.weight.item() == 7.0
+    assert same_bits(trainer.state(), other.state())
+
+
+class OfAClass:
+    value = 1.0
+
+
+def of_a_class(outputs, labels):
+    return OfAClass.value * torch.nn.functional.cross_entropy(outputs, labels)
+
+
+def of_a_cell():
+    value = 1.0
+
+    def loss(outputs, labels):
+        return value * torch.nn.functional.cross_entropy(outputs, labels)
+
+    def change():
+        nonlocal value
+        value = 2.0
+
+    return loss, change
+
+
+GLOBAL = {"value": 1.0}
+
+
+def of_a_global(outputs, labels):
+    return GLOBAL["value"] * torch.nn.functional.cross_entropy(outputs, labels)
+
+
+@pytest.mark.parametrize("what", ["GLOBAL, which of_a_global", "value, which", "OfAClass.value"])
+def test_a_callback_that_changes_a_variable_of_the_loss_is_refused(what, monkeypatch):
+    monkeypatch.setitem(GLOBAL, "value", 1.0)
+    monkeypatch.setattr(OfAClass, "value", 1.0)
+    loss, change = {
+        "G": lambda: (of_a_global, lambda: GLOBAL.update(value=2.0)),
+        "v": of_a_cell,
+        # A class that the loss names is found by name, not searched.
+        "O": lambda: (of_a_class, lambda: setattr(OfAClass, "value", 2.0)),
+    }[what[0]]()
+
+    class Changes:
+        def __init__(self, change):
+            self.change = change
+
+        def on_epoch_begin(self, epoch):
+            self.change()
+
+    trainer = begin(trained_with(Changes(change), loss=loss))
+
+    with pytest.raises(DefinitionError, match=what):
+        trainer.hooks.epoch_begin(0)
+
+
+SEEN = []
+
+
+def filling(outputs, labels):
+    value = torch.nn.functional.cross_entropy(outputs, labels)
+    SEEN.append(float(value.detach()))
+    return value
+
+
+class Clears:
+    def on_epoch_end(self, epoch):
+        SEEN.clear()
+
+
+def test_a_list_that_the_loss_fills_and_a_callback_clears_is_no_reason_to_refuse():
+    trainer = begin(trained_with(Clears(), loss=filling))
+    trainer.train_steps([batch_of(8)])
+
+    trainer.hooks.epoch_end(0, {})
+
+    assert SEEN == []

@@ -74,7 +74,9 @@ def test_a_shape_that_does_not_fit_is_refused():
 def test_texts_are_refused_by_name():
     batch = Batch({"colour": np.array(["red"] * 8)}, np.zeros(8), 8)
 
-    with pytest.raises(DefinitionError, match=r"returns colour <U3\[8\]; PyTorch takes numbers"):
+    with pytest.raises(
+        DefinitionError, match=r"returns colour <U3\[8\]; PyTorch accepts only numbers"
+    ):
         trainer_of(batch=batch)
 
 

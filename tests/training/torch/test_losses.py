@@ -71,7 +71,7 @@ MEANS = {
         lambda out, y: functional.cross_entropy(out, y) + 0.1 * out.square().mean(),
         batch_of,
     ),
-    "one value an example": (
+    "one value per example": (
         lambda out, y: functional.cross_entropy(out, y, reduction="none"),
         batch_of,
     ),
@@ -153,7 +153,7 @@ def pairs_only(outputs, labels):
 
 ALONE = {
     "in-batch negatives": (in_batch_negatives, "depends on which of them share a batch"),
-    "a mean over a mask": (masked_mean, "divided by something else than their number"),
+    "a mean over a mask": (masked_mean, "divided by something other than their number"),
     "a sum": (
         lambda out, y: functional.cross_entropy(out, y, reduction="sum"),
         "It is a sum. Sums over workers need a loss that is a mean over the batch",
@@ -179,12 +179,28 @@ def test_a_mask_that_is_full_at_first_is_found_when_it_is_not():
     for _ in range(9):
         trainer.gradients(full)
 
-    with pytest.raises(DefinitionError, match="divided by something else"):
+    with pytest.raises(DefinitionError, match="divided by something other"):
         trainer.gradients(later)
 
 
+def labels_that_are_there(outputs, labels):
+    there = labels >= 0
+    return ((outputs - labels).square() * there).sum() / there.sum()
+
+
+def test_batches_of_one_example_are_compared_with_the_one_before():
+    whole, rare = np.float32([[1, 2, 3]]), np.float32([[1, -1, -1]])
+    batches = [Batch(batch_of(1, seed).features, whole, 1) for seed in range(6)]
+    trainer = trainer_of(definition_of(loss=labels_that_are_there), batches[0])
+    for batch in batches:
+        trainer.gradients(batch)
+
+    with pytest.raises(DefinitionError, match="divided by something other"):
+        trainer.gradients(Batch(batch_of(1, 7).features, rare, 1))
+
+
 def test_a_loss_that_cannot_be_computed_of_a_part_is_refused_by_name():
-    with pytest.raises(DefinitionError, match="cannot be computed of its first 4"):
+    with pytest.raises(DefinitionError, match="cannot be computed separately for its first 4"):
         trainer_of(definition_of(loss=pairs_only)).gradients(batch_of(12))
 
 
@@ -232,7 +248,7 @@ def cross_entropies(outputs, labels):
 
 
 WEIGHTED = {
-    "one value an example": (cross_entropies, batch_of, cross_entropies),
+    "one value per example": (cross_entropies, batch_of, cross_entropies),
     "a loss of torch.nn": (nn.CrossEntropyLoss(), batch_of, cross_entropies),
     "a function that returns one of PyTorch's": (
         lambda out, y: functional.cross_entropy(out, y, reduction="mean"),

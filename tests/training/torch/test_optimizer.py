@@ -236,7 +236,7 @@ def test_an_optimizer_that_remembers_what_cannot_be_kept_is_told():
     trainer = trainer_of(definition_of(optimizer=functools.partial(Diary, lr=0.1)))
     trainer.train_steps([batch_of(8)])
 
-    with pytest.raises(DefinitionError, match="Diary remembers a list in 'pages'"):
+    with pytest.raises(DefinitionError, match="Diary keeps a list in 'pages'"):
         trainer.state()
 
 
@@ -277,7 +277,7 @@ def test_a_tied_parameter_is_kept_once_and_stays_tied():
     [
         ("adam", "the optimizer is a builtins.str"),
         (lambda p: "adam", "the optimizer is a builtins.str"),
-        (torch.optim.LBFGS, "LBFGS evaluates the loss as often as it likes"),
+        (torch.optim.LBFGS, "LBFGS evaluates the loss any number of times"),
     ],
 )
 def test_an_optimizer_of_something_else_is_refused(optimizer, problem):
@@ -300,7 +300,9 @@ def test_a_scheduler_that_is_returned_is_told_where_it_belongs(returned):
         made = sgd(parameters)
         return returned(made, torch.optim.lr_scheduler.ReduceLROnPlateau(made))
 
-    with pytest.raises(DefinitionError, match=r"of its own: def lr_scheduler\(optimizer\)"):
+    with pytest.raises(
+        DefinitionError, match=r"in a separate function: def lr_scheduler\(optimizer\)"
+    ):
         trainer_of(definition_of(optimizer=optimizer))
 
 
@@ -318,7 +320,9 @@ def test_an_optimizer_that_does_not_use_the_parameters_it_is_given_is_refused():
     model = small_model()
     definition = definition_of(lambda: model, optimizer=lambda p: sgd(model.parameters()))
 
-    with pytest.raises(DefinitionError, match="for other parameters than those it is given"):
+    with pytest.raises(
+        DefinitionError, match="for other parameters than those passed to the function"
+    ):
         trainer_of(definition)
 
 

@@ -1,4 +1,4 @@
-"""What a module draws from `numpy.random` and `random` is a function of (seed, step, slot)."""
+"""What a module draws from `numpy.random` and `random` is a function of (seed, step, rank)."""
 
 # ruff: noqa: NPY002 - models draw from np.random.*
 
@@ -103,7 +103,7 @@ def test_a_resumed_training_draws_what_one_that_was_not_stopped_draws(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_draws_differ_by_step_and_slot(name):
+def test_draws_differ_by_step_and_rank(name):
     if name == "a hook on a gradient":
         pytest.skip("refused where gradients are summed")
     trainer, batch = trainer_of(DEFINITIONS[name]), batch_of(8)
@@ -111,9 +111,9 @@ def test_draws_differ_by_step_and_slot(name):
 
     mine = trainer.gradients(batch)[0].buffer
     np.testing.assert_array_equal(trainer.gradients(batch)[0].buffer, mine)
-    trainer.slot = 1
+    trainer.rank = 1
     assert not np.array_equal(trainer.gradients(batch)[0].buffer, mine)
-    trainer.slot, trainer.step = 0, 5
+    trainer.rank, trainer.step = 0, 5
     assert not np.array_equal(trainer.gradients(batch)[0].buffer, mine)
     assert same_bits({**trainer.state(), "step": before["step"]}, before)
 

@@ -155,7 +155,7 @@ def with_a_hook_that_counts():
     [
         (lambda: CountsInItsFile(4, 3), "the variable CALLS, which CountsInItsFile.forward uses,"),
         (lambda: CountsInItsClass(4, 3), "the class attribute CountsInItsClass.calls"),
-        (with_a_hook_that_counts, "what the forward hooks of 1 remember"),
+        (with_a_hook_that_counts, "the state of the forward hooks of 1"),
     ],
 )
 def test_memory_beside_the_model_is_refused_too(create_model, what):
@@ -205,7 +205,7 @@ def test_what_changes_no_number_is_no_reason_to_refuse():
 
 @pytest.mark.parametrize("loss", [CountingLoss(), counting_loss()])
 def test_a_loss_that_remembers_its_calls_is_refused(loss):
-    with pytest.raises(DefinitionError, match="the loss remembers something that changes with"):
+    with pytest.raises(DefinitionError, match="the loss keeps state that changes with"):
         trainer_of(definition_of(loss=loss))
 
 

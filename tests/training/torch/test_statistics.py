@@ -147,9 +147,9 @@ def now_and_then(kept, x):
 @pytest.mark.parametrize(
     ("initial", "change", "why"),
     [
-        (torch.tensor(0.0), largest, "changes in another way than by a mean"),
+        (torch.tensor(0.0), largest, "changes in a way other than by a mean"),
         (torch.tensor(-torch.inf), largest, "has numbers that become infinite or NaN"),
-        (torch.tensor(1.0), forgetting_count, "changes in another way than by a mean"),
+        (torch.tensor(1.0), forgetting_count, "changes in a way other than by a mean"),
         (torch.zeros(70_000, dtype=torch.int64), count_steps, "holds 70,000 whole numbers"),
     ],
 )

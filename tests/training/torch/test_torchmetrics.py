@@ -10,7 +10,7 @@ from torch import nn
 from torchmetrics import classification
 
 from elasticdl.definition import MetricFunctions, Mode, NamedMetric
-from elasticdl.engines.place import states_from_json, states_to_json
+from elasticdl.engines.train_progress import states_from_json, states_to_json
 from elasticdl.errors import DefinitionError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 
@@ -155,23 +155,23 @@ def test_a_sum_that_is_none_is_found_out_on_workers_and_right_in_one_process():
 
     trainer = measuring(last=Last)
     trainer.require_sums("several workers")
-    with pytest.raises(DefinitionError, match=r"'last' \(Last\) says \"sum\" of its states"):
+    with pytest.raises(DefinitionError, match=r"'last' \(Last\) declares \"sum\" for its states"):
         trainer.evaluate(BATCHES[0])
 
 
 def test_what_a_metric_keeps_beside_its_states_is_refused():
     with pytest.raises(DefinitionError, match=r"'hides' \(Hides\) keeps .* in self.seen"):
         measuring(hides=Hides).evaluate(BATCHES[0])
-    with pytest.raises(DefinitionError, match=r"\(MinMaxMetric\) keeps values beside its states"):
+    with pytest.raises(DefinitionError, match=r"\(MinMaxMetric\) keeps values outside its states"):
         measuring(least=lambda: torchmetrics.MinMaxMetric(Share()))
 
 
 def test_a_metric_that_gives_no_number_is_refused_before_training():
     curve = measuring(roc=lambda: classification.MulticlassROC(3, thresholds=5))
-    with pytest.raises(DefinitionError, match=r"'roc' \(MulticlassROC\) gives a tuple"):
+    with pytest.raises(DefinitionError, match=r"'roc' \(MulticlassROC\) returns a tuple"):
         curve.check_evaluation(BATCHES[0])
     matrix = measuring(matrix=lambda: classification.MulticlassConfusionMatrix(3))
-    with pytest.raises(DefinitionError, match=r"gives an array of shape \[3, 3\]"):
+    with pytest.raises(DefinitionError, match=r"returns an array of shape \[3, 3\]"):
         matrix.check_evaluation(BATCHES[0])
 
 

@@ -72,21 +72,21 @@ def test_deterministic_kernels_are_asked_for_where_they_are_wanted():
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
-def test_a_slot_may_be_given_later():
+def test_a_rank_may_be_given_later():
     def dropout():
         return nn.Sequential(nn.Linear(4, 64), nn.Dropout(), nn.Linear(64, 3))
 
     batch = batch_of(8)
-    moved, always, never = (trainer_of(definition_of(dropout), slot=s) for s in (0, 3, 0))
-    moved.slot = 3
+    moved, always, never = (trainer_of(definition_of(dropout), rank=s) for s in (0, 3, 0))
+    moved.rank = 3
 
     buffers = [t.gradients(batch)[0].buffer for t in (moved, always, never)]
     np.testing.assert_array_equal(buffers[0], buffers[1])
     assert not np.array_equal(buffers[0], buffers[2])
 
 
-def test_an_optimizer_that_draws_draws_the_same_on_every_slot():
-    trainers = [trainer_of(definition_of(optimizer=Noisy), slot=slot) for slot in (0, 1)]
+def test_an_optimizer_that_draws_draws_the_same_on_every_rank():
+    trainers = [trainer_of(definition_of(optimizer=Noisy), rank=rank) for rank in (0, 1)]
     contribution, _ = trainers[0].gradients(batch_of(8))
     for trainer in trainers:
         trainer.apply(contribution)
@@ -174,7 +174,7 @@ def test_looking_leaves_no_trace_in_a_model_that_moves_its_averages_always_and_l
     trainer.predict(batch_of(8).features)
 
     assert same_bits(trainer.state(), before)
-    assert ["moves 0.running_mean" in r.getMessage() for r in caplog.records] == [True]
+    assert ["changes 0.running_mean" in r.getMessage() for r in caplog.records] == [True]
 
 
 def test_a_step_that_failed_leaves_no_gradient_behind():

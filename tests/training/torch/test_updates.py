@@ -53,10 +53,10 @@ def rate(trainer):
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
-        (lambda o: None, "None, which is no scheduler.*StepLR"),
-        (lambda o: o, "returned an object of SGD, which is no scheduler"),
+        (lambda o: None, "None, which is not a scheduler.*StepLR"),
+        (lambda o: o, "returned an object of SGD, which is not a scheduler"),
         (StepsWithEpoch, r"step\(\) of StepsWithEpoch.*'epoch'"),
-        (lambda o: {"scheduler": step_lr(o), "every": 2}, "'every' is nothing that is known"),
+        (lambda o: {"scheduler": step_lr(o), "every": 2}, "'every' is not an option"),
         (lambda o: {"scheduler": step_lr(o), "interval": "batch"}, 'Expected "step" or "epoch"'),
         (lambda o: {"scheduler": step_lr(o), "frequency": 0}, "frequency is 0.*above 0"),
         (lambda o: lr_scheduler.OneCycleLR(o, 0.1, 9), 'OneCycleLR.*"interval": "step"'),
@@ -69,7 +69,7 @@ def rate(trainer):
         ),
         (
             lambda o: {"scheduler": lr_scheduler.ReduceLROnPlateau(o), "interval": "step"},
-            "measured once an epoch",
+            "measured once per epoch",
         ),
         (
             lambda _: step_lr(torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)),
@@ -90,12 +90,26 @@ def test_a_schedule_whose_function_remembers_is_refused():
         def __call__(self, step):
             return 1.0
 
-    with pytest.raises(DefinitionError, match=r"LambdaLR remembers .*no checkpoint can keep"):
+    with pytest.raises(DefinitionError, match=r"LambdaLR keeps .*no checkpoint can store"):
         trainer_of(
             definition_of(
                 create_lr_schedulers=lambda o: lr_scheduler.LambdaLR(o, Remembers()),
             )
         )
+
+
+@pytest.mark.parametrize("monitored", ["loss", "loss_epoch"])
+def test_a_plateau_follows_a_metric_by_the_name_that_lightning_gives_it_too(monitored):
+    def plateau(optimizer):
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return {"scheduler": scheduler, "monitor": monitored}
+
+    trainer = trainer_of(definition_of(create_lr_schedulers=plateau))
+    before = rate(trainer)
+    for epoch in range(2):
+        trainer.hooks.epoch_end(epoch, {"loss": 1.0})
+
+    assert rate(trainer) == before / 2
 
 
 def test_a_plateau_without_validation_says_what_is_measured():

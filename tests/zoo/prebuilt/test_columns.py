@@ -64,7 +64,7 @@ def test_an_array_of_another_length_is_named(text) -> None:
 
 
 def test_a_number_that_no_network_can_take_is_named() -> None:
-    with pytest.raises(SchemaError, match="Column 'x' holds 1e\\+300, which is no number"):
+    with pytest.raises(SchemaError, match="Column 'x' holds 1e\\+300, which is not a number"):
         arrays({"kind": "number", "column": "x"}, [1.0, 1e300])
 
 
@@ -180,21 +180,24 @@ def test_a_crossed_column_is_the_one_that_is_described_elsewhere() -> None:
         ({"kind": "number", "colum": "x"}, r"unknown key 'colum'; did you mean 'column'\?"),
         ({"kind": "number"}, r"columns\[0\] \(number\) has no 'column'"),
         ({"kind": "number", "column": ""}, "column is ''; expected its name"),
-        ({"kind": "number", "column": "label"}, "is the label, 'label', which is to be learned"),
+        ({"kind": "number", "column": "label"}, "is the label, 'label', so it cannot be a feature"),
         ({"kind": "number", "column": "x", "size": 0}, "size is 0; expected a whole number above"),
         ({"kind": "number", "column": "x", "nullable": 1}, "nullable is 1; expected true or false"),
-        ({"kind": "number", "column": "x", "delimiter": ""}, "delimiter is ''; expected some text"),
+        (
+            {"kind": "number", "column": "x", "delimiter": ""},
+            "delimiter is ''; expected a non-empty string",
+        ),
         ({"kind": "category", "column": "x"}, "needs either a vocabulary or a number of buckets"),
         (
             {"kind": "category", "column": "x", "vocabulary": ["a"], "buckets": 3},
             "needs either a vocabulary or a number of buckets",
         ),
         ({"kind": "category", "column": "x", "vocabulary": []}, r"vocabulary is \[\]; expected"),
-        ({"kind": "category", "column": "x", "vocabulary": ["a", 1]}, "expected a list of texts"),
+        ({"kind": "category", "column": "x", "vocabulary": ["a", 1]}, "expected a list of strings"),
         ({"kind": "category", "column": "x", "vocabulary": [1, 1.0]}, "has 1 twice"),
         (
             {"kind": "category", "column": "x", "vocabulary": ["a"], "dtype": "int64"},
-            "dtype is 'int64', and its vocabulary has texts",
+            "dtype is 'int64', but its vocabulary has strings",
         ),
         ({"kind": "category", "column": "x", "buckets": 3, "dtype": "text"}, "dtype is 'text'"),
         (
@@ -253,5 +256,5 @@ def test_a_column_is_read_in_one_way() -> None:
 
 @pytest.mark.parametrize("entries", [[], {}, "age"])
 def test_columns_are_a_list(entries) -> None:
-    with pytest.raises(UsageError, match="expected a list with one dict a feature"):
+    with pytest.raises(UsageError, match="expected a list with one dict per feature"):
         Columns.of(entries, "label")

@@ -54,7 +54,7 @@ def test_a_missing_label_is_named(labels) -> None:
         ([], "expected a list of the label's values"),
         ("no, yes", "expected a list of the label's values"),
         (["no", 1], "expected a list of the label's values, all text or all numbers"),
-        (["no"], "a label that is always the same"),
+        (["no"], "a constant label"),
         (["no", "no"], "has 'no' twice"),
         ([1, 2, 1.0], "has 1 twice"),
     ],
@@ -83,7 +83,7 @@ def test_balanced_classes_count_the_same_together() -> None:
 
 @pytest.mark.parametrize("counts", [[1], [1, -1], [0, 0]])
 def test_there_is_a_count_for_each_class(counts) -> None:
-    with pytest.raises(UsageError, match="expected how many rows each of the 2 classes has"):
+    with pytest.raises(UsageError, match="expected the number of rows of each of the 2 classes"):
         balanced(counts, 2)
 
 
@@ -98,7 +98,7 @@ def test_the_number_of_classes_follows_from_their_values() -> None:
     assert labels.tolist() == [[2], [0]]
     assert model.default_class_weight()[2] == pytest.approx(2 / 3)
     assert model.default_loss(model(features), labels).shape == (2,)
-    with pytest.raises(UsageError, match="num_classes is 2, and classes has 3"):
+    with pytest.raises(UsageError, match="num_classes is 2, but classes has 3"):
         DNN(num_classes=2, classes=["a", "b", "c"])
 
 

@@ -96,7 +96,7 @@ def test_rows_of_unequal_length_are_refused() -> None:
 
 
 def test_a_table_of_labels_only_is_refused() -> None:
-    with pytest.raises(SchemaError, match="nothing to learn 'label' from"):
+    with pytest.raises(SchemaError, match="no features to learn 'label' from"):
         features_and_label([row(label=0)], Mode.TRAINING, label="label")
 
 

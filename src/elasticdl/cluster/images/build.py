@@ -1,6 +1,6 @@
-"""From a model zoo to an image that a cluster can pull: collect, build, push, name by its digest.
+"""Image builder: collects a model zoo, builds and pushes its image, returns the digest.
 
-Nothing is sent to the engine before all that can be checked here is checked.
+Everything that can be checked locally is checked before anything is sent to the engine.
 
 Callers: `api.py`.
 """
@@ -30,29 +30,29 @@ from elasticdl.errors import UsageError
 from elasticdl.zoo import open_zoo
 
 if TYPE_CHECKING:
-    from elasticdl.cluster.images.docker import Engine
+    from elasticdl.cluster.images.docker import DockerEngine
 
 Tell: TypeAlias = Callable[[str], None]
 
 DEFAULT_BASE = f"docker.io/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 _MAX_REQUIREMENTS_BYTES = 2**20
-# Engines know these, so that they reach commands of the build and stay out of the image.
+# Engines predefine these: build commands see them, but the image does not contain them.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How an image is built.
+    """Options for building an image.
 
     Attributes:
-        repository: Where it is pushed to.
-        base_image: What it is built on; it has Python and pip.
-        index_url: Index of packages; None is pip's own.
-        extra_index_urls: More indexes.
-        proxy: Of the build's network; None is none.
-        network: The build's network; None is the engine's default.
-        platform: What the image is for; None is what the engine runs on.
-        constraints: File with the versions of packages; None takes those that are installed here.
+        repository: Repository to push to.
+        base_image: Image to build on; it must have Python and pip.
+        index_url: Package index; None uses pip's own.
+        extra_index_urls: Additional indexes.
+        proxy: Proxy of the build's network; None means none.
+        network: Network of the build; None uses the engine's default.
+        platform: Platform of the image; None uses that of the engine.
+        constraints: File with package versions; None uses the versions that are installed here.
     """
 
     repository: str
@@ -65,28 +65,28 @@ class ImageOptions:
     constraints: str | None = None
 
 
-def build_image(zoo: str | None, options: ImageOptions, engine: Engine, tell: Tell) -> str:
+def build_image(zoo: str | None, options: ImageOptions, engine: DockerEngine, tell: Tell) -> str:
     """Build and push the image of a model zoo.
 
     Args:
-        zoo: As `zoo.open_zoo` takes it; None for the prebuilt models.
-        options: How.
-        engine: What builds and pushes it.
-        tell: Is given lines for people.
+        zoo: As for `zoo.open_zoo`; None for the prebuilt models.
+        options: The build options.
+        engine: The engine that builds and pushes it.
+        tell: Called with progress lines for the user.
 
     Returns:
-        Its name with its digest: `registry/team/app@sha256:...`.
+        The image's name with its digest: `registry/team/app@sha256:...`.
 
     Raises:
-        UsageError: Something of it is not there, does not fit, or may not enter an image.
+        UsageError: A part is missing or invalid, or must not be part of an image.
         UnavailableError: The engine, a registry or the index cannot be reached.
     """
     check(options)
     opened = open_zoo(zoo)
-    # The prebuilt models come with the wheel.
+    # The prebuilt models are part of the wheel.
     files = ZooFiles() if opened.is_prebuilt else zoo_files(opened.folder)
     if files.keys:
-        tell(f"Left out of the image, because they are or hold keys: {', '.join(files.keys)}")
+        tell(f"Left out of the image, because they are or contain keys: {', '.join(files.keys)}")
     requirements = requirement_files(_texts(files))
     target = options.platform or engine.platform
     found = own()
@@ -96,7 +96,7 @@ def build_image(zoo: str | None, options: ImageOptions, engine: Engine, tell: Te
         constraints = _read(options.constraints)
         check_lines(options.constraints, constraints)
     elif locked.unknown:
-        tell(f"Not installed here, so that pip chooses the version: {', '.join(locked.unknown)}")
+        tell(f"Not installed here, so pip chooses the version: {', '.join(locked.unknown)}")
     wheel_name, wheel_bytes = wheel(found)
     wanted = Wanted(options.base_image, options.index_url, requirements)
     labels = {"org.elasticdl.version": found.version}
@@ -114,7 +114,7 @@ def build_image(zoo: str | None, options: ImageOptions, engine: Engine, tell: Te
         extra_indexes = locked.extra_indexes
     with tempfile.TemporaryFile() as context:
         write_context(context, parts, files)
-        tell(f"Builds an image for {target} on {options.base_image}")
+        tell(f"Building an image for {target} on {options.base_image}")
         tag = engine.build(
             context,
             options.repository,
@@ -124,16 +124,16 @@ def build_image(zoo: str | None, options: ImageOptions, engine: Engine, tell: Te
             wanted=wanted,
             tell=tell,
         )
-    tell(f"Pushes {options.repository}:{tag}")
+    tell(f"Pushing {options.repository}:{tag}")
     digest = engine.push(options.repository, tag, tell)
     return f"{options.repository}@{digest}"
 
 
 def check(options: ImageOptions) -> None:
-    """Raise if an image cannot be built so.
+    """Check the options of an image.
 
     Raises:
-        UsageError: A name is none, or a URL holds a password, which would be in the image.
+        UsageError: A name is invalid, or a URL contains a password, which would be in the image.
     """
     repository(options.repository)
     image(options.base_image, "--base_image")
@@ -145,14 +145,13 @@ def check(options: ImageOptions) -> None:
     for flag, given in urls.items():
         for url in filter(None, given):
             if "://" not in url:
-                raise UsageError(f"--{flag}={url} is no URL; expected https://host/path.")
+                raise UsageError(f"--{flag}={url} is not a URL; expected https://host/path.")
             if has_credentials(url):
                 shown = f"{url.partition('://')[0]}://...@{url.rpartition('@')[2]}"
                 raise UsageError(
-                    f"--{flag}={shown} holds a password or token. The build's arguments stay "
-                    "readable in the image, so that it would be told to everyone who can pull it. "
-                    "Use a mirror in your network that needs none, or a base image that has the "
-                    "packages (--base_image)."
+                    f"--{flag}={shown} contains a password or token. Build arguments stay readable "
+                    "in the image, so everyone who can pull it could read it. Use a mirror in your "
+                    "network that needs none, or a base image that has the packages (--base_image)."
                 )
 
 
@@ -169,7 +168,7 @@ def _arguments(options: ImageOptions, extra_indexes: Iterable[str]) -> dict[str,
 
 
 def _texts(files: ZooFiles) -> dict[str, str]:
-    """Return the text files at hand for requirements: path -> text."""
+    """Return the text files that may contain requirements: path -> text."""
     return {
         entry.path: entry.source.read_text(errors="replace")
         for entry in files.entries

@@ -1,6 +1,6 @@
-"""What an engine, pip or a registry complains of, in words that say what to do.
+"""Errors of an engine, pip or a registry, translated to messages that say what to do.
 
-Pure: what was wanted and what was printed in, one error out.
+Pure: the requested build and the printed output in, one error out.
 
 Callers: `docker.py`.
 """
@@ -37,18 +37,18 @@ _NO_CONNECTION = (
     "Client.Timeout exceeded",
 )
 _REFUSED = ("unauthorized", "denied", "authentication required", "no basic auth credentials", "401")
-# Not "Not Found": so answers podman, which cannot ask registries.
+# Not "Not Found": podman answers with it, because it cannot query registries.
 _GONE = ("manifest unknown", "name unknown", "no such manifest")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an image was to be built from.
+    """The parts of a requested image.
 
     Attributes:
-        base_image: As given.
-        index_url: Of packages; None is pip's own.
-        requirements: Files of requirements: path in the zoo -> text.
+        base_image: As in the options.
+        index_url: Package index; None means pip's own.
+        requirements: Requirements files: path in the zoo -> text.
     """
 
     base_image: str
@@ -56,16 +56,16 @@ class Wanted:
     requirements: Mapping[str, str] = field(default_factory=dict)
 
 
-def build_failed(error: str, said: Sequence[str], step: int, wanted: Wanted) -> ElasticDLError:
-    """Return why an image could not be built.
+def build_failed(error: str, output: Sequence[str], step: int, wanted: Wanted) -> ElasticDLError:
+    """Return the error for a failed build.
 
     Args:
-        error: The engine's words.
-        said: What the step printed, line by line.
-        step: Number of the step of the Dockerfile; 0 or 1 is its FROM.
-        wanted: What was to be built.
+        error: The engine's message.
+        output: Output of the step, as lines.
+        step: Number of the step in the Dockerfile; 0 or 1 is its FROM.
+        wanted: The requested image.
     """
-    printed = [_NO_BREAK.sub("", line).rstrip() for line in said if line.strip()]
+    printed = [_NO_BREAK.sub("", line).rstrip() for line in output if line.strip()]
     text = "\n".join(printed)
     if "/bin/sh" in error and "no such file" in error:
         return UsageError(_unfit("shell", wanted))
@@ -82,7 +82,7 @@ def build_failed(error: str, said: Sequence[str], step: int, wanted: Wanted) -> 
 
 
 def push_failed(error: str, repository: str) -> ElasticDLError:
-    """Return why a registry did not take an image."""
+    """Return the error for an image that a registry rejected."""
     registry, error = registry_of(repository), error.strip()
     low = error.lower()
     if any(word.lower() in low for word in _NO_CONNECTION):
@@ -94,22 +94,22 @@ def push_failed(error: str, repository: str) -> ElasticDLError:
         return UnavailableError(f"The registry {registry} cannot be reached: {error}.{insecure}")
     if any(word in low for word in _REFUSED):
         return UsageError(
-            f"The registry {registry} refuses the image {repository}: {error}. Log in with  docker "
-            f"login {registry}  as someone who may push there, and give the command again."
+            f"The registry {registry} rejected the image {repository}: {error}. Log in with  "
+            f"docker login {registry}  as a user who may push there, and run the command again."
         )
     return UsageError(f"The image cannot be pushed to {repository}: {error}.")
 
 
 def is_gone(error: str) -> bool:
-    """Return whether a registry says that it has no such image."""
+    """Return whether a registry reports that it does not have the image."""
     return any(word in error.lower() for word in _GONE)
 
 
 def gone(name: str) -> UsageError:
-    """Return the error for an image that a registry no longer has."""
+    """Return the error for an image that its registry does not have."""
     return UsageError(
         f"The registry {registry_of(name)} has no image {name}: it was deleted, or never pushed. "
-        "Build one with  elasticdl cluster image  and name that with --image."
+        "Build one with  elasticdl cluster image  and set it with --image."
     )
 
 
@@ -118,10 +118,10 @@ def _unfit(what: str, wanted: Wanted) -> str:
     if what == "shell":
         return f"{start}: it has no /bin/sh. The image needs a shell, Python and pip."
     if what == "python":
-        return f"{start}: it has no python3 that is 3.11 or newer and has pip."
+        return f"{start}: it has no python3 of version 3.11 or newer with pip."
     return (
-        f"{start}: a login shell (bash -lc), which KubeRay starts Ray in, does not find the "
-        f"{what}. The image needs bash, and python3 on its PATH."
+        f"{start}: the {what} was not found by a login shell (bash -lc), in which KubeRay starts "
+        "Ray. The image needs bash, and python3 on its PATH."
     )
 
 
@@ -131,8 +131,8 @@ def _base_missing(error: str, wanted: Wanted) -> ElasticDLError:
             f"--base_image={wanted.base_image}: its registry cannot be reached: {error.strip()}."
         )
     return UsageError(
-        f"--base_image={wanted.base_image}: there is no such image, or you may not read it: "
-        f"{error.strip()}. Is the name right? For a private registry:  docker login "
+        f"--base_image={wanted.base_image}: the image does not exist, or you are not allowed to "
+        f"pull it: {error.strip()}. Check the name. For a private registry:  docker login "
         f"{registry_of(wanted.base_image)}"
     )
 
@@ -142,14 +142,14 @@ def _network(text: str, wanted: Wanted) -> ElasticDLError | None:
         return None
     index = wanted.index_url or "of pip (pypi.org)"
     return UnavailableError(
-        f"The package index {index} cannot be reached from the build. Name another with "
-        "--index_url, or a proxy with --build_proxy; --build_network=host lets the build use this "
+        f"The package index {index} cannot be reached from the build. Set another index with "
+        "--index_url, or a proxy with --build_proxy; with --build_network=host the build uses this "
         "machine's network."
     )
 
 
 def _requirement(text: str, wanted: Wanted) -> UsageError | None:
-    """Return which requirement pip cannot fulfil; None if that is not what is wrong."""
+    """Return the error for a requirement that pip cannot satisfy; None for other causes."""
     index = wanted.index_url or "pip's own index"
     errors = [each for each in text.splitlines() if each.startswith("ERROR:")]
     place = _OF_LINE.search("\n".join(errors))
@@ -168,16 +168,17 @@ def _requirement(text: str, wanted: Wanted) -> UsageError | None:
     if conflicts and constraints and where:
         pinned = ", ".join(dict.fromkeys(each.strip() for each in constraints))
         return UsageError(
-            f"{where}: {conflicts[0].strip()} does not fit what ElasticDL was tested with: "
-            f"{pinned}. Ask for a version that fits, or lock others with --constraints."
+            f"{where}: {conflicts[0].strip()} conflicts with the versions that ElasticDL was "
+            f"tested with: {pinned}. Require a compatible version, or lock other versions with "
+            "--constraints."
         )
     if missing and where:
         return UsageError(f"{where}: {missing[1]} is not on {index} for this platform: {reason}")
     if missing:
         return UsageError(
-            f"{missing[1]}, which ElasticDL needs, is not on {index} for this platform. Name an "
+            f"{missing[1]}, which ElasticDL needs, is not on {index} for this platform. Use an "
             "index that has it (--index_url, --extra_index_url), lock another version with "
-            "--constraints, or take a base image that has it (--base_image)."
+            "--constraints, or use a base image that has it (--base_image)."
         )
     if where and reason:
         return UsageError(f"{where}: {reason}")

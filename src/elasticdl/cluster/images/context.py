@@ -1,12 +1,12 @@
-"""What the engine builds from: one tar file, equal bytes for equal files.
+"""Build context: one tar file for the engine, with equal bytes for equal files.
 
     Dockerfile
     elasticdl/     wheel, constraints.txt, dependencies.txt
     requirements/  requirements.txt of the zoo and what it includes
     zoo/           the zoo
 
-Owner, group and times are fixed, and modes are 644 or 755: a layer is built again only
-when a file has changed, on whichever machine.
+Owner, group and times are fixed, and modes are 644 or 755. A layer is therefore rebuilt only when
+a file has changed, on any machine.
 
 Callers: `build.py`.
 """
@@ -26,9 +26,9 @@ def write_context(out: IO[bytes], files: Mapping[str, bytes], zoo: ZooFiles) -> 
     """Write the tar file.
 
     Args:
-        out: An empty file that can be read and written; it is at its beginning afterwards.
-        files: Path -> bytes of all but the zoo.
-        zoo: What of the zoo enters the image.
+        out: An empty file, open for reading and writing; at its start afterwards.
+        files: Path -> bytes of everything except the zoo.
+        zoo: Files of the zoo that belong in the image.
 
     Raises:
         OSError: A file cannot be read or written.

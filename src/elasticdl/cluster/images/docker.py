@@ -1,8 +1,9 @@
-"""The container engine: Docker's or podman's, through the Docker API.
+"""Client of a container engine, Docker or podman, through the Docker API.
 
-It is found where DOCKER_HOST says, else where Docker's current context, Docker or podman listens.
-Credentials of registries are those of `docker login`; they go to the engine with a request and into
-no image. Errors come inside of a stream that ends well, so every line of it is looked at.
+The engine's address is DOCKER_HOST, else that of Docker's current context, else the socket of
+Docker or podman. Credentials for registries are those of `docker login`; they are sent to the
+engine with a request and never stored in an image. The API reports errors inside a stream that
+itself ends normally, so every message is checked.
 
 Callers: `build.py`, `api.py`.
 """
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 Tell: TypeAlias = Callable[[str], None]
 
-# What has no version is asked with it.
+# API version for the request that finds out the engine's version.
 _ANY_VERSION = "1.41"
 _ANSWERS_WITHIN_S = 10
 _SILENT_FOR_S = 600
@@ -39,7 +40,7 @@ _TOLD_EVERY_S = 5.0
 _STEP = re.compile(r"step (\d+)/(\d+) ?: (.+)", re.IGNORECASE)
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _LARGE = re.compile(r"\s*Downloading (\S+) \((\d{2,}(?:\.\d+)? MB|[\d.]+ GB)\)")
-# Instruction -> what to call it.
+# Part of an instruction -> name of the step in progress messages.
 _STEPS = (
     ("FROM", "base image"),
     ("dependencies.txt", "packages that ElasticDL needs"),
@@ -49,15 +50,15 @@ _STEPS = (
 )
 
 
-class Engine:
+class DockerEngine:
     """A container engine.
 
     Attributes:
-        platform: What it builds for if nothing else is asked for, such as `linux/amd64`.
+        platform: Default platform of its images, such as `linux/amd64`.
 
     Raises:
-        UsageError: It may not be used.
-        UnavailableError: None answers.
+        UsageError: Using the engine is not allowed.
+        UnavailableError: No engine answers.
     """
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class Engine:
         where = settings["base_url"]
         try:
             _knock(where)
-            # Not the client's own way to ask, which leaves a connection open where it fails.
+            # Not the client's own version check, which leaks a connection on failure.
             with contextlib.closing(
                 docker.APIClient(version=_ANY_VERSION, timeout=_ANSWERS_WITHIN_S, **settings)
             ) as asking:
@@ -93,23 +94,23 @@ class Engine:
         wanted: Wanted,
         tell: Tell,
     ) -> str:
-        """Build an image; returns its tag, which no other image of the repository has.
+        """Build an image; return its tag, which is unique in the repository.
 
-        Where a tag moves from one image to another, registries may delete the former, which a
-        model may remember.
+        If a tag moves from one image to another, registries may delete the old image, although a
+        trained model may refer to it.
 
         Args:
             context: The tar file, with its Dockerfile.
-            repository: What to call it.
+            repository: Repository in the image's name.
             arguments: Build arguments.
-            platform: What it is for.
-            network: Network of its commands; None is the engine's default.
-            wanted: What it is made of, for errors.
-            tell: Is given lines for people.
+            platform: Platform of the image.
+            network: Network of the build commands; None uses the engine's default.
+            wanted: The parts of the image, for errors.
+            tell: Called with progress lines for the user.
 
         Raises:
-            UsageError: Something of it is not there or does not fit.
-            UnavailableError: A registry or index, or the engine, cannot be reached.
+            UsageError: A part is missing or invalid.
+            UnavailableError: A registry, the index or the engine cannot be reached.
         """
         steps = _Steps(tell)
         name = f"{repository}:building-{uuid.uuid4().hex}"
@@ -137,10 +138,10 @@ class Engine:
         return tag
 
     def push(self, repository: str, tag: str, tell: Tell) -> str:
-        """Push an image to its registry; return its digest, as the registry has it.
+        """Push an image to its registry; return its digest in the registry.
 
         Raises:
-            UsageError: The registry refuses it.
+            UsageError: The registry rejects it.
             UnavailableError: The registry cannot be reached.
         """
         digest, layers, told_s = None, _Layers(), time.monotonic()
@@ -159,20 +160,20 @@ class Engine:
         if digest is None:
             raise UnavailableError(
                 f"The image was pushed to {repository}:{tag}, but neither the engine nor the "
-                "registry tells its digest. Give the command again."
+                "registry reported its digest. Run the command again."
             )
-        # It may have been deleted or replaced at once, by a rule of the registry's.
+        # A rule of the registry may have deleted or replaced it immediately.
         self.check_is_there(f"{repository}@{digest}")
         return digest
 
     def check_is_there(self, name: str) -> None:
-        """Raise if a registry says that it has no such image.
+        """Raise an error if the registry reports that it does not have the image.
 
-        An engine may not be able to ask, and a cluster may have other rights or reach another
-        network than this machine: what is not sure is left to the cluster.
+        An inconclusive answer is ignored, and the cluster decides: the engine may be unable to
+        query the registry, and the cluster may have other credentials or another network.
 
         Raises:
-            UsageError: It was deleted, or never pushed.
+            UsageError: The image was deleted, or never pushed.
         """
         self._client.timeout = _ANSWERS_WITHIN_S
         try:
@@ -194,7 +195,7 @@ class Engine:
 
 
 class _Steps:
-    """The steps of a build, told as they begin, and what the current one printed."""
+    """The steps of a build: reports each one as it starts, and keeps the current one's output."""
 
     def __init__(self, tell: Tell) -> None:
         self.number, self.said = 0, list[str]()
@@ -210,7 +211,7 @@ class _Steps:
         if step:
             self.number, self.said = int(step[1]), []
             name = next((name for mark, name in _STEPS if mark in step[3]), "")
-            # Of two instructions for one thing, the first.
+            # Several instructions can belong to one step; only the first one is reported.
             if name and name != self._name:
                 self._name = name
                 self._tell(f"  {name}")
@@ -222,7 +223,7 @@ class _Steps:
 
 
 class _Layers:
-    """How much of the layers of an image is pushed."""
+    """Push progress of an image's layers."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}
@@ -234,7 +235,7 @@ class _Layers:
 
     @property
     def num_bytes(self) -> int:
-        """Of all layers that are pushed; 0 where the engine does not tell."""
+        """Size of all layers to push; 0 if the engine does not report it."""
         return sum(total for _, total in self._layers.values())
 
     def __str__(self) -> str:
@@ -243,7 +244,7 @@ class _Layers:
 
 
 def _address() -> str:
-    """Return where an engine listens, if DOCKER_HOST does not say it."""
+    """Return the engine's address if DOCKER_HOST is not set."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     sockets = ["/var/run/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock"]
     try:
@@ -257,7 +258,7 @@ def _address() -> str:
 
 
 def _knock(where: str) -> None:
-    """Raise OSError if nothing listens at a socket of this machine."""
+    """Raise OSError if nothing listens on a local socket."""
     if where.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as knocking:
             knocking.settimeout(_ANSWERS_WITHIN_S)
@@ -267,14 +268,14 @@ def _knock(where: str) -> None:
 def _no_engine(where: str, error: Exception) -> UsageError | UnavailableError:
     if isinstance(error, PermissionError):
         return UsageError(
-            f"You may not use the container engine at {where}. Join its group (usually docker) and "
-            "log in again, or use podman's socket of your own: DOCKER_HOST=unix://"
-            "$XDG_RUNTIME_DIR/podman/podman.sock."
+            f"You are not allowed to use the container engine at {where}. Join its group (usually "
+            "docker) and log in again, or use your own podman socket: "
+            "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock."
         )
     return UnavailableError(
         f"No container engine answers at {where}: {error}. Start Docker, or podman's service "
         "(podman system service --time=0 unix:///tmp/podman.sock), and name its socket in "
-        "DOCKER_HOST. With a finished image none is needed: --image."
+        "DOCKER_HOST. To use an existing image instead, set --image."
     )
 
 
@@ -288,5 +289,5 @@ def _engine_errors(what: str) -> Iterator[None]:
         ) from error
     except (DockerException, requests.RequestException) as error:
         raise UnavailableError(
-            f"The container engine went away while it was to {what}: {error}"
+            f"The connection to the container engine was lost (operation: {what}): {error}"
         ) from error

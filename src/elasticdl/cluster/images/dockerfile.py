@@ -1,13 +1,13 @@
-"""The Dockerfile of a job's image: what changes least is lowest, so that an edit costs seconds.
+"""The Dockerfile of a job's image: stable layers first, so that an edit is rebuilt in seconds.
 
-    base image                    as the flag says
-    locked dependencies           minutes; once for a version of ElasticDL
+    base image                    from the flag
+    locked dependencies           minutes; once per version of ElasticDL
     ElasticDL                     seconds
     requirements of the zoo       as long as they take; when they change
-    the zoo                       below a second
+    the zoo                       under a second
 
-Pure. It needs no BuildKit, so that every engine of the Docker API builds it. No value of a build
-argument is in it: index and proxy reach pip by its own environment variables.
+Pure. It does not need BuildKit, so every engine with the Docker API can build it. It contains no
+value of a build argument: pip reads index and proxy from its own environment variables.
 
 Callers: `context.py`.
 """
@@ -18,12 +18,12 @@ from collections.abc import Sequence
 
 from elasticdl.cluster.command import ZOO
 
-# What a failing step prints, for `complaints.py`.
+# Prefix of the output of a failing step, for `complaints.py`.
 MARK = "elasticdl-cannot-build:"
 OWN = "/opt/elasticdl"
 USER = 1000
-# The pip of a base image may know fewer options than variables, which it ignores. The last one is
-# for base images with Debian's Python: nothing else in an image uses its packages.
+# As variables, because an old pip ignores unknown variables but not unknown options. The last one
+# is for base images with Debian's Python: nothing else in the image uses its packages.
 _PIP = (
     "PIP_NO_CACHE_DIR=1",
     "PIP_DISABLE_PIP_VERSION_CHECK=1",
@@ -31,7 +31,7 @@ _PIP = (
     "PIP_ROOT_USER_ACTION=ignore",
     "PIP_BREAK_SYSTEM_PACKAGES=1",
 )
-# Commands that Ray, KubeRay and we call by name.
+# Commands that Ray, KubeRay and ElasticDL start by name.
 _COMMANDS = "python python3 ray elasticdl"
 
 
@@ -41,16 +41,16 @@ def dockerfile(
     """Return the Dockerfile.
 
     Args:
-        base_image: It has Python and pip.
+        base_image: The base image; it must have Python and pip.
         wheel: File name of ElasticDL's wheel.
-        requirement_files: `requirements.txt` of the zoo and what it includes, as paths relative to
-            the zoo; empty if it has none.
-        labels: Of the image; values without quotes or line breaks.
+        requirement_files: `requirements.txt` of the zoo and the files it includes, as paths
+            relative to the zoo; empty if it has none.
+        labels: Labels of the image; their values contain no quotes or line breaks.
     """
     lines = [
         f"FROM {base_image}",
         "USER 0",
-        # Of these only the names are in the image.
+        # The image contains only the names of these, not their values.
         "ARG PIP_INDEX_URL",
         "ARG PIP_EXTRA_INDEX_URL",
         *(f"ARG {each}" for each in _PIP),
@@ -66,14 +66,15 @@ def dockerfile(
             f"RUN {_install(f'--requirement {ZOO}/requirements.txt')}",
         ]
     lines += [
-        f"COPY zoo/ {ZOO}/",
-        # Nothing can be written but /tmp.
+        # Only /tmp is writable.
         "ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1",
         f"USER {USER}:{USER}",
         "WORKDIR /tmp",
         "ENTRYPOINT []",
         'CMD ["elasticdl", "--help"]',
         *(f'LABEL {name}="{value}"' for name, value in sorted(labels.items())),
+        # Last: without BuildKit, an edit would cost a container for each instruction below it.
+        f"COPY zoo/ {ZOO}/",
     ]
     return "\n".join(lines) + "\n"
 
@@ -83,21 +84,21 @@ def _install(what: str) -> str:
 
 
 def _prepared() -> str:
-    """Return a command that checks the base image, and gives the user a name."""
+    """Return a command that checks the base image and creates a named user."""
     return (
         "python3 -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))'"
         f" || {{ echo '{MARK} python'; exit 1; }};"
-        # Ray asks for the name.
+        # Ray requires the user to have a name.
         f' while IFS=: read -r _ _ id _; do [ "$id" != {USER} ] || found=1; done < /etc/passwd;'
         f' [ -n "$found" ] || echo "elasticdl:x:{USER}:{USER}::/tmp:/bin/sh" >> /etc/passwd'
     )
 
 
 def _on_default_path() -> str:
-    """Return a command that makes our commands findable for a login shell.
+    """Return a command that puts our commands on the PATH of a login shell.
 
-    KubeRay starts Ray in one, which sets PATH itself. A link would take a virtual environment's
-    Python out of it, so they are scripts.
+    KubeRay starts Ray in a login shell, which sets PATH itself. The commands are scripts, because
+    through a link Python would not find its virtual environment.
     """
     return (
         f"mkdir -p /usr/local/bin && for each in {_COMMANDS}; do"

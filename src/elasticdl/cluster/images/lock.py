@@ -1,13 +1,14 @@
-"""Which packages an image gets: the versions that are installed here, of all that ElasticDL needs.
+"""Package lock of an image: the installed versions of everything that ElasticDL depends on.
 
-So what runs on the cluster is what runs on this machine. Requirements are read for the image's
-platform; what it needs beyond this machine's is left to pip, and said.
+This makes the cluster run the same versions as this machine. Requirements are evaluated for the
+image's platform; packages that only that platform needs are left to pip, and reported.
 
 Callers: `build.py`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
@@ -19,23 +20,25 @@ from packaging.version import Version
 from elasticdl.errors import MissingExtraError, UsageError
 
 PACKAGE = "elasticdl"
-# A training on workers needs the first; the others are for what a job may name: addresses, specs,
-# PyTorch models, MLflow.
-_NEEDED, _USEFUL = "elastic", ("gcs", "s3", "specs", "torch", "tracking")
-# Where builds with a local version, such as 2.13.0+cpu, are published.
+# A training on workers needs the first; a job may need the others: stores, specs, PyTorch models,
+# MLflow.
+_NEEDED, _USEFUL = "elastic", ("gcs", "http", "s3", "specs", "torch", "tracking")
+# The first of them that is installed is used: they contain the same modules.
+_TENSORFLOW = ("tensorflow", "tensorflow-gpu")
+# Index of builds with a local version, such as 2.13.0+cpu.
 _BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
-class Lock:
-    """What is installed beside ElasticDL.
+class DependencyLock:
+    """Packages to install together with ElasticDL.
 
     Attributes:
-        requirements: What ElasticDL needs itself, one a line.
-        constraints: The version of each package, one a line.
-        unknown: Packages whose version is not known here.
-        extra_indexes: Where some versions are, beside the index.
+        requirements: Direct dependencies of ElasticDL, one per line.
+        constraints: Version of each package, one per line.
+        unknown: Packages that are not installed here, so that their version is unknown.
+        extra_indexes: Additional indexes that some versions require.
     """
 
     requirements: tuple[str, ...]
@@ -48,27 +51,27 @@ def own() -> Distribution:
     """Return the installed ElasticDL.
 
     Raises:
-        UsageError: It runs from a folder without being installed.
+        UsageError: ElasticDL runs from a folder and is not installed.
     """
     try:
         return distribution(PACKAGE)
     except PackageNotFoundError:
         raise UsageError(
-            "ElasticDL is not installed here, so what it depends on is not known. Install it: pip "
+            "ElasticDL is not installed here, so its dependencies are unknown. Install it: pip "
             "install elasticdl, or pip install --editable FOLDER for a source tree."
         ) from None
 
 
-def lock(platform: str, found: Distribution | None = None) -> Lock:
-    """Return what an image gets.
+def lock(platform: str, found: Distribution | None = None) -> DependencyLock:
+    """Return the packages for an image.
 
     Args:
-        platform: Of the image, such as `linux/amd64`.
-        found: The installed ElasticDL.
+        platform: Platform of the image, such as `linux/amd64`.
+        found: The installed ElasticDL; None looks it up.
 
     Raises:
         UsageError: ElasticDL is not installed.
-        MissingExtraError: What a training on workers needs is not installed.
+        MissingExtraError: Packages for training on workers are not installed.
 
     Example:
         >>> "numpy" in " ".join(lock("linux/amd64").constraints)
@@ -77,6 +80,8 @@ def lock(platform: str, found: Distribution | None = None) -> Lock:
     found = found or own()
     environment = _environment(platform)
     extras = [_NEEDED, *(each for each in _USEFUL if _is_installed(found, each, environment))]
+    # TensorFlow's package has another name on another platform, so this machine's is looked for.
+    extras += [each for each in _TENSORFLOW if _is_installed(found, each, {})][:1]
     if not _is_installed(found, _NEEDED, environment):
         raise MissingExtraError("ray", _NEEDED, "The image of a job on a cluster")
     direct = [each for extra in ("", *extras) for each in _needs(found, extra, environment)]
@@ -84,7 +89,7 @@ def lock(platform: str, found: Distribution | None = None) -> Lock:
     labels = {
         Version(pin).local for name, pin in pins.items() if name == "torch" and Version(pin).local
     }
-    return Lock(
+    return DependencyLock(
         tuple(sorted({_without_marker(each) for each in direct})),
         tuple(f"{name}=={pin}" for name, pin in sorted(pins.items())),
         tuple(sorted(unknown)),
@@ -97,6 +102,7 @@ def _closure(
 ) -> tuple[dict[str, str], set[str]]:
     pins: dict[str, str] = {}
     unknown: set[str] = set()
+    packages: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     todo = [(each.name, extra) for each in direct for extra in ("", *each.extras)]
     while todo:
@@ -105,24 +111,24 @@ def _closure(
         if (name, extra) in seen or name == PACKAGE:
             continue
         seen.add((name, extra))
-        try:
-            package = distribution(name)
-        except PackageNotFoundError:
-            unknown.add(name)
-            continue
-        pins[name] = package.version
+        if name not in packages:
+            try:
+                packages[name] = distribution(name)
+            except PackageNotFoundError:
+                unknown.add(name)
+                continue
+            pins[name] = packages[name].version
         todo += [
             (each.name, inner)
-            for each in _needs(package, extra, environment)
+            for each in _needs(packages[name], extra, environment)
             for inner in ("", *each.extras)
         ]
     return pins, unknown
 
 
 def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> Iterator[Requirement]:
-    """Yield what a package needs with an extra and not without; all without one for an empty."""
-    for line in package.requires or ():
-        each = Requirement(line)
+    """Yield the requirements that only an extra adds; with an empty extra, those without any."""
+    for each in _requirements(package):
         bare = each.marker is None or each.marker.evaluate({**environment, "extra": ""})
         if bare if not extra else not bare and _with(each, extra, environment):
             if each.extras and canonicalize_name(each.name) == canonicalize_name(package.name):
@@ -130,6 +136,12 @@ def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> It
                     yield from _needs(package, inner, environment)
             else:
                 yield each
+
+
+@functools.cache
+def _requirements(package: Distribution) -> tuple[Requirement, ...]:
+    # Parsed once for all extras: parsing was half of the time that a lock takes.
+    return tuple(map(Requirement, package.requires or ()))
 
 
 def _with(each: Requirement, extra: str, environment: dict[str, str]) -> bool:

@@ -1,8 +1,8 @@
-"""Names of images: what is typed, what is pushed to, what pods run and a model remembers.
+"""Image names: typed by users, pushed to, run by pods, and recorded in trained models.
 
     registry.example:5000/team/fintech              a repository
-    registry.example:5000/team/fintech:tag          may be another image tomorrow
-    registry.example:5000/team/fintech@sha256:...   one image for ever
+    registry.example:5000/team/fintech:tag          may be a different image tomorrow
+    registry.example:5000/team/fintech@sha256:...   always the same image
 
 Callers: `build.py`, `api.py` and the command line.
 """
@@ -13,7 +13,7 @@ import re
 
 from elasticdl.errors import UsageError
 
-# What the status of a pod has before the name.
+# Prefixes of the name in the status of a pod.
 _PREFIXES = ("docker-pullable://", "docker://")
 
 # https://github.com/distribution/reference/blob/main/reference.go
@@ -27,14 +27,14 @@ _IMAGE = re.compile(f"({_REPOSITORY})(?::({_TAG}))?(?:@({_DIGEST}))?")
 
 
 def image(text: str, flag: str = "--image") -> str:
-    """Return the name of an image as a cluster takes it.
+    """Return the name of an image in the form that a cluster accepts.
 
     Args:
-        text: As typed, or as a pod's status has it.
-        flag: Where it was given, for the error.
+        text: As typed, or from a pod's status.
+        flag: Source of the name, for the error.
 
     Raises:
-        UsageError: It is no name of an image.
+        UsageError: It is not a valid image name.
 
     Example:
         >>> image("docker-pullable://registry.example/team/app:v1")
@@ -44,35 +44,35 @@ def image(text: str, flag: str = "--image") -> str:
         text = text.removeprefix(prefix)
     if not _IMAGE.fullmatch(text):
         raise UsageError(
-            f"{flag}={text} is no name of an image; expected registry/team/app@sha256:... or "
-            "registry/team/app:tag, in small letters."
+            f"{flag}={text} is not an image name; expected registry/team/app@sha256:... or "
+            "registry/team/app:tag, in lower case."
         )
     return text
 
 
 def repository(text: str, flag: str = "--docker_image_repository") -> str:
-    """Return a repository that an image is pushed to.
+    """Return the name of a repository to push to.
 
     Raises:
-        UsageError: It is none, or names a tag or a digest.
+        UsageError: It is not a valid name, or it contains a tag or a digest.
     """
     found = _IMAGE.fullmatch(text)
     if found is None or found[2] or found[3]:
-        why = "is no repository" if found is None else "names one image of a repository"
+        why = "is not a repository" if found is None else "names a single image"
         raise UsageError(
-            f"{flag}={text} {why}; expected registry/team/app, in small letters and without a tag: "
-            "the image is known by its digest."
+            f"{flag}={text} {why}; expected registry/team/app, in lower case and without a tag: "
+            "the image is identified by its digest."
         )
     return text
 
 
 def is_pinned(name: str) -> bool:
-    """Return whether a name means one image for ever."""
+    """Return whether a name always refers to the same image."""
     return "@sha256:" in name
 
 
 def registry_of(name: str) -> str:
-    """Return the registry that a name leads to.
+    """Return the registry of an image name.
 
     Example:
         >>> registry_of("127.0.0.1:5000/app"), registry_of("team/app:v1")
@@ -83,19 +83,18 @@ def registry_of(name: str) -> str:
 
 
 def recorded(docker_commit_id: str, where: str) -> str:
-    """Return the image that a trained model was trained in.
+    """Return the image in which a model was trained.
 
     Args:
-        docker_commit_id: What the model says; see `artifacts.trained_model.Description`.
+        docker_commit_id: From the model; see `artifacts.trained_model.Description`.
         where: The model's folder, for the error.
 
     Raises:
-        UsageError: It was trained without one.
+        UsageError: It was not trained in an image.
     """
     if not docker_commit_id:
         raise UsageError(
-            f"{where} does not say in which image it was trained: it was trained on a machine, not "
-            "on a cluster. Name an image with --image, or a repository to push one to with "
-            "--docker_image_repository."
+            f"{where} records no image, because it was not trained on a cluster. Set an image with "
+            "--image, or a repository to push one to with --docker_image_repository."
         )
     return image(docker_commit_id, f"{where}: docker_commit_id")

@@ -1,8 +1,8 @@
-"""A zoo's requirements.txt: which files belong to it, and what of it may not enter an image.
+"""A zoo's requirements.txt: finds the files it includes, and rejects lines unfit for an image.
 
-It is installed before the zoo is copied, so that an edit of the zoo does not install again. Hence
-paths of the zoo cannot be installed; its files are importable as they are. A password in it would
-be readable by everyone who can pull the image.
+It is installed before the zoo is copied, so that an edit of the zoo does not reinstall packages.
+Paths in the zoo therefore cannot be installed, and need not be, since its files can be imported
+directly. A password in a line would be readable by everyone who can pull the image.
 
 Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 Callers: `build.py`, `complaints.py`.
@@ -33,8 +33,8 @@ class Line:
 
     Attributes:
         file: Path in the zoo.
-        number: Counted from 1.
-        text: Without comment.
+        number: Line number, from 1.
+        text: The line without its comment.
     """
 
     file: str
@@ -48,13 +48,13 @@ class Line:
 
 
 def requirement_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Return requirements.txt and what it includes, checked; empty if there is none.
+    """Return requirements.txt and the files it includes, checked; empty if there is none.
 
     Args:
         files: Text files of the zoo: path -> text.
 
     Raises:
-        UsageError: A line cannot be, with its place.
+        UsageError: A line is not allowed; the message names its file and number.
 
     Example:
         >>> requirement_files({"requirements.txt": "-r more.txt", "more.txt": "six"})
@@ -83,17 +83,17 @@ def requirement_files(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_lines(file: str, text: str) -> None:
-    """Raise if a line of a file of requirements or constraints may not enter an image.
+    """Check that every line of a requirements or constraints file may be part of an image.
 
     Raises:
-        UsageError: It holds a password, or names a path.
+        UsageError: A line contains a password or names a path.
     """
     for line in lines(file, text):
         _check(line)
 
 
 def lines(file: str, text: str) -> Iterator[Line]:
-    """Yield what a file of requirements has, line by line."""
+    """Yield the lines of a requirements file, with continued lines joined."""
     begun, parts = 0, ""
     for number, raw in enumerate(text.splitlines(), 1):
         begun = begun or number
@@ -110,10 +110,10 @@ def lines(file: str, text: str) -> Iterator[Line]:
 
 
 def line_of(files: Mapping[str, str], requirement: str) -> Line | None:
-    """Return the line that asks for a package.
+    """Return the line that requires a package.
 
     Args:
-        files: As from `requirement_files`.
+        files: As returned by `requirement_files`.
         requirement: A line's text, or a package's name with or without a version.
     """
     name = _OWN_NAME.match(requirement)
@@ -128,7 +128,7 @@ def line_of(files: Mapping[str, str], requirement: str) -> Line | None:
 
 
 def has_credentials(url: str) -> bool:
-    """Return whether a URL holds a password or a token.
+    """Return whether a URL contains a password or a token.
 
     Example:
         >>> has_credentials("https://me:pw@host/simple"), has_credentials("git+ssh://git@host/a")
@@ -141,11 +141,11 @@ def has_credentials(url: str) -> bool:
 
 def _check(line: Line) -> None:
     for url in _URL.findall(line.text):
-        # `${TOKEN}` is put in by pip and is no secret.
+        # `${TOKEN}` is expanded by pip and reveals nothing.
         if has_credentials(url) and "${" not in url.partition("@")[0]:
             raise UsageError(
-                f"{line.where}: the URL holds a password or token, which everyone could read who "
-                "can pull the image. Use a mirror that needs none (--index_url), or a base image "
+                f"{line.where}: the URL contains a password or token, which everyone who can pull "
+                "the image could read. Use a mirror that needs none (--index_url), or a base image "
                 "that has the package (--base_image)."
             )
     if _PATH.match(line.text) or _FIND_LINKS.match(line.text):

@@ -1,8 +1,8 @@
-"""This ElasticDL as a wheel: the files that run here, packed, and the words of their installation.
+"""Packs the running ElasticDL as a wheel: its installed files and their metadata.
 
-Nothing is built: a wheel that was installed and a source tree that is edited have the same files,
-and what is packed is what runs. It needs no network, and equal files give equal bytes, so that the
-layer of an image stays.
+No build is involved: an installed wheel and an editable source tree have the same files, and what
+is packed is what runs. It needs no network. Equal files produce equal bytes, so that the image's
+layer stays valid.
 
 Format: https://packaging.python.org/specifications/binary-distribution-format/
 Callers: `build.py`.
@@ -21,10 +21,10 @@ from pathlib import Path
 
 from elasticdl.errors import UsageError
 
-# As pyproject.toml has them.
+# As in pyproject.toml.
 PACKAGES = ("abstractions", "elasticdl")
 _TAG = "py3-none-any"
-# The first that a zip file can say.
+# The earliest date that a zip file can store.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _WHEEL = f"Wheel-Version: 1.0\nGenerator: elasticdl\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
 
@@ -36,7 +36,7 @@ def wheel(found: Distribution) -> tuple[str, bytes]:
         found: The installed ElasticDL.
 
     Raises:
-        UsageError: A file of it cannot be read.
+        UsageError: One of its files cannot be read.
     """
     words = f"{found.name}-{found.version}.dist-info"
     members = dict(_files())

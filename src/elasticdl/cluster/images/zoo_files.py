@@ -1,13 +1,13 @@
-"""Which files of a zoo enter an image: code and what lies beside it, never a credential.
+"""Selects the files of a zoo for an image: code and other files, never credentials.
 
-Left out are, in this order:
+Excluded are, in this order:
 
-    hidden files and folders    .git, .env, .ssh, .netrc and whatever else begins with a dot
+    hidden files and folders    .git, .env, .ssh, .netrc and everything else with a leading dot
     generated files             caches, virtual environments, trained models
-    what is ignored             by .gitignore in any folder, by .dockerignore at the root
-    keys                        by their names, and by what is in them
+    ignored files               by .gitignore in any folder, by .dockerignore at the root
+    keys                        by their names, and by their contents
 
-A link inside of the zoo stays a link; one that leads out of it is refused. Only reads.
+A link inside of the zoo stays a link; a link to outside of it is rejected. Read-only.
 
 Callers: `build.py`.
 """
@@ -23,7 +23,7 @@ import pathspec
 
 from elasticdl.errors import UsageError
 
-# The image is copied to every machine of a cluster.
+# Limited, because the image is copied to every machine of a cluster.
 MAX_TOTAL_BYTES = 2**30
 _SEARCHED_BYTES = 2**20
 _NO_CODE = frozenset({"__pycache__", "__pypackages__", "node_modules", "site-packages", "venv"})
@@ -39,13 +39,13 @@ _KEY_TEXT = b"PRIVATE KEY-----"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ZooFile:
     """One file or link.
 
     Attributes:
-        path: Within the zoo, with slashes.
-        source: On this machine.
-        link: Where it leads, relative to its folder; None is a file.
+        path: Path within the zoo, with slashes.
+        source: Path on this machine.
+        link: Target of a link, relative to its folder; None for a file.
     """
 
     path: str
@@ -55,25 +55,25 @@ class Entry:
 
 @dataclass(frozen=True)
 class ZooFiles:
-    """What of a zoo enters an image.
+    """The files of a zoo that belong in an image.
 
     Attributes:
         entries: Sorted by path.
-        keys: What was left out because it is or holds a key.
+        keys: Files that were excluded because they are or contain keys.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ZooFile, ...] = ()
     keys: tuple[str, ...] = ()
 
 
 def zoo_files(root: Path) -> ZooFiles:
-    """Look through a zoo.
+    """Select the files of a zoo.
 
     Args:
         root: Its folder.
 
     Raises:
-        UsageError: A link leads out of it, a file cannot be read, or it is too large.
+        UsageError: A link leads out of the zoo, a file cannot be read, or the zoo is too large.
     """
     entries, keys, total = [], [], 0
     root = root.resolve()
@@ -90,15 +90,15 @@ def zoo_files(root: Path) -> ZooFiles:
         largest = sorted(entries, key=lambda each: -each.source.lstat().st_size)[:3]
         raise UsageError(
             f"The model zoo {root} has {total / 2**30:.1f} GiB of files, the largest "
-            f"{', '.join(each.path for each in largest)}; an image takes 1 GiB of it. List data in "
-            f"{root / '.dockerignore'}, and let --data name them."
+            f"{', '.join(each.path for each in largest)}; the limit for an image is 1 GiB. List "
+            f"data files in {root / '.dockerignore'}, and pass them with --data."
         )
     return ZooFiles(tuple(sorted(entries, key=lambda each: each.path)), tuple(sorted(keys)))
 
 
-def _walk(root: Path) -> Iterator[Entry]:
+def _walk(root: Path) -> Iterator[ZooFile]:
     docker = _rules(root / ".dockerignore", anchored=True)
-    # Of each folder on the way: its path, and the rules in it.
+    # For each folder: its path, and the rules that apply in it, the nearest first.
     todo: list[tuple[str, tuple[tuple[str, pathspec.GitIgnoreSpec], ...]]] = [("", ())]
     while todo:
         folder, git = todo.pop()
@@ -112,23 +112,24 @@ def _walk(root: Path) -> Iterator[Entry]:
             if _is_git_ignored(path, is_folder=is_folder, rules=rules):
                 continue
             if is_folder:
-                # `!` in a .dockerignore may want a file of an ignored folder.
+                # Not tested against .dockerignore: its `!` may include a file in an ignored folder.
                 if _may_hold_code(Path(found.path)):
                     todo.append((path, rules))
             elif docker is not None and docker.match_file(path):
                 continue
             elif found.is_symlink():
-                yield Entry(path, Path(found.path), _link(root, path))
+                yield ZooFile(path, Path(found.path), _link(root, path))
             elif found.is_file():
-                yield Entry(path, Path(found.path))
+                yield ZooFile(path, Path(found.path))
 
 
 def _rules(file: Path, *, anchored: bool = False) -> pathspec.GitIgnoreSpec | None:
-    """Return the rules of a file; None if it has none.
+    """Return the rules of an ignore file; None if it does not exist.
 
     Args:
         file: .gitignore or .dockerignore.
-        anchored: Names are relative to the root, as in a .dockerignore; else in any folder below.
+        anchored: Names are relative to the root, as in a .dockerignore; otherwise they match in
+            any folder below.
     """
     if not file.is_file():
         return None
@@ -148,7 +149,7 @@ def _anchored(line: str) -> str:
 def _is_git_ignored(
     path: str, *, is_folder: bool, rules: tuple[tuple[str, pathspec.GitIgnoreSpec], ...]
 ) -> bool:
-    """Return what the nearest .gitignore says that says anything."""
+    """Return the decision of the nearest .gitignore that has one; False if none has."""
     for folder, spec in rules:
         inner = PurePosixPath(path).relative_to(folder or ".").as_posix()
         ignored = spec.check_file(f"{inner}/" if is_folder else inner).include
@@ -166,18 +167,18 @@ def _link(root: Path, path: str) -> str:
     target = Path(os.path.realpath(place))
     if not target.is_relative_to(root):
         raise UsageError(
-            f"The model zoo {root} has a link that leads out of it: {path} -> "
-            f"{place.readlink()}. An image cannot follow it. Copy into the zoo what it leads to, "
-            "or list it in .dockerignore."
+            f"The model zoo {root} has a link to a path outside it: {path} -> {place.readlink()}. "
+            "The target is not part of the image. Copy the target into the zoo, or list the link "
+            "in .dockerignore."
         )
-    # One step only: what it leads to may be a link too.
+    # Only one step, because the target may be a link too.
     step = Path(os.path.normpath(place.parent / place.readlink()))
     if not step.is_relative_to(root):
         step = target
     return os.path.relpath(step, place.parent)
 
 
-def _is_key(entry: Entry) -> bool:
+def _is_key(entry: ZooFile) -> bool:
     if _KEY_NAMES.match_file(entry.path.rpartition("/")[2]):
         return True
     if entry.source.stat().st_size > _SEARCHED_BYTES:

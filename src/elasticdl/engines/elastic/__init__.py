@@ -1,40 +1,58 @@
-"""Training on workers that die, come back and are added; Ray places, torchft agrees, we train.
+"""Elastic engine: trains on workers that die, are replaced and are added during a run.
 
-decisions.py   whom to start, stop and replace             (pure)
-agreement.py   what a step's rows mean: commit, heal, exit  (pure)
-tasks.py       evaluating and predicting: a range of records is a task
-ranges.py      who does which range, and when to give up     (pure)
-open_model.py  a trained model kept open in a worker, range after range
-board.py       what the jobs of a cluster wait for
-controller.py  the driver: starts workers, watches them, writes what they tell
-placement.py   where the processes are: Ray here, or a cluster
-ray_cluster.py starts Ray with a token of its own, or joins a cluster with the user's
-ray_watch.py   sees that Ray's processes here are dead, and kills those that stay stopped
-fork_server.py processes that need not import the frameworks
-worker_process.py  a worker in such a process, called from Ray's
-worker.py      one worker: prepares itself, runs the loop, answers the controller
-committer.py   a step of the loop, agreed upon by all workers
-quorum.py      who takes part in a step, and the sum: all that touches torchft, with
-gloo.py        the connections between workers
-peer_watch.py  gives up waiting for a worker that is frozen
-lighthouse.py  the Lighthouse's process, replaced when it dies
-transport.py   a state on its way from one worker to another
-sealing.py     its encryption
-crash_note.py  which batches a process was working on when it died
-deaths.py      deaths that would happen again and again        (pure)
-journal.py     what the driver writes down
-reports.py     what a worker has to tell, kept until the driver has it
-pace.py        how soon silence is taken for death
+Ray places the processes, torchft forms the quorums, and the training loop is ElasticDL's own.
+
+scaling_policy.py    which workers to start, assign, replace or abandon         (pure)
+voting.py            evaluates the rows of a step: commit, take over, leave     (pure)
+ranges.py            assigns ranges of records, and decides when to give up     (pure)
+failure_policy.py    counts deaths that would repeat for ever                   (pure)
+controller.py        the driver: starts and watches workers, writes their events
+worker.py            a worker: prepares, runs the loop, reports to the controller
+worker_process.py    runs a worker in a process of its own, for Ray's actor
+fork_server.py       forks processes that have the frameworks imported already
+committer.py         makes a step that all workers agree on
+quorum.py            participants of a step, and the sum; only it and gloo.py use torchft
+gloo.py              connections between workers
+peer_watch.py        ends the wait for a frozen worker
+lighthouse.py        keeps the Lighthouse's process running
+transport.py         sends a state from one worker to another
+encryption.py        encrypts that state
+crash_note.py        records which batches a process was working on when it died
+bad_records.py       skips the records of batches that kill workers
+event_buffer.py      a worker's events and checkpoints until the driver has fetched them
+event_writer.py      writes them to the log and the output, in the driver
+timeouts.py          timeouts of a run
+inference.py         evaluates and predicts: one Ray task for each range of records
+inference_worker.py  keeps a trained model open in a worker, range after range
+job_registry.py      shows which jobs of a cluster wait for workers
+placement.py         places the processes: in Ray on this machine, or in a cluster
+ray_cluster.py       starts Ray with a token of its own, or joins a cluster with the user's
+ray_watch.py         detects dead processes of Ray, and kills those that stay stopped
+index_transfer.py    sends the indexes of the data to the workers
+low_priority.py      runs preparations at low priority
+worker_warnings.py   repeats the warnings of workers in the driver
+
+Where it is decided that a worker is dead or hung:
+
+its process has died                     controller.py `_hear`
+it does not answer the driver, or is     scaling_policy.py `_to_end`: hung, so it is killed
+on one batch for too long
+it is silent while others commit         controller.py `carries_on`: it no longer counts as one that
+                                         has the written history
+it does not answer in a sum, or while    peer_watch.py: its peers give up the step or the transfer
+it sends a state
+it sends no heartbeats                   torchft's Lighthouse (quorum.py): a quorum without it
+its rank misses many steps               engines/loop.py: its lease is released
 """
 
 import os
 
-# Before Ray is imported. It would send usage statistics.
+# Set before Ray is imported, which would otherwise send usage statistics.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-# Nobody looks at these; they would take time from the workers of the same machine.
+# These are not used, and would take CPU time from the workers of the same machine.
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
 os.environ.setdefault("RAY_enable_metrics_collection", "0")
-# Ray makes workers nicer than all other programs, its own among them.
+# Ray runs workers at a lower priority than all other programs, including its own.
 os.environ.setdefault("RAY_worker_niceness", "0")
-# Ray hides accelerators from actors that ask for none, and warns that it will stop to.
+# Ray hides accelerators from actors that request none, and warns that this will change.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,12 +1,12 @@
-"""A step that all workers agree upon; see `agreement.py` for what they agree on.
+"""Elastic committer: makes a step that all workers agree on; `voting.py` defines the agreement.
 
-    begin    quorum, if none stands; who has fallen behind takes over a peer's state
+    begin    form a quorum unless one is valid; a worker that is behind takes over a peer's state
     commit   gradients -> one sum over all workers -> agree -> one update, the same everywhere
 
-One flat float32 buffer travels: gradients, metric states, and a row for each slot. Workers
-without a batch add zeros to it, and the sum is divided once, by the summed count of examples.
+The workers sum one flat float32 buffer: gradients, metric states, and a row for each rank. Workers
+without a batch add zeros, and the sum is divided once, by the summed number of examples.
 
-Callers: `worker.py` gives it to the loop.
+Callers: `worker.py` passes it to the loop.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.engines.elastic.agreement import (
-    NUM_LIMBS,
-    Stance,
-    Verdict,
-    chain,
-    encode,
-    judge,
-)
 from elasticdl.engines.elastic.crash_note import CrashNote
-from elasticdl.engines.elastic.reports import WAITING, Point
+from elasticdl.engines.elastic.event_buffer import WAITING, CommitId
+from elasticdl.engines.elastic.voting import (
+    NUM_LIMBS,
+    Decision,
+    Vote,
+    chain,
+    decide_commit,
+    encode,
+)
 from elasticdl.engines.finite import check_sum
-from elasticdl.engines.seams import Commit
-from elasticdl.errors import TrainingError
+from elasticdl.engines.interfaces import Commit
+from elasticdl.errors import DefinitionError, TrainingError
 from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.trainer import Contribution, Rehearser
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.engines.accumulator import Accumulator
+    from elasticdl.engines.elastic.event_buffer import EventBuffer
     from elasticdl.engines.elastic.quorum import Quorum
-    from elasticdl.engines.elastic.reports import History
-    from elasticdl.engines.feed import FedBatch
-    from elasticdl.engines.place import Place
-    from elasticdl.sharding.ledger import Row
+    from elasticdl.engines.feed import TrainingBatch
+    from elasticdl.engines.train_progress import TrainProgress
+    from elasticdl.sharding.ledger import LeaseUpdate
     from elasticdl.training.trainer import MetricStates, StepResult, Trainer
 
 _FINGERPRINT_INTERVAL = 256
 
 
 class SupersededError(Exception):
-    """A younger process has this worker's slot: this one ends."""
+    """A younger process has this worker's rank, so this process must end."""
 
 
 class DriftError(TrainingError):
-    """Workers that should have the same weights do not."""
+    """Workers that should have the same weights have different ones."""
 
 
 class Layout:
-    """Where in a flat buffer each metric state lies.
+    """Positions of the metric states in a flat buffer.
 
     Args:
-        states: States like those to come; only names and shapes matter.
+        states: Example states; only their names and shapes matter.
     """
 
     def __init__(self, states: MetricStates) -> None:
@@ -72,12 +72,24 @@ class Layout:
         self.size = sum(math.prod(s) for shapes in self._shapes.values() for s in shapes)
 
     def write(self, states: MetricStates, buffer: np.ndarray[Any, Any]) -> None:
-        """Write states into a buffer of `size` numbers."""
-        flat = [
-            np.ravel(array) for name in self._shapes if name in states for array in states[name]
-        ]
-        if flat:
-            buffer[:] = np.concatenate(flat)
+        """Write states into a buffer of `size` numbers; missing metrics are skipped.
+
+        Raises:
+            DefinitionError: A metric is not in the layout.
+        """
+        unknown = sorted(states.keys() - self._shapes.keys())
+        if unknown:
+            raise DefinitionError(
+                f"The metric {unknown[0]!r} is reported on some batches but not on the first one "
+                f"({', '.join(self._shapes)}). Workers sum the same metrics over all batches: "
+                "report it on every batch, or train in one process."
+            )
+        at = 0
+        for name, shapes in self._shapes.items():
+            size = sum(map(math.prod, shapes))
+            if name in states:
+                buffer[at : at + size] = np.concatenate([np.ravel(a) for a in states[name]])
+            at += size
 
     def read(self, buffer: np.ndarray[Any, Any]) -> MetricStates:
         """Return the states in a buffer."""
@@ -93,7 +105,7 @@ class Layout:
 
 
 def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
-    """Have the trainer compile its update; its state stays as it is."""
+    """Make the trainer compile its update without changing its state."""
     if isinstance(trainer, Rehearser):
         trainer.rehearse(contribution)
         return
@@ -103,23 +115,23 @@ def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
 
 
 class ElasticCommitter:
-    """See `seams.Committer`.
+    """Committer of a worker; see `interfaces.Committer`.
 
     Args:
-        trainer: The model.
-        example: A batch like those to come: all is traced on it before the first quorum, so
-            that others do not wait for that.
-        evaluates: There is validation data.
-        num_slots: Most workers there can be.
-        accumulator: Sums up what makes an update; None if each commit makes its own.
-        note: Says after this process has died what it was computing.
+        trainer: The model and its optimizer.
+        example: An example of a training batch. Everything is traced on it before the first quorum,
+            so that other workers do not wait for that.
+        evaluated: An example of a validation batch; None if there is no validation data.
+        num_ranks: Maximum number of workers.
+        accumulator: Sums commits into one update; None if each commit is an update.
+        note: Records what this process is computing, to be read after its death.
 
     Attributes:
-        slowest_s: The longest that a batch took here.
+        slowest_s: The longest time that a batch took on this worker.
     """
 
     max_group_steps = 1
-    # A replacement needs seconds; a death is told sooner, by the controller.
+    # A replacement takes seconds to start; the controller reports a death sooner than this.
     patience_steps = 50
 
     def __init__(
@@ -127,93 +139,96 @@ class ElasticCommitter:
         trainer: Trainer,
         example: Batch,
         *,
-        evaluates: bool,
-        num_slots: int,
+        evaluated: Batch | None,
+        num_ranks: int,
         accumulator: Accumulator | None = None,
         note: CrashNote | None = None,
     ) -> None:
         self._trainer, self._accumulator, self._note = trainer, accumulator, note or CrashNote()
         started_s = time.monotonic()
         contribution, result = trainer.gradients(example)
-        # The first one compiles, as later ones of other shapes will.
+        # Includes compilation, as later batches of other shapes will.
         self.slowest_s = time.monotonic() - started_s
         self._training = Layout(result.metrics)
-        self._evaluation = Layout(trainer.evaluate(example) if evaluates else {})
+        self._evaluation = Layout({} if evaluated is None else trainer.evaluate(evaluated))
         _rehearse(trainer, contribution)
         sizes = [
             contribution.buffer.size,
             self._training.size,
             self._evaluation.size,
-            num_slots * NUM_LIMBS,
+            num_ranks * NUM_LIMBS,
         ]
         self._buffer = np.zeros(sum(sizes), np.float32)
         self._gradients, self._metrics, self._measured, rows = np.split(
             self._buffer, np.cumsum(sizes)[:-1]
         )
-        self._table = rows.reshape(num_slots, NUM_LIMBS)
-        self._num_slots = num_slots
+        self._table = rows.reshape(num_ranks, NUM_LIMBS)
+        self._num_ranks = num_ranks
         self._lost: list[int] = []
         self._bad: list[BatchId] = []
-        self._slots: Sequence[int] = ()
-        # Who joins has nothing to compute before it has a peer's state.
+        self._ranks: Sequence[int] = ()
+        # A joining worker skips computation until it has received a peer's state.
         self._joins, self._has_quorum = True, False
         self._received: bytes | None = None
-        # Of weights that are still those it was computed on.
-        self._computed: tuple[FedBatch, Contribution, StepResult] | None = None
+        # Gradients of the current weights; dropped when the weights change.
+        self._computed: tuple[TrainingBatch, Contribution, StepResult] | None = None
         self._model_in_use = threading.Lock()
         self.doing, self.doing_since_s = "preparing", time.monotonic()
 
     def enter(
         self,
         quorum: Quorum,
-        history: History,
-        slot: int,
+        history: EventBuffer,
+        rank: int,
         incarnation: int,
         take_over: Callable[[bytes], None],
     ) -> None:
-        """Take a slot; called before the first step.
+        """Take a rank; called before the first step.
 
         Args:
-            quorum: Who takes part.
-            history: What was committed.
-            slot: The slot.
-            incarnation: Which process this is.
-            take_over: Goes on from a peer's state.
+            quorum: Connection to the other participants.
+            history: Records the commits.
+            rank: The rank.
+            incarnation: Incarnation of this process.
+            take_over: Loads a peer's state.
         """
         self._quorum, self._history = quorum, history
-        self._slot, self._incarnation = slot, incarnation
+        self._rank, self._incarnation = rank, incarnation
         self._take_over = take_over
         quorum.slowest_s = self.slowest_s
 
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
-        """Call `save` when the model is not in use: gradients move its statistics and back."""
+        """Call `save` while the model is not in use.
+
+        Computing gradients temporarily changes the model's statistics.
+        """
         with self._model_in_use:
             return save()
 
     def receive(self, data: bytes) -> None:
-        """Keep a peer's state until the quorum that it came with begins."""
+        """Keep a peer's state until the quorum that it came with is complete."""
         self._received = data
 
-    def tell_lost(self, slot: int) -> None:
-        """Let the others know, with the next step, that a slot's worker is dead."""
-        self._lost.append(slot)
+    def tell_lost(self, rank: int) -> None:
+        """Report to the others with the next step that a rank's worker is dead."""
+        self._lost.append(rank)
 
     def leave_out(self, batches: Iterable[BatchId]) -> None:
-        """Touch these batches no more, and let all agree to leave out their records.
+        """Stop using these batches, and propose to all workers to skip their records.
 
-        May be called by any thread, and more than once.
+        May be called from any thread, and more than once.
         """
         self._bad.extend(batch for batch in batches if batch not in self._bad)
 
     @property
-    def slots(self) -> Sequence[int]:
-        """Who took part in the last commit."""
-        return self._slots
+    def ranks(self) -> Sequence[int]:
+        """Ranks that took part in the last commit."""
+        return self._ranks
 
     # --- loop.Committer ---------------------------------------------------------------------
 
     def begin(self, *, ahead: bool) -> None:
-        """See `seams.Committer`."""
+        """See `interfaces.Committer`."""
         if self._has_quorum:
             return
         self._quorum.begin()
@@ -221,7 +236,7 @@ class ElasticCommitter:
             self._wait_for_others()
 
     def _wait_for_others(self) -> bool:
-        """Wait for the quorum; returns whether this worker has taken over a peer's state."""
+        """Wait for the quorum; return whether this worker took over a peer's state."""
         self._busy(WAITING)
         self._quorum.wait()
         self._joins, self._has_quorum = False, True
@@ -232,17 +247,19 @@ class ElasticCommitter:
         self._take_over(received)
         return True
 
-    def commit(self, batches: Sequence[FedBatch], place: Place, *, stop: bool) -> Commit | None:
-        """See `seams.Committer`.
+    def commit(
+        self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
+    ) -> Commit | None:
+        """See `interfaces.Committer`.
 
         Raises:
             NonFiniteLossError: The loss of the step is NaN or infinite; no worker applied it.
             DriftError: Workers have different weights.
-            SupersededError: This process has to end.
+            SupersededError: A younger process has this rank, so this process must end.
         """
-        stance = Stance(self._incarnation, stop=stop)
+        stance = Vote(self._incarnation, stop=stop)
         self._buffer[:] = 0
-        fed = batches[0] if batches and self._may_contribute(place) else None
+        fed = batches[0] if batches and self._may_contribute(progress) else None
         if fed is not None and BatchId(fed.epoch, fed.shard, fed.number) not in self._bad:
             stance = replace(stance, finished=fed.finished, digest=fed.digest)
             if fed.batch is not None or fed.is_empty:
@@ -253,8 +270,8 @@ class ElasticCommitter:
                 self._training.write(result.metrics, self._metrics)
                 stance = replace(stance, num_examples=contribution.num_examples)
         if not self._has_quorum and self._wait_for_others():
-            # What was computed belongs to a state that is no more. The quorum still stands: the
-            # next turn takes part in it, from where the others are.
+            # The computation belongs to a state that was replaced. The quorum is still valid: the
+            # loop's next iteration takes part in it, with the state of the others.
             return None
         verdict = self._agree(stance)
         if verdict is None:
@@ -263,25 +280,25 @@ class ElasticCommitter:
         if verdict.num_examples:
             metrics = self._training.read(self._metrics)
             total, _ = metrics["loss"]
-            check_sum(float(total), step=self._trainer.step + 1, epoch=place.ledger.epoch)
-        self._apply(verdict, place)
+            check_sum(float(total), step=self._trainer.step + 1, epoch=progress.ledger.epoch)
+        self._apply(verdict, progress)
         return self._entered(verdict, metrics)
 
-    def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
-        """See `seams.Committer`."""
+    def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
+        """See `interfaces.Committer`."""
         self._buffer[:] = 0
         self._evaluation.write(states, self._measured)
-        verdict = self._agree(Stance(self._incarnation, finished=row is not None))
+        verdict = self._agree(Vote(self._incarnation, finished=row is not None))
         if verdict is None:
             return None
         return self._entered(verdict, self._evaluation.read(self._measured))
 
     def leads(self) -> bool:
-        """See `seams.Committer`."""
-        return bool(self._slots) and self._slots[0] == self._slot
+        """See `interfaces.Committer`."""
+        return bool(self._ranks) and self._ranks[0] == self._rank
 
-    def _contribution_of(self, fed: FedBatch, batch: Batch) -> tuple[Contribution, StepResult]:
-        """Compute what a batch adds; after a step that did not commit, return it once more."""
+    def _contribution_of(self, fed: TrainingBatch, batch: Batch) -> tuple[Contribution, StepResult]:
+        """Compute a batch's contribution; reuse it if the previous try did not commit."""
         if self._computed is None or self._computed[0] is not fed:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
             with (
@@ -293,16 +310,16 @@ class ElasticCommitter:
             self.slowest_s = max(self.slowest_s, time.monotonic() - started_s)
         return self._computed[1:]
 
-    def _may_contribute(self, place: Place) -> bool:
-        """Whether the next update has room for this worker's batch: the lowest slots go first."""
+    def _may_contribute(self, progress: TrainProgress) -> bool:
+        """Whether the next update has room for this worker's batch; lower ranks go first."""
         if self._accumulator is None:
             return True
         # Each batch of an update draws its own random numbers.
-        self._trainer.slot = self._slot + self._num_slots * self._accumulator.num_batches
-        before = sum(slot < self._slot for slot in place.ledger.in_hand)
+        self._trainer.rank = self._rank + self._num_ranks * self._accumulator.num_batches
+        before = sum(rank < self._rank for rank in progress.ledger.leased)
         return before < self._accumulator.num_missing
 
-    def _apply(self, verdict: Verdict, place: Place) -> None:
+    def _apply(self, verdict: Decision, progress: TrainProgress) -> None:
         if not verdict.rows:
             return
         total = None
@@ -314,12 +331,12 @@ class ElasticCommitter:
                 self._trainer.apply(total)
             return
         num_batches = sum(row.num_batches for row in verdict.rows)
-        last = place.ledger.advance(verdict.rows).epoch_done
+        last = progress.ledger.advance(verdict.rows).epoch_done
         self._accumulator.add(total, num_batches, last=last)
 
     # --- the agreement ------------------------------------------------------------------------
 
-    def _agree(self, stance: Stance) -> Verdict | None:
+    def _agree(self, stance: Vote) -> Decision | None:
         point = self._history.point
         bad = self._bad[0] if self._bad else None
         stance = replace(
@@ -332,51 +349,54 @@ class ElasticCommitter:
             bad_batch=bad[2] if bad else 0,
             fingerprint=self._fingerprint() if self._fingerprint_is_due() else 0,
         )
-        encode(stance, self._slot, self._table)
-        self._busy("adding up")
+        encode(stance, self._rank, self._table)
+        self._busy("in the allreduce")
         verdict = None
         if self._quorum.sum(self._buffer):
-            verdict = judge(self._table, self._slot, stance)
+            verdict = decide_commit(self._table, self._rank, stance)
         committed = self._quorum.vote(commit=verdict is not None and verdict.commits)
-        # It stands until somebody wants another or a step fails. Whose step failed while others
-        # committed has closed its connections, so their next sum fails and they ask as well.
+        # A quorum is valid until a worker requests another or a step fails. A worker whose step
+        # failed while others committed has closed its connections, so the next sum of the others
+        # fails and they request a new quorum as well.
         self._has_quorum = verdict is not None and committed and not verdict.asks
         if verdict is not None and verdict.leave:
-            raise SupersededError(f"Slot {self._slot} has a younger worker.")
+            raise SupersededError(f"A newer process holds rank {self._rank}.")
         if verdict is not None and verdict.drifted:
             raise DriftError(
-                f"The workers in slots {', '.join(map(str, verdict.drifted))} have other weights "
-                f"than slot {verdict.slots[0]} after the same {point.num_commits:,} commits. "
-                "Callbacks that change weights must do the same on every worker, and all machines "
-                "must compute alike. The job stopped; its last checkpoint is from before."
+                f"The weights of ranks {', '.join(map(str, verdict.drifted))} differ from those of "
+                f"rank {verdict.ranks[0]} after the same {point.num_commits:,} commits. Callbacks "
+                "that change weights must do the same on every worker, and all machines must "
+                "compute the same results. The job stopped; its last checkpoint was written before "
+                "the weights diverged."
             )
         if verdict is not None and verdict.heal:
             self._quorum.give_up_state()
             self._joins = True
         if verdict is None or not committed:
             return None
-        self._slots = verdict.slots
-        if self._lost and self._lost[0] in {*verdict.lost, *verdict.slots}:
+        self._ranks = verdict.ranks
+        if self._lost and self._lost[0] in {*verdict.lost, *verdict.ranks}:
             self._lost.pop(0)
         for batch in verdict.left_out:
             if batch in self._bad:
                 self._bad.remove(batch)
         return verdict
 
-    def _entered(self, verdict: Verdict, metrics: MetricStates) -> Commit:
+    def _entered(self, verdict: Decision, metrics: MetricStates) -> Commit:
         before = self._history.point
-        # Not torchft's own number: a worker that gives up its state sets that to 0, and if the
-        # one it was to heal from dies just then, it counts anew from there.
-        point = Point(before.num_commits + 1, chain(before.lineage, verdict))
+        # Not torchft's step number: a worker that gives up its state resets that to 0, and if the
+        # peer that it should get a state from dies just then, it counts from 0 again.
+        point = CommitId(before.num_commits + 1, chain(before.lineage, verdict))
         self._history.committed(point)
         return Commit(
             rows=verdict.rows,
-            slots=verdict.slots,
+            ranks=verdict.ranks,
             metrics=metrics,
             lost=verdict.lost,
             stop=verdict.stop,
             left_out=verdict.left_out,
             num_left_out=verdict.num_left_out,
+            num_examples=verdict.num_examples,
         )
 
     def _fingerprint_is_due(self) -> bool:

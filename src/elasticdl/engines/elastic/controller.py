@@ -1,15 +1,18 @@
-"""The driver of an elastic run: it keeps the workers up and writes down what they tell.
+"""Driver of an elastic run: keeps the workers running and writes their events and checkpoints.
 
     workers  --- events, checkpoints --->  driver  --->  events.jsonl, checkpoints/
        ^                                     |
-       +---- slot, checkpoint, the dead -----+
+       +---- rank, checkpoint, the dead -----+
 
-The driver takes no part in a step: it holds the Lighthouse, starts and replaces workers
-(`decisions.py` says when), and fetches events and checkpoints from one of them. Since only the
-driver writes, the lock it has on the output holds for all.
+The driver takes no part in a step. It runs the Lighthouse, starts and replaces workers
+(`scaling_policy.py` decides when), and fetches events and checkpoints from one of them. Since only
+the driver writes, its lock on the output covers the whole run.
 
-If nobody alive carries on the history that was told, the workers start a new round from the
+If no living worker continues the history that was written, the workers start a new round from the
 newest checkpoint, like a resumed job.
+
+Shards are not assigned here: the loop of every worker (`engines/loop.py`) does that after each
+commit with `sharding/ledger.py`, and all of them get the same result.
 """
 
 from __future__ import annotations
@@ -30,26 +33,17 @@ import ray.exceptions
 from elasticdl.engines import run as training_run
 from elasticdl.engines.elastic import worker_warnings
 from elasticdl.engines.elastic.bad_records import BadRecords
-from elasticdl.engines.elastic.board import Neighbours
-from elasticdl.engines.elastic.deaths import (
+from elasticdl.engines.elastic.encryption import KEY_BYTES
+from elasticdl.engines.elastic.event_buffer import WAITING, StateSnapshot
+from elasticdl.engines.elastic.event_writer import EventWriter
+from elasticdl.engines.elastic.failure_policy import (
     MAX_MEMORY_LOSSES_A_WORKER,
-    Deaths,
-    MemoryLosses,
+    FailureCounter,
+    MemoryFailures,
 )
-from elasticdl.engines.elastic.decisions import (
-    Action,
-    Assign,
-    Fleet,
-    GiveUp,
-    Kill,
-    Member,
-    State,
-    decide,
-)
-from elasticdl.engines.elastic.decisions import Start as StartProcesses
-from elasticdl.engines.elastic.journal import Journal
+from elasticdl.engines.elastic.index_transfer import send
+from elasticdl.engines.elastic.job_registry import Preemption
 from elasticdl.engines.elastic.lighthouse import WatchedLighthouse
-from elasticdl.engines.elastic.pace import Pace
 from elasticdl.engines.elastic.peer_watch import limit_of
 from elasticdl.engines.elastic.placement import (
     WorkerActor,
@@ -58,36 +52,52 @@ from elasticdl.engines.elastic.placement import (
     machines_that_go,
 )
 from elasticdl.engines.elastic.ray_cluster import RayLostError
-from elasticdl.engines.elastic.reports import WAITING, Snapshot
-from elasticdl.engines.elastic.sealing import KEY_BYTES
-from elasticdl.engines.elastic.sent_index import send
-from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
+from elasticdl.engines.elastic.scaling_policy import (
+    Action,
+    AssignRank,
+    ClusterState,
+    FailJob,
+    KillWorker,
+    WorkerState,
+    WorkerStatus,
+    decide,
+)
+from elasticdl.engines.elastic.scaling_policy import StartWorkers as StartProcesses
+from elasticdl.engines.elastic.timeouts import Timeouts
+from elasticdl.engines.elastic.worker import (
+    Assignment,
+    Identity,
+    InitialState,
+    WorkerExit,
+    WorkerFailure,
+)
 from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.job_messages import aloud
 from elasticdl.engines.loop import split_arrays
-from elasticdl.engines.run import Run, Trained
+from elasticdl.engines.run import Run, TrainResult
 from elasticdl.errors import TrainingError, UnavailableError
 from elasticdl.events import WorkerJoined, WorkerLeft
 
 if TYPE_CHECKING:
     from elasticdl.engines.elastic.crash_note import BatchInWork
-    from elasticdl.engines.elastic.reports import Report
+    from elasticdl.engines.elastic.event_buffer import WorkerReport
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.job import Job, Workers
 
 _REPORT_INTERVAL_S = 1.0
-# What ends a worker's call is heard at once; what else may change here is looked at so often.
+# The end of a worker's call is noticed at once; everything else is polled at this interval.
 _POLL_S = 0.3
 _CLUSTER_INTERVAL_S = 1.0
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
 # Ray needs a moment to place a process where there is room.
 _PLACING_S = 2.0
-# So many Rays in a row may die without a further checkpoint; then the machine has a problem.
+# If more Ray instances than this die in a row without a further checkpoint, the machine has a
+# problem.
 _MOST_RAYS_LOST = 3
-# Who was silent for so long while others committed steps was left out of them.
+# A worker that is silent for this long while others commit steps is not part of those steps.
 _LEFT_OUT_S = 10.0
 _PATIENCE_AT_THE_END_S = 60.0
 # A worker answers within a poll, and on a busy machine within seconds.
@@ -95,21 +105,21 @@ _SILENCE_AT_THE_END_S = 5.0
 
 
 class _GaveUpError(UnavailableError):
-    """Nobody could train for as long as the user waits."""
+    """There were too few workers to train for longer than `--give_up_after`."""
 
 
 def train(job: Job, reporter: Reporter) -> Outcome:
-    """Train on workers that come and go; the same command goes on where an earlier one ended.
+    """Train on workers that come and go; the same command resumes where an earlier one ended.
 
     Raises:
-        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+        ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
     """
     with WarningLog().attached():
         return training_run.train(job, reporter, _train)
 
 
-def _train(run: Run) -> Trained:
-    workers = run.material.job.workers
+def _train(run: Run) -> TrainResult:
+    workers = run.context.job.workers
     assert workers is not None  # noqa: S101 - an elastic job
     controller = _Controller(run, workers, _pace_of(workers))
     num_lost, furthest_step = 0, -1
@@ -118,7 +128,7 @@ def _train(run: Run) -> Trained:
             try:
                 return controller.train(interrupts)
             except _GaveUpError:
-                # Another Ray would not bring what it waited for.
+                # Another Ray would not provide the missing workers either.
                 raise
             except UnavailableError as lost:
                 step = max(run.store.steps(), default=0)
@@ -126,93 +136,94 @@ def _train(run: Run) -> Trained:
                 furthest_step = max(step, furthest_step)
                 if workers.ray_address is not None or num_lost > _MOST_RAYS_LOST:
                     raise
-                run.reporter.note(f"{lost} Starting another Ray.")
+                run.reporter.note(f"{lost} Starting Ray again.")
 
 
-def _pace_of(workers: Workers) -> Pace:
-    return Pace(
+def _pace_of(workers: Workers) -> Timeouts:
+    return Timeouts(
         heartbeat_s=min(0.1, workers.heartbeat_timeout_s / 8),
         heartbeat_timeout_s=workers.heartbeat_timeout_s,
         join_timeout_s=workers.join_timeout_s,
         batch_timeout_s=workers.batch_timeout_s,
         sum_timeout_s=workers.sum_timeout_s,
         transfer_timeout_s=workers.transfer_timeout_s,
-        # Two who join at a time must not give up waiting for those that do not ask yet.
-        quorum_interval_s=min(Pace.quorum_interval_s, workers.join_timeout_s / 8),
+        # Two workers that join together must not stop waiting for those that do not request a new
+        # quorum yet.
+        quorum_interval_s=min(Timeouts.quorum_interval_s, workers.join_timeout_s / 8),
     )
 
 
 @dataclass(eq=False)
 class _Process:
-    """A worker's process as the driver knows it."""
+    """The driver's view of a worker's process."""
 
     incarnation: int
     actor: Any
-    state: State = State.STARTING
-    slot: int | None = None
+    state: WorkerState = WorkerState.STARTING
+    rank: int | None = None
     identity: Identity | None = None
-    # The call that prepares or trains, and the question that is not answered yet.
+    # The call that prepares or trains, and the report request that is not answered yet.
     work: Any = None
     question: Any = None
     asked_for_events: bool = False
     asked_s: float = 0.0
-    # It has a place: Ray keeps processes waiting for which there is no room.
+    # Whether Ray has placed it: Ray lets processes wait while there is no room for them.
     is_placed: bool = False
     started_s: float = field(default_factory=time.monotonic)
     heard_s: float = field(default_factory=time.monotonic)
-    report: Report | None = None
-    # When the question was asked that the report answers.
+    report: WorkerReport | None = None
+    # When the report was requested.
     report_of_s: float = 0.0
 
     def silent_s(self, now: float) -> float:
-        """Return for how long it has owed an answer."""
+        """Return how long it has left a report request unanswered, in seconds."""
         return now - self.heard_s if self.question is not None else 0.0
 
     def carries_on(self, now: float) -> bool:
-        """Return whether it has the history that was told, and takes part in what comes of it."""
-        told = self.report is not None and self.report.continues
-        return told and self.silent_s(now) < _LEFT_OUT_S
+        """Return whether it has the history that was written and still takes part in its steps."""
+        continues = self.report is not None and self.report.continues
+        return continues and self.silent_s(now) < _LEFT_OUT_S
 
 
 class _Controller:
-    """See the module."""
+    """Controls the workers of one run; see the module."""
 
-    def __init__(self, run: Run, workers: Workers, pace: Pace) -> None:
+    def __init__(self, run: Run, workers: Workers, pace: Timeouts) -> None:
         self._run, self._workers, self._pace = run, workers, pace
         self._processes: list[_Process] = []
-        # Dead ones whose actors stand ready to start another.
+        # Dead processes whose actors are ready to start another one.
         self._vacant: list[_Process] = []
-        self._neighbours: Neighbours | None = None
+        self._neighbours: Preemption | None = None
         self._machines_that_go: Collection[str] = ()
         self._looked_around_s = 0.0
         self._num_started = 0
         self._fruitless = 0
-        self._memory_losses = MemoryLosses(
-            # The workers of this machine share its memory. In a cluster one machine may have less
-            # than the others, or other programs that take it.
+        self._memory_losses = MemoryFailures(
+            # The workers of one machine share its memory, so a replacement does not help. In a
+            # cluster a single machine may have less memory, or other programs that use it.
             1 if workers.ray_address is None else MAX_MEMORY_LOSSES_A_WORKER * workers.max
         )
-        # The longest that a batch took anywhere.
+        # The longest time that a batch took on any worker.
         self._slowest_s = 0.0
-        self._deaths = Deaths()
+        self._deaths = FailureCounter()
         self._bad = BadRecords(run, skip=workers.skip_bad_records)
         self._checkpoint = run.checkpoint
         self._round = 0
-        self._journal = Journal(run)
+        self._journal = EventWriter(run)
         self._report_interval_s = _REPORT_INTERVAL_S
         self._begun = False
-        # When the first worker was done, in this round.
+        # When the first worker of this round finished.
         self._finished_s: float | None = None
         self._last_trained_s = time.monotonic()
         self._last_checkpoint_s = time.monotonic()
         self._snapshot_of: tuple[_Process, Any] | None = None
         self._last_holder: dict[int, int] = {}
 
-    def train(self, interrupts: Interrupts) -> Trained:
-        """Train in a Ray of this run's own or in a cluster, from where the run is.
+    def train(self, interrupts: Interrupts) -> TrainResult:
+        """Train in the run's own Ray or in a cluster, from the current state of the run.
 
         Raises:
-            UnavailableError: Ray went away.
+            UnavailableError: Ray was lost.
         """
         with connected(self._workers) as ray_here:
             self._ray = ray_here
@@ -221,7 +232,7 @@ class _Controller:
                 return self._run_to_the_end(interrupts)
             except ray.exceptions.OutOfMemoryError as error:
                 count = self._memory_losses.count
-                others = f" ({count} have since the newest checkpoint)" if count > 1 else ""
+                others = f" ({count} times since the newest checkpoint)" if count > 1 else ""
                 raise TrainingError(
                     f"A worker ran out of memory{others}: {str(error).splitlines()[0]} Use a "
                     "smaller --minibatch_size, fewer workers on a machine, or machines with more "
@@ -232,35 +243,36 @@ class _Controller:
                 if why is None:
                     raise
                 raise UnavailableError(
-                    f"{why} The newest checkpoint is of step {self._newest_step():,}; the same "
-                    "command goes on from it."
+                    f"{why} The newest checkpoint is of step {self._newest_step():,}; run the same "
+                    "command to resume from it."
                 ) from error
             finally:
                 self._close()
 
     def _enter(self) -> None:
-        """Make what needs Ray; after another Ray was lost, from the newest checkpoint."""
+        """Create everything that needs Ray; after a lost Ray, resume from the newest checkpoint."""
         run, workers = self._run, self._workers
         self._run_id = uuid.uuid4().hex[:12]
         self._report_interval_s = _REPORT_INTERVAL_S
         self._lighthouse = WatchedLighthouse(self._ray.host, workers.min, self._pace)
         if workers.ray_address is not None:
             name = f"{run.folder.uri}#{run.generation}"
-            self._neighbours = Neighbours(name, workers.priority)
+            self._neighbours = Preemption(name, workers.priority)
         num_cpus = os.cpu_count() or 1
         assignment = Assignment(
-            job=run.material.job,
-            plan=run.material.plan,
+            job=run.context.job,
+            plan=run.context.plan,
             metadata=run.metadata,
             code=_code_of(run),
-            num_slots=workers.max,
+            num_ranks=workers.max,
             num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
-            framework=run.material.definition.framework,
+            framework=run.context.definition.framework,
             pace=self._pace,
             key=secrets.token_bytes(KEY_BYTES),
-            indexes=send(run.material.indexes(), same_machine=workers.ray_address is None),
+            indexes=send(run.context.indexes(), same_machine=workers.ray_address is None),
         )
-        # Here it goes with each call: the death of the raylet that had it would end this process.
+        # On this machine it is sent with each call: if it were in the raylet's memory, the raylet's
+        # death would end this process.
         self._assignment = assignment if workers.ray_address is None else ray.put(assignment)
         if self._begun:
             self._new_round("Ray was lost")
@@ -268,7 +280,7 @@ class _Controller:
 
     # --- the loop -------------------------------------------------------------------------
 
-    def _run_to_the_end(self, interrupts: Interrupts) -> Trained:
+    def _run_to_the_end(self, interrupts: Interrupts) -> TrainResult:
         if not self._num_started:
             self._bad.begin(self._checkpoint)
             self._run.started(self._journal.step)
@@ -277,7 +289,7 @@ class _Controller:
             self._look_around()
             for action in decide(self._fleet()):
                 self._act(action)
-            finished = [p for p in self._processes if p.state is State.FINISHED]
+            finished = [p for p in self._processes if p.state is WorkerState.FINISHED]
             if finished and not self._writes_files(finished):
                 trained = self._finish(finished)
                 if trained is not None:
@@ -289,22 +301,23 @@ class _Controller:
                 raise
 
     def _writes_files(self, finished: Sequence[_Process]) -> bool:
-        """Whether the lowest slot is not done: it writes the files of callbacks.
+        """Whether the lowest rank, which writes the files of callbacks, is still busy.
 
-        One that waits for the others has missed the end and writes nothing.
+        A worker that waits for the others has missed the end and writes nothing.
         """
         now = time.monotonic()
         if self._finished_s is None:
             self._finished_s, self._report_interval_s = now, _POLL_S
-        lowest = min(self._training(), key=lambda p: p.slot or 0, default=None)
-        if lowest is None or any((p.slot or 0) < (lowest.slot or 0) for p in finished):
+        lowest = min(self._training(), key=lambda p: p.rank or 0, default=None)
+        if lowest is None or any((p.rank or 0) < (lowest.rank or 0) for p in finished):
             return False
         if lowest.silent_s(now) > _SILENCE_AT_THE_END_S:
             return False
         if now - self._finished_s >= limit_of(self._pace.batch_timeout_s, self._slowest_s):
             return False
         if lowest.report_of_s < self._finished_s:
-            # What it was doing before says nothing; a short training may be over before a report.
+            # Its last report predates the end and proves nothing; a short training may end before
+            # the first report.
             return True
         return lowest.report is not None and lowest.report.doing != WAITING
 
@@ -313,14 +326,14 @@ class _Controller:
             case StartProcesses(count):
                 for _ in range(count):
                     self._start()
-            case Assign(incarnation, slot):
-                self._assign(self._process(incarnation), slot)
-            case Kill(incarnation, reason):
+            case AssignRank(incarnation, rank):
+                self._assign(self._process(incarnation), rank)
+            case KillWorker(incarnation, reason):
                 self._end(self._process(incarnation), reason)
-            case GiveUp(reason, may_pass):
+            case FailJob(reason, may_pass):
                 raise (_GaveUpError if may_pass else TrainingError)(
-                    f"{reason} The newest checkpoint is of step {self._newest_step():,}; the same "
-                    "command goes on from it."
+                    f"{reason} The newest checkpoint is of step {self._newest_step():,}; run the "
+                    "same command to resume from it."
                 )
 
     def _newest_step(self) -> int:
@@ -331,11 +344,11 @@ class _Controller:
             _kill(process)
         self._processes, self._vacant = [], []
 
-    def _fleet(self) -> Fleet:
+    def _fleet(self) -> ClusterState:
         now = time.monotonic()
-        if any(p.state is State.TRAINING for p in self._processes):
+        if any(p.state is WorkerState.TRAINING for p in self._processes):
             self._last_trained_s = now
-        return Fleet(
+        return ClusterState(
             min_workers=self._workers.min,
             max_workers=self._workers.max,
             num_spares=self._workers.spare,
@@ -349,19 +362,19 @@ class _Controller:
         )
 
     def _look_around(self) -> None:
-        """Look after Ray and the Lighthouse; hear which machines go, and what other jobs want."""
+        """Check Ray, the Lighthouse, machines about to be taken away, and other jobs' needs."""
         now = time.monotonic()
         if now - self._looked_around_s < _CLUSTER_INTERVAL_S:
             return
         self._looked_around_s = now
         if self._ray.why_lost() is not None:
-            # What is left of it may still hand out the newest state.
+            # The surviving actors may still provide the newest state.
             self._keep_what_was_reached()
             raise RayLostError
         self._ray.check_room()
         if self._lighthouse.replaced():
             address = self._lighthouse.address
-            self._run.reporter.note(f"The Lighthouse died; another one is at {address}.")
+            self._run.reporter.note(f"The Lighthouse died; a new one runs at {address}.")
             for process in self._processes:
                 ask(process.actor, "follow", address)
         if self._neighbours is None or not self._ray.answers():
@@ -378,18 +391,18 @@ class _Controller:
                 self._vacant.remove(process)
                 _kill(process)
 
-    def _member(self, process: _Process, now: float) -> Member:
+    def _member(self, process: _Process, now: float) -> WorkerStatus:
         report = process.report
         stuck = report is not None and report.doing.startswith("computing")
-        return Member(
+        return WorkerStatus(
             process.incarnation,
             process.state,
-            process.slot,
+            process.rank,
             silent_s=process.silent_s(now) if process.is_placed else 0.0,
             stuck_s=report.doing_s if report is not None and stuck else 0.0,
             machine_goes=self._goes(process),
             waits_for_room=not process.is_placed and now - process.started_s > _PLACING_S,
-            joins=process.state is State.TRAINING and not process.carries_on(now),
+            joins=process.state is WorkerState.TRAINING and not process.carries_on(now),
         )
 
     def _goes(self, process: _Process) -> bool:
@@ -403,24 +416,24 @@ class _Controller:
     def _start(self) -> None:
         self._num_started += 1
         if self._vacant:
-            # A second sooner than a new one, most of it time of a core.
+            # Saves a second compared to a new actor, most of it CPU time.
             actor = self._vacant.pop().actor
         else:
             actor = WorkerActor.options(num_gpus=self._workers.gpus).remote(
                 self._run_id, self._assignment
             )
         process = _Process(self._num_started, actor)
-        # Where there are cores to spare that costs nothing; where there are none, neither does one
-        # worker less.
+        # Low priority costs nothing: either there are spare cores for it, or all cores are in use
+        # and one worker less makes no difference.
         nobody_waits = len(self._training()) >= self._workers.max
         process.work = actor.prepare.remote(in_background=nobody_waits)
         self._processes.append(process)
 
-    def _assign(self, process: _Process, slot: int) -> None:
-        process.state, process.slot = State.TRAINING, slot
+    def _assign(self, process: _Process, rank: int) -> None:
+        process.state, process.rank = WorkerState.TRAINING, rank
         process.heard_s = time.monotonic()
-        start = Start(
-            slot,
+        start = InitialState(
+            rank,
             process.incarnation,
             self._run.generation,
             self._round,
@@ -436,23 +449,23 @@ class _Controller:
         self._run.events.write(
             WorkerJoined(
                 step=self._journal.step,
-                slot=slot,
+                rank=rank,
                 incarnation=process.incarnation,
                 host=process.identity.host,
                 pid=process.identity.pid,
-                replaces=self._last_holder.get(slot, 0),
+                replaces=self._last_holder.get(rank, 0),
                 started=time.time() - (time.monotonic() - process.started_s),
             )
         )
-        if slot in self._last_holder:
+        if rank in self._last_holder:
             self._run.reporter.note(
-                f"Worker {slot} is replaced by process {process.identity.pid} on "
+                f"Worker {rank} is replaced by process {process.identity.pid} on "
                 f"{process.identity.host}."
             )
-        self._last_holder[slot] = process.incarnation
+        self._last_holder[rank] = process.incarnation
 
     def _end(self, process: _Process, reason: str) -> None:
-        """End a process that we have given up, or whose actor is dead."""
+        """End a process that is given up, or whose actor is dead."""
         _kill(process)
         self._forget(process, reason)
 
@@ -460,32 +473,32 @@ class _Controller:
         self._processes.remove(process)
         if self._snapshot_of is not None and self._snapshot_of[0] is process:
             self._snapshot_of = None
-        if process.slot is None or process.state is State.FINISHED:
+        if process.rank is None or process.state is WorkerState.FINISHED:
             return
         for other in self._training():
-            ask(other.actor, "lost", process.slot)
+            ask(other.actor, "lost", process.rank)
         self._run.events.write(
             WorkerLeft(
                 step=self._journal.step,
-                slot=process.slot,
+                rank=process.rank,
                 incarnation=process.incarnation,
                 reason=reason,
             )
         )
         aloud(self._run.reporter).note(
-            f"Worker {process.slot} {reason}; {len(self._training())} go on."
+            f"Worker {process.rank} {reason}; workers still training: {len(self._training())}."
         )
         if not self._training():
-            self._new_round("All workers are gone")
+            self._new_round("All workers are lost")
 
     def _training(self) -> list[_Process]:
-        return [p for p in self._processes if p.state is State.TRAINING]
+        return [p for p in self._processes if p.state is WorkerState.TRAINING]
 
     def _new_round(self, why: str) -> None:
-        """Let whoever comes next go on from the newest checkpoint."""
+        """Start a new round: the next workers resume from the newest checkpoint."""
         self._finished_s, self._report_interval_s = None, _REPORT_INTERVAL_S
         self._deaths.of_all(self._journal.step)
-        for process in [p for p in self._processes if p.slot is not None]:
+        for process in [p for p in self._processes if p.rank is not None]:
             self._processes.remove(process)
             _kill(process)
         restored = self._run.store.latest()
@@ -493,14 +506,14 @@ class _Controller:
         self._round += 1
         self._snapshot_of = None
         self._journal.restart(self._checkpoint)
-        self._run.reporter.note(f"{why}: going on from step {self._journal.step:,}.")
+        self._run.reporter.note(f"{why}: resuming from step {self._journal.step:,}.")
         self._bad.begin(self._checkpoint)
         self._run.tell_start(self._journal.step, self._bad.at_start)
 
     # --- listening ----------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Wait a moment for whatever the workers have to say."""
+        """Wait a moment for answers of the workers and process them."""
         self._ask()
         waiting: dict[Any, tuple[_Process, str]] = {}
         for process in self._processes:
@@ -517,22 +530,23 @@ class _Controller:
         pause_s = max(0.01, next_s - time.monotonic())
         done, _ = ray.wait(list(waiting), timeout=min(pause_s, _POLL_S))
         if done:
-            # All that has come by now.
+            # Take everything that has arrived by now.
             done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
         now = time.monotonic()
         for answer in done:
-            # All of them before any is acted upon: silence must be the worker's, not ours.
+            # For all of them before processing any, so that a delay in this process is not counted
+            # as a worker's silence.
             waiting[answer][0].heard_s = now
         for answer in done:
             process, kind = waiting[answer]
             if process in self._processes:
                 self._hear(process, kind, answer)
-        taken = sum(process.slot is not None for process in self._processes)
+        taken = sum(process.rank is not None for process in self._processes)
         self._journal.details = {"workers": f"{taken}/{self._workers.max}"}
         self._journal.write_steps()
 
     def _ask(self) -> None:
-        """Ask those for news that were not asked a moment ago, and one of them for events."""
+        """Request a report from each worker that is due, and the events from one of them."""
         now = time.monotonic()
         publisher = self._publisher()
         for process in self._processes:
@@ -558,18 +572,18 @@ class _Controller:
                 why = "ran out of memory"
                 if self._memory_losses.are_too_many(self._newest_step()):
                     raise
-            self._fruitless += process.state is State.STARTING
+            self._fruitless += process.state is WorkerState.STARTING
             self._end(process, why)
             return
         process.is_placed = True
         match value:
-            case Failure():
+            case WorkerFailure():
                 raise value.to_error()
-            case Left():
+            case WorkerExit():
                 self._end(process, f"left ({value.reason})")
             case Died(working_on):
-                self._fruitless += process.state is State.STARTING
-                if process.state is State.TRAINING:
+                self._fruitless += process.state is WorkerState.STARTING
+                if process.state is WorkerState.TRAINING:
                     self._count_death(process, working_on)
                 self._forget(process, "died")
                 self._vacant.append(process)
@@ -594,36 +608,36 @@ class _Controller:
                 if value is not None:
                     self._slowest_s = max(self._slowest_s, value.slowest_s)
                     worker_warnings.repeat(value.warnings)
-                if value is not None and process.state is State.TRAINING:
+                if value is not None and process.state is WorkerState.TRAINING:
                     self._take_report(process, value)
             case "snapshot":
                 self._snapshot_of = None
                 if value is not None and not self._journal.save(value):
                     ask(process.actor, "request_snapshot")
-            case "work" if process.state is State.STARTING:
-                process.work, process.state, process.identity = None, State.READY, value
+            case "work" if process.state is WorkerState.STARTING:
+                process.work, process.state, process.identity = None, WorkerState.READY, value
             case _:
-                process.work, process.state = None, State.FINISHED
+                process.work, process.state = None, WorkerState.FINISHED
 
     def _publisher(self) -> _Process | None:
-        """Return who hands out the events: the lowest slot whose worker answers."""
+        """Return the process to fetch events from: the lowest rank whose worker answers."""
         training = [p for p in self._training() if p.question is None]
-        return min(training, key=lambda p: p.slot or 0, default=None)
+        return min(training, key=lambda p: p.rank or 0, default=None)
 
-    def _take_report(self, process: _Process, report: Report) -> None:
+    def _take_report(self, process: _Process, report: WorkerReport) -> None:
         if not report.continues:
-            # It has joined a moment ago, or its history is not the one that was told.
+            # It has just joined, or its history is not the one that was written.
             now = time.monotonic()
             if report.point.num_commits > 0 and not any(
                 other.carries_on(now) for other in self._training()
             ):
-                self._new_round("What was told is not in any worker's history")
+                self._new_round("No worker has the events that were already written")
             return
         if not process.asked_for_events:
             return
         self._journal.take(report)
         if report.has_snapshot and self._snapshot_of is None:
-            # The events before it are told by now.
+            # All events before it are written by now.
             answer = ask(process.actor, "take_snapshot", report.confirmed)
             self._snapshot_of = (process, answer)
         elif self._checkpoint_is_due():
@@ -631,17 +645,17 @@ class _Controller:
             ask(process.actor, "request_snapshot")
 
     def _checkpoint_is_due(self) -> bool:
-        if self._run.material.job.training.checkpoint_steps:
+        if self._run.context.job.training.checkpoint_steps:
             return False
         interval_s = _CHECKPOINT_INTERVAL_S
         if any(self._goes(process) for process in self._training()):
-            # If nobody can take over, there is less to be done again.
+            # If no worker can take over the state, less work has to be repeated.
             interval_s = _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S
         return time.monotonic() - self._last_checkpoint_s > interval_s
 
     # --- the end ------------------------------------------------------------------------------
 
-    def _finish(self, finished: list[_Process]) -> Trained | None:
+    def _finish(self, finished: list[_Process]) -> TrainResult | None:
         """Take the final state and the last events from one worker, so that they agree."""
         for process in finished:
             try:
@@ -653,7 +667,7 @@ class _Controller:
             except ray.exceptions.RayError:
                 self._end(process, "died")
                 continue
-            if not isinstance(final, Snapshot):
+            if not isinstance(final, StateSnapshot):
                 self._end(process, "died")
                 continue
             if not report.continues:
@@ -661,27 +675,27 @@ class _Controller:
             worker_warnings.repeat(report.warnings)
             self._journal.take(report)
             self._journal.save(final)
-            trainer = self._run.material.create_trainer()
+            trainer = self._run.context.create_trainer()
             state = split_arrays(final.checkpoint.state)[1]
-            # What callbacks have left there belongs to the worker that called them.
+            # The callbacks' state belongs to the worker that called them, so it is not loaded.
             trainer.load_state({**state, **final.published})
-            return Trained(trainer, dict(final.checkpoint.metadata["metrics"]))
-        self._new_round("The workers that were done are gone")
+            return TrainResult(trainer, dict(final.checkpoint.metadata["metrics"]))
+        self._new_round("All workers that finished are lost")
         return None
 
     def _keep_what_was_reached(self) -> None:
-        """Fetch a last checkpoint: the run is being ended from outside."""
-        publisher = min(self._training(), key=lambda p: p.slot or 0, default=None)
+        """Fetch a last checkpoint because the run is being ended from outside."""
+        publisher = min(self._training(), key=lambda p: p.rank or 0, default=None)
         if publisher is None:
             return
-        # Somebody waits for it.
+        # Poll faster: the user is waiting.
         self._report_interval_s = _POLL_S
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(ask(publisher.actor, "request_snapshot"), timeout=5)
             deadline = time.monotonic() + 15
             before = self._run.store.steps()
             while time.monotonic() < deadline and self._run.store.steps() == before:
-                # After the death of a raylet its actors are silent: Ray takes long to say so.
+                # After the death of a raylet its actors are silent, and Ray reports it only late.
                 if all(
                     p.silent_s(time.monotonic()) > _SILENCE_AT_THE_END_S for p in self._training()
                 ):
@@ -696,7 +710,7 @@ def _kill(process: _Process) -> None:
 
 
 def _code_of(run: Run) -> Mapping[str, bytes] | None:
-    job = run.material.job
+    job = run.context.job
     if job.model is None or job.model.zoo is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Which batches a process is working on, readable after it has died.
+"""Crash note: records which batches a process is working on, readable after its death.
 
     the process that trains   with note.working("making", epoch, shard, batch): ...
     its actor, after its death   note.read() -> the batches it was making, computing or evaluating
@@ -6,8 +6,8 @@
 A segmentation fault or the kernel's out-of-memory killer leaves no time for a message, so the note
 is a file that both processes map into memory. Writing costs about a microsecond.
 
-One thread makes batches while another computes. Where workers died before, only one of them works
-at a time, so that the note names the batch that kills.
+One thread makes batches while another computes. At batches where workers died before, only one of
+the two threads works at a time, so that the note names the batch that kills.
 
 Callers: `worker_process.py` creates and reads it, `worker.py` and `committer.py` write.
 """
@@ -35,10 +35,11 @@ class BatchInWork:
     """A batch that a process was working on.
 
     Attributes:
-        work: What it was doing with it. A shard of validation data has no batch.
-        epoch: From 0; that of the training, for validation data too.
-        shard: Position in the epoch's order.
-        batch: Batch of that shard, from 0.
+        work: Activity of the process. When evaluating, only the shard of the validation data is
+            recorded, not the batch.
+        epoch: Epoch of the training, from 0; 0 when evaluating.
+        shard: Position of the shard in the epoch's order.
+        batch: Number of the batch in the shard, from 0.
     """
 
     work: Work
@@ -47,20 +48,20 @@ class BatchInWork:
     batch: int
 
     def __str__(self) -> str:
-        """Return it in the words of the log."""
+        """Return a description for log messages."""
         if self.work == "evaluating":
             return f"evaluating shard {self.shard} of the validation data"
         return f"{self.work} epoch {self.epoch + 1}, shard {self.shard}, batch {self.batch}"
 
 
 class CrashNote:
-    """See the module.
+    """Crash note of a process; see the module.
 
     Args:
-        path: A file; created if it does not exist. None keeps the note in this process.
+        path: The file, created if it does not exist. None keeps the note in this process.
 
     Attributes:
-        suspects: (epoch, shard) where only one thread may work at a time.
+        suspects: (epoch, shard) in which only one thread may work at a time.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -75,7 +76,7 @@ class CrashNote:
 
     @contextlib.contextmanager
     def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> Iterator[None]:
-        """Note what this process is doing within the block."""
+        """Record what this process is doing within the block."""
         is_suspect = work != "evaluating" and (epoch, shard) in self.suspects
         with self._one_at_a_time if is_suspect else contextlib.nullcontext():
             _ENTRY.pack_into(self._memory, _offset(work), True, epoch, shard, batch)
@@ -85,7 +86,7 @@ class CrashNote:
                 _ENTRY.pack_into(self._memory, _offset(work), False, 0, 0, 0)
 
     def read(self) -> Sequence[BatchInWork]:
-        """Return what was not done."""
+        """Return the unfinished work."""
         found = []
         for work in _KINDS:
             is_working, epoch, shard, batch = _ENTRY.unpack_from(self._memory, _offset(work))

@@ -1,18 +1,18 @@
-"""Processes that need not import anything: a server that has, and is forked for each of them.
+"""Fork server: imports the frameworks once and is forked for each new worker process.
 
-    server = connect(folder, modules)           the machine's, started by who comes first
-    fork(server, function, *arguments)          the connection is now the new process's own
+    server = connect(folder, modules)           the machine's server, started by the first caller
+    fork(server, function, *arguments)          the connection now belongs to the new process
 
-Importing TensorFlow and PyTorch takes over six seconds of a core, which workers that train would
-have to give up for each that is replaced; forking takes 0.02. The server imports modules and does
-nothing else: no session, no device, no threads of Python's, none of which would survive a fork.
-(Python's own `multiprocessing.forkserver` serves the processes of one parent, and those we fork for
-may die.)
+Importing TensorFlow and PyTorch takes over six seconds of CPU time, which each replacement would
+take away from the workers that train; forking takes 0.02. The server imports modules and does
+nothing else: it has no session, no device and no Python threads, none of which would survive a
+fork. (Python's own `multiprocessing.forkserver` serves the processes of one parent, but the parents
+here may die.)
 
-The caller reads the end of the stream once its process is gone; the kernel kills the process once
+The caller reads the end of the stream once its process is gone. The kernel kills the process once
 the caller's end is closed, even if the process is stopped or stuck.
 
-For Linux, like all that is elastic. Callers: `worker_process.py`.
+Linux only, like the rest of the elastic engine. Callers: `worker_process.py`.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl import scratch
-from elasticdl.garbage import collect_seldom
+from elasticdl.gc_tuning import collect_seldom
 from elasticdl.training.create import quiet_frameworks
 
-# A worker that dies is replaced sooner; after the last one nothing should stay for long.
+# A dead worker is replaced sooner than this; after the last one the server should end soon.
 _LINGER_S = 10.0
 _LOOK_INTERVAL_S = 0.5
 _BACKLOG = 128
 _MAX_ATTEMPTS = 10
 _SOCKET, _LOCK = "socket", "lock"
-# Numbers of Linux that Python has no names for.
+# A Linux constant that Python does not define.
 _F_SETSIG = 10
 
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What a process finds itself in, besides what is imported.
+    """Environment of a process, apart from its imported modules.
 
     Attributes:
-        environment: All variables.
-        folder: Where it works.
-        path: Where it looks for modules.
+        environment: All environment variables.
+        folder: The working directory.
+        path: The module search path.
     """
 
     environment: dict[str, str]
@@ -67,11 +67,11 @@ class _Surroundings:
 
     @classmethod
     def ours(cls) -> _Surroundings:
-        """Return those of this process."""
+        """Return the environment of this process."""
         return cls(dict(os.environ), str(Path.cwd()), tuple(sys.path))
 
     def enter(self) -> None:
-        """Make them those of this process."""
+        """Apply the environment to this process."""
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)
@@ -79,18 +79,19 @@ class _Surroundings:
 
 
 def connect(folder: Path, modules: Sequence[str], *, linger_s: float = _LINGER_S) -> Connection:
-    """Return a connection to the server of a folder; if there is none, start it.
+    """Return a connection to the server of a folder; start the server if there is none.
 
     Args:
-        folder: For its socket, and the temporary folder of its processes; it goes with the server.
-        modules: What the server imports. One that is not there is left out.
-        linger_s: When the server ends, in seconds after the last of its processes.
+        folder: Contains the socket and the temporary folders of the server's processes; removed
+            when the server ends.
+        modules: Modules that the server imports. A missing module is skipped.
+        linger_s: Seconds after the end of its last process at which the server ends.
 
     Raises:
-        OSError, subprocess.SubprocessError: It cannot be started.
+        OSError, subprocess.SubprocessError: The server cannot be started.
     """
     for _ in range(_MAX_ATTEMPTS - 1):
-        # The server may go, and its folder, between two lines of ours.
+        # The server may end, and remove its folder, at any moment.
         with contextlib.suppress(FileNotFoundError):
             return _connected(folder, modules, linger_s)
     return _connected(folder, modules, linger_s)
@@ -108,13 +109,13 @@ def _connected(folder: Path, modules: Sequence[str], linger_s: float) -> Connect
 
 
 def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> None:
-    """Let a new process call a function with arguments, and with its end of the connection.
+    """Call a function in a new process, with arguments and its end of the connection.
 
     Args:
-        server: A connection to the server; from now on, from the new process: nothing more can be
-            sent to it.
-        function: What is called; the process ends when it returns.
-        arguments: Of the function.
+        server: A connection to the server. From now on it receives from the new process; nothing
+            more can be sent through it.
+        function: The function; the process ends when it returns.
+        arguments: Arguments of the function.
     """
     server.send(_Surroundings.ours())
     server.send((function, arguments))
@@ -125,7 +126,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock.
 
     Raises:
-        FileNotFoundError: The folder was removed: by the server, or by the run that it is in.
+        FileNotFoundError: The folder was removed by the server, or by the run that it belongs to.
     """
     with (folder / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -134,12 +135,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _start(folder: Path, modules: Sequence[str], linger_s: float) -> None:
-    # On machines of a cluster nothing else looks for what killed runs left.
+    # On cluster machines nothing else removes the leftovers of killed runs.
     scratch.remove_leftovers(folder.parent)
     (folder / _SOCKET).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / _SOCKET))
-        # Who comes while it imports waits in the queue.
+        # Connections made while it imports wait in the queue.
         listener.listen(_BACKLOG)
         fd = listener.fileno()
         subprocess.run(  # noqa: S603 - ourselves
@@ -147,7 +148,7 @@ def _start(folder: Path, modules: Sequence[str], linger_s: float) -> None:
             [sys.executable, "-P", "-m", __name__, str(folder), str(fd), str(linger_s), *modules],
             check=True,
             pass_fds=[fd],
-            # Neither what is typed at a terminal nor the end of a worker reaches it.
+            # Neither signals of a terminal nor the end of a worker reach it.
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -157,7 +158,7 @@ def _start(folder: Path, modules: Sequence[str], linger_s: float) -> None:
 
 
 class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
-    """Forks for each connection; what the new process does is the handler's."""
+    """Forks a process for each connection; the handler runs in the new process."""
 
     timeout = _LOOK_INTERVAL_S
     max_children = sys.maxsize
@@ -169,33 +170,33 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         self._inode = (folder / _SOCKET).stat().st_ino
 
     def is_reachable(self) -> bool:
-        """Return whether its socket is still there; a run removes it with its own folder."""
+        """Return whether its socket still exists; a run removes it together with its own folder."""
         try:
             return (self.folder / _SOCKET).stat().st_ino == self._inode
         except FileNotFoundError:
             return False
 
     def is_wanted(self) -> bool:
-        """Return whether there is a process, or somebody who waits for one."""
+        """Return whether there is a process, or a caller that waits for one."""
         self.service_actions()
         return bool(self.active_children or select.select([self.socket], [], [], 0)[0])
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """In the new process."""
+    """Runs in the new process."""
 
     server: _Server
 
     def handle(self) -> None:
-        """Become what was asked for."""
+        """Set up the process and call the requested function."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Or who came after the server's death would wait in a queue that nobody looks at.
+        # Otherwise a caller would wait in a queue that nothing serves after the server's death.
         self.server.socket.close()
         link = Connection(os.dup(self.request.fileno()))
         surroundings: _Surroundings = link.recv()
         surroundings.enter()
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=self.server.folder)
-        # It may be found only now.
+        # Received after the environment is applied, which may be needed to import it.
         function, arguments = link.recv()
         _die_with(link)
         function(*arguments, link)
@@ -204,7 +205,7 @@ class _Handler(socketserver.BaseRequestHandler):
 def _die_with(link: Connection) -> None:
     """Let the kernel kill this process when the other end is closed: see `fcntl(2)`, `F_SETSIG`.
 
-    That something is sent from there would kill it as well; from here, it would not.
+    Data sent from the other end would kill it as well; data sent from this end does not.
     """
     fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(link, _F_SETSIG, signal.SIGKILL)
@@ -212,18 +213,18 @@ def _die_with(link: Connection) -> None:
     poll = select.poll()
     poll.register(link, select.POLLRDHUP)
     if poll.poll(0):
-        # It was closed before that.
+        # It was closed before the signal was set up.
         os._exit(1)
 
 
 def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger_s: float) -> None:
-    # What is forked inherits it.
+    # Forked processes inherit this setting.
     collect_seldom()
     for module in modules:
-        # What cannot be imported is told by the process that needs it.
+        # A failed import is reported by the process that needs the module.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    # Pages of what is imported stay shared if nobody counts references in them.
+    # Pages of imported modules stay shared as long as the collector does not write to them.
     gc.collect()
     gc.freeze()
     server = _Server(folder, listener)
@@ -233,11 +234,11 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
         if server.is_wanted():
             wanted_s = time.monotonic()
         elif not server.is_reachable():
-            # Making the folder again to remove it would leave the one above it behind.
+            # Locking would create the folder again, and its parent would be left behind.
             return
         elif time.monotonic() - wanted_s > linger_s:
             with contextlib.suppress(FileNotFoundError), _locked(folder):
-                # Under the lock nobody comes.
+                # Nothing can connect while the lock is held.
                 if not server.is_wanted():
                     shutil.rmtree(folder, ignore_errors=True)
                     return
@@ -245,15 +246,15 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
 
 def _main(folder: str, listener: str, linger_s: str, *modules: str) -> None:
     if os.fork():
-        # Who started it waits for this only, and is not its parent.
+        # The starter waits for this process only, and is not the parent of the server.
         os._exit(0)
-    # Nobody asks what they ended with, so none stays as a zombie.
+    # Exit codes of children are not needed; ignoring the signal leaves no zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # What a process prints is seen even if it is killed.
+    # Line buffering, so that the output of a process is visible even if it is killed.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     quiet_frameworks()
-    # As long as this process or one that it forks is there.
+    # Owned as long as this process or one of its forks lives.
     scratch.own(Path(folder))
     _serve(Path(folder), socket.socket(fileno=int(listener)), modules, float(linger_s))
 

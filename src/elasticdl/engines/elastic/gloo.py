@@ -1,4 +1,4 @@
-"""torchft's Gloo, for members that are looked for at one address and may vanish without a word.
+"""torchft's Gloo process group with a fixed listening address and detection of lost hosts.
 
 Callers: `quorum.py`.
 """
@@ -19,45 +19,45 @@ from torch.distributed import ProcessGroup
 from torch.distributed import ProcessGroupGloo as Gloo
 from torchft import ProcessGroupGloo
 
-# So many times the silence that is taken for death the members of a quorum may take to connect.
+# Connection timeout, as a multiple of the heartbeat timeout.
 CONNECT_SILENCES = 4
-# A sum is ended by `PeerWatch`.
+# `PeerWatch` ends a sum that takes too long.
 NEVER = timedelta(days=1)
 
 
 class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no types
-    """Gloo that listens where the others look for this worker, and notices that a link is cut.
+    """Gloo that listens at the address which the others use, and notices that a host is lost.
 
-    By itself it takes the address of this machine's name, which may be one that only this machine
-    knows; and it waits for a host that has gone without a word until the step's timeout.
+    By default Gloo resolves this machine's name to an address, which other machines may not reach,
+    and it waits until the step's timeout for a host that is gone without closing its connections.
 
     Args:
         host: Address under which others reach this worker.
-        silence_s: A host that has answered nothing for so long is taken for lost.
+        silence_s: A host that has not answered for this long is considered lost.
 
     Attributes:
         manager: Address of this worker's torchft server.
-        peers: Those of the other members of the quorum.
+        peers: Addresses of the torchft servers of the other members of the quorum.
     """
 
     manager = ""
     peers: Collection[str] = ()
 
     def __init__(self, host: str, silence_s: float) -> None:
-        # A quorum's members are waiting for each other when they connect: that is soon done.
+        # The members of a quorum connect at the same time, so connecting is fast.
         super().__init__(timeout=timedelta(seconds=CONNECT_SILENCES * silence_s))
         self._host, self._silence_s = host, silence_s
         self._known_sockets: Collection[int] = ()
         self._links: Mapping[int, int] = {}
 
     def configure(self, *args: Any, **named: Any) -> None:
-        """Connect with the members of a new quorum."""
+        """Connect to the members of a new quorum."""
         self._known_sockets = set(_open_sockets())
         self._links, self.peers = {}, ()
         super().configure(*args, **named)
 
     def cut(self) -> None:
-        """End the connections to the other members, so that a sum that waits for them fails."""
+        """Shut down the connections to the other members, so that a sum waiting for them fails."""
         now = _open_sockets()
         for inode, number in self._links.items():
             if now.get(inode) == number:
@@ -68,7 +68,7 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
         self._watch_links()  # to the store, where the others' addresses are, ...
         store.set(f"manager/{rank}", self.manager)
         before = set(_open_sockets())
-        # As torchft makes it, but for the address; torch has only private names for all that.
+        # As in torchft, except for the address; torch has only private names for this.
         options = cast("Any", Gloo)._Options()  # noqa: SLF001
         options._timeout = self._timeout  # noqa: SLF001
         interface = os.environ.get("GLOO_SOCKET_IFNAME")
@@ -93,10 +93,10 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
         return group
 
     def _watch_links(self) -> None:
-        """Let the system end those connections early that were made since `configure` began.
+        """Set a short timeout for all connections that were made since `configure` began.
 
-        Gloo has no option for it. Should a stranger's be among them, that one is given up sooner
-        as well, when its host is out of reach.
+        Gloo has no option for it. An unrelated connection among them then also fails earlier if its
+        host is out of reach.
         """
         for inode, number in _open_sockets().items():
             if inode not in self._known_sockets:
@@ -104,7 +104,7 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
 
 
 def _open_sockets() -> dict[int, int]:
-    """Return the sockets of this process: what tells one from another -> its number."""
+    """Return the sockets of this process: inode -> file descriptor."""
     found = {}
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -115,7 +115,7 @@ def _open_sockets() -> dict[int, int]:
 
 
 def _copy_of(number: int) -> socket.socket:
-    # Closing it leaves the connection alone. Its owner may close that at any time.
+    # Closing the copy keeps the connection open. The owner may close the original at any time.
     return socket.socket(fileno=os.dup(number))
 
 
@@ -127,7 +127,7 @@ def _host_of(address: str) -> str:
 
 
 def _other_end(number: int) -> str:
-    """Return the address of the host that a connection leads to; empty if it is no connection."""
+    """Return the address of a connection's remote host; empty if it is not a connection."""
     with contextlib.suppress(OSError), _copy_of(number) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
             return str(connection.getpeername()[0]).removeprefix("::ffff:")
@@ -135,16 +135,17 @@ def _other_end(number: int) -> str:
 
 
 def _give_up_after(number: int, silence_s: float) -> None:
-    """Let the system end a connection when the other host does not answer for so long.
+    """Let the operating system end a connection when the other host does not answer for this long.
 
-    The other host's system answers, whatever its processes do: who only computes is not given up.
+    The other host's operating system answers, whatever its processes do, so a peer that only
+    computes is not affected.
     """
     with contextlib.suppress(OSError), _copy_of(number) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
-            # Between two sums nothing is sent, so the system has to ask by itself ...
+            # Keepalive, because nothing is sent between two sums ...
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-            # ... and what was sent it would repeat for a quarter of an hour.
+            # ... and unanswered data, which would be sent again for a quarter of an hour.
             timeout_ms = int(silence_s * 1000)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)

@@ -1,6 +1,6 @@
-"""The Lighthouse's process: started on the driver's machine, replaced when it dies or freezes.
+"""Watched Lighthouse: runs on the driver's machine and is replaced when it dies or freezes.
 
-Workers keep their state and go over to the new one (`quorum.Quorum.follow`), so no step is lost.
+Workers keep their state and switch to the new one (`quorum.Quorum.follow`), so no step is lost.
 
 Callers: `controller.py`.
 """
@@ -17,30 +17,30 @@ import ray.exceptions
 from elasticdl.engines.elastic.placement import LighthouseActor, here
 
 if TYPE_CHECKING:
-    from elasticdl.engines.elastic.pace import Pace
+    from elasticdl.engines.elastic.timeouts import Timeouts
 
-# It only counts heartbeats, so an answer takes milliseconds, and seconds on a busy machine.
+# It only counts heartbeats, so an answer takes milliseconds, or seconds on a busy machine.
 _SILENCE_S = 10.0
 _INTERVAL_S = 1.0
 
 
 class WatchedLighthouse:
-    """See the module.
+    """A Lighthouse process that is replaced when it fails; see the module.
 
     Args:
-        host: Address of this machine, under which workers reach it.
-        min_workers: Fewer than these do not train.
-        pace: How soon silence is taken for death.
+        host: Address under which workers reach this machine.
+        min_workers: Minimum number of workers in a quorum.
+        pace: Timeouts of the run.
     """
 
-    def __init__(self, host: str, min_workers: int, pace: Pace) -> None:
+    def __init__(self, host: str, min_workers: int, pace: Timeouts) -> None:
         self._arguments = host, min_workers, pace
         self._is_new = False
         self._start()
 
     @property
     def address(self) -> str:
-        """Return where it is, as soon as it is there."""
+        """The address of the Lighthouse; waits until it has started."""
         while True:
             try:
                 address: str = ray.get(self._address)
@@ -50,9 +50,9 @@ class WatchedLighthouse:
                 return address
 
     def replaced(self) -> bool:
-        """Look after it, at most once a second; return whether workers have to be told.
+        """Check the Lighthouse, at most once a second; return whether workers need a new address.
 
-        It starts another one if this one is dead or has been silent for ten seconds.
+        Starts another Lighthouse if this one is dead or has been silent for ten seconds.
         """
         if not ray.wait([self._address], timeout=0)[0]:
             return False
@@ -60,14 +60,14 @@ class WatchedLighthouse:
         self._is_new = False
         if self._is_dead():
             self._start()
-            # Workers are told its address when it is there.
+            # Workers receive its address once it has started.
             self._is_new = True
             return False
         return is_new
 
     def _start(self) -> None:
         self._actor: Any = LighthouseActor.options(scheduling_strategy=here()).remote()
-        # It starts while the workers make the model.
+        # It starts while the workers create the model.
         self._address = self._actor.start.remote(*self._arguments)
         self._question: Any = None
         self._asked_s = 0.0

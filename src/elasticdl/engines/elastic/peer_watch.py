@@ -1,13 +1,15 @@
-"""Gives up a wait for peers when one of them is frozen, or when it lasts too long.
+"""Peer watch: ends a wait for peers when one of them is frozen, or when it takes too long.
 
 A process that is stopped (SIGSTOP, a debugger, memory swapped out, a read from a dead NFS server)
-keeps its connections, and its operating system acknowledges what it is sent. So whoever waits for
-its part of a sum, or for its state, sees nothing. torchft's server within each worker tells the two
-apart: it has threads of its own and answers while the worker computes, even while Python is held
-up, but not while the process is stopped.
+keeps its connections, and its operating system acknowledges what it receives. So a worker that
+waits for its part of a sum, or for its state, notices nothing. torchft's server within each worker
+distinguishes a busy process from a stopped one: it has threads of its own and answers while the
+worker computes, even while Python is blocked, but not while the process is stopped.
 
-A peer that answers is waited for until a limit: ten times the slowest wait so far, so that a slow
-model is never taken for a hung one, and at least what the user has set.
+The wait for peers that answer has a limit: ten times the slowest wait so far, so that a slow model
+is never mistaken for a hung one, and at least the timeout that the user has set.
+
+The driver decides separately, from heartbeats, which workers are hung (`scaling_policy.py`).
 
 Callers: `quorum.py`.
 """
@@ -20,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-# One question may be lost on a busy machine.
+# More than one, because a request may be lost on a busy machine.
 _NUM_QUESTIONS = 2
 _LIMIT_FACTOR = 10.0
 
@@ -34,13 +36,12 @@ class _Wait:
 
 
 class PeerWatch:
-    """A thread that looks at what this worker is waiting for.
+    """A thread that watches the peers this worker is waiting for.
 
     Args:
-        silence_s: A wait that lasts so long makes it ask the peers; one that does not answer for
-            so long, twice, is frozen.
-        is_answering: Asks the peer at an address; returns whether it answers within so many
-            seconds.
+        silence_s: After waiting this long, it sends requests to the peers. A peer that twice does
+            not answer within this time is considered frozen.
+        is_answering: (Address, seconds) -> whether the peer answers a request within that time.
     """
 
     def __init__(self, silence_s: float, is_answering: Callable[[str, float], bool]) -> None:
@@ -56,9 +57,9 @@ class PeerWatch:
         """Watch the peers while the block waits for them.
 
         Args:
-            peers: Addresses of their torchft servers.
-            give_up: Makes the block's wait fail; called in the thread of the watch, once.
-            limit_s: How long the block may wait for peers that answer.
+            peers: Addresses of the peers' torchft servers.
+            give_up: Makes the block's wait fail; called at most once, in the watch's thread.
+            limit_s: Maximum time that the block may wait for peers that answer.
         """
         self._wait = _Wait(peers, give_up, limit_s, time.monotonic())
         try:
@@ -67,7 +68,7 @@ class PeerWatch:
             self._wait = None
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._closed.set()
 
     def _run(self) -> None:
@@ -77,7 +78,7 @@ class PeerWatch:
                 continue
             is_late = time.monotonic() - wait.since_s > wait.limit_s
             is_over = is_late or not all(self._answers(peer, wait) for peer in wait.peers)
-            # The block may have come to its end meanwhile.
+            # The block may have ended meanwhile.
             if is_over and self._wait is wait:
                 self._wait = None
                 wait.give_up()
@@ -90,5 +91,5 @@ class PeerWatch:
 
 
 def limit_of(least_s: float, slowest_s: float) -> float:
-    """Return how long to wait for what took at most `slowest_s` so far, in seconds."""
+    """Return the time limit for an operation that took at most `slowest_s` so far, in seconds."""
     return max(least_s, _LIMIT_FACTOR * slowest_s)

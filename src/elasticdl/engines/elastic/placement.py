@@ -1,6 +1,6 @@
-"""Where the processes of a run are: Ray on this machine or a cluster of the user's.
+"""Placement of a run's processes: in Ray on this machine or in the user's cluster.
 
-Callers: `controller.py`, which also hears from Ray who died.
+Callers: `controller.py`, which Ray also notifies of deaths; `lighthouse.py` and `inference.py`.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from elasticdl.engines.elastic.worker_process import WorkerProcess
 from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.engines.elastic.pace import Pace
-    from elasticdl.engines.elastic.worker import Assignment, Failure
+    from elasticdl.engines.elastic.timeouts import Timeouts
+    from elasticdl.engines.elastic.worker import Assignment, WorkerFailure
     from elasticdl.engines.elastic.worker_process import Died
     from elasticdl.job import Workers
 
 
 class LighthouseProcess:
-    """Holds the one Lighthouse, on the driver's machine; Ray ends it with the driver."""
+    """Actor with the run's Lighthouse on the driver's machine; Ray ends it with the driver."""
 
-    def start(self, host: str, min_workers: int, pace: Pace) -> str:
-        """Return its address."""
+    def start(self, host: str, min_workers: int, pace: Timeouts) -> str:
+        """Start the Lighthouse and return its address."""
         from elasticdl.engines.elastic.quorum import Lighthouse  # noqa: PLC0415 - imports torch
 
         self._lighthouse = Lighthouse(host, min_workers, pace)
         return self._lighthouse.address
 
     def is_alive(self) -> bool:
-        """Answer."""
+        """Return True, which proves that the process answers."""
         return True
 
 
 class PlacedWorker(WorkerProcess):
-    """A worker that knows where Ray has put it."""
+    """A worker process that reports the node on which Ray has placed it."""
 
     def __init__(self, run_id: str, assignment: Assignment) -> None:
         self._node = ray.get_runtime_context().get_node_id()
-        # Several nodes may be on one machine.
+        # The name includes the node, because several nodes may be on one machine.
         super().__init__(assignment, f"{run_id}-{self._node[:8]}")
 
-    def prepare(self, *, in_background: bool = False) -> Identity | Failure | Died:
+    def prepare(self, *, in_background: bool = False) -> Identity | WorkerFailure | Died:
         """See `WorkerProcess`."""
         made = super().prepare(in_background=in_background)
         return replace(made, node=self._node) if isinstance(made, Identity) else made
 
 
 LighthouseActor: Any = ray.remote(num_cpus=0, max_restarts=0)(LighthouseProcess)
-# A question is answered in a thread of its own, whatever the training does.
+# Calls in the group `watch` have threads of their own and are answered during training.
 WorkerActor: Any = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"watch": 2})(  # type: ignore[call-overload]
     PlacedWorker
 )
@@ -69,46 +69,47 @@ def here() -> Any:
 
 
 def ask(actor: Any, method: str, *args: Any, **named: Any) -> Any:
-    """Call a worker's method beside what it is doing; returns the answer to come."""
+    """Call a worker's method alongside its current work; return a reference to the result."""
     return actor.call.options(concurrency_group="watch").remote(method, *args, **named)
 
 
 def machines_that_go() -> Collection[str]:
-    """Return what Ray calls the machines it was told will be taken away (preempted, drained)."""
-    # There is no public call; Ray Train asks in the same way.
+    """Return the Ray node IDs of machines about to be taken away (preempted, drained)."""
+    # There is no public function; Ray Train uses the same call.
     draining: dict[str, int] = ray._private.state.state.get_draining_nodes()  # noqa: SLF001
     return draining
 
 
 @contextlib.contextmanager
 def connected(workers: Workers) -> Iterator[ConnectedRay]:
-    """Start Ray here, or join a cluster.
+    """Start Ray on this machine, or join a cluster.
 
     Raises:
         UnavailableError: Ray does not start on this machine, or no cluster is at the address.
-        UsageError: The address is none, or the cluster does not accept the token.
+        UsageError: The address is invalid, the cluster does not accept the token, or this machine
+            has too few GPUs.
     """
     if workers.ray_address is None:
-        # Logical cores: more workers than cores are slow, not wrong.
+        # Logical cores: more workers than physical cores are allowed, only slower.
         cluster = local_ray(workers.max + workers.spare + 1)
     else:
         cluster = joined_cluster(workers.ray_address)
     with cluster as connection:
         if workers.ray_address is None:
             _check_gpus(workers)
-        # A worker's death is an event of ours, in one line; Ray prints a paragraph of its own and
-        # has no option against it.
+        # ElasticDL reports a worker's death in one line; Ray prints a paragraph in addition and has
+        # no option to turn that off.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001
         yield connection
 
 
 def _check_gpus(workers: Workers) -> None:
-    """Raise if this machine will never have the GPUs for the least number of workers."""
+    """Raise `UsageError` if this machine has too few GPUs for the minimum number of workers."""
     resources: Any = ray.cluster_resources()  # type: ignore[no-untyped-call]
     there, wanted = int(resources.get("GPU", 0)), workers.min * workers.gpus
     if there < wanted:
         raise UsageError(
-            f"--gpus_per_worker={workers.gpus}: {counted(workers.min, 'worker')} need {wanted} and "
-            f"Ray finds {there} GPUs on this machine. Train on fewer workers, or on a cluster with "
-            "--ray_address or --cluster."
+            f"--gpus_per_worker={workers.gpus}: {counted(workers.min, 'worker')} need {wanted} "
+            f"GPUs, but Ray finds {there} on this machine. Use fewer workers, or train on a "
+            "cluster with --ray_address or --cluster."
         )

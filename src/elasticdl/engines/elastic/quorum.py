@@ -1,13 +1,14 @@
-"""All that touches torchft: who takes part in a step, the sum over them, and healing.
+"""Quorum: forms the set of participants of a step, sums over them, and transfers states (healing).
 
-torchft calls itself alpha, so it is known here and nowhere else. What is used of it: the
-Lighthouse (one for each start of a job, in the driver; the only place quorums come from), the
-Manager (one a worker), and its Gloo or NCCL process group that is formed anew for each quorum.
+torchft calls itself alpha, so only this module and `gloo.py` use it. They use its Lighthouse (one
+for each start of a job, in the driver; it alone forms quorums), its Manager (one per worker), and
+its Gloo or NCCL process group, which is formed again for each quorum.
 
-Not used: its default transport, which unpickles what a peer sends; its averaging (workers
-without a batch would count); its step as a step of ours (it counts commits, empty ones too).
+Not used are its default transport, which unpickles what a peer sends; its averaging, which would
+count workers without a batch; and its step as our step, because it counts commits, including empty
+ones.
 
-Callers: `controller.py` has the Lighthouse, `committer.py` the Quorum.
+Callers: the driver runs the Lighthouse (`lighthouse.py`), `committer.py` uses the Quorum.
 """
 
 from __future__ import annotations
@@ -39,59 +40,59 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from elasticdl.engines.elastic.pace import Pace
+    from elasticdl.engines.elastic.timeouts import Timeouts
 
 _SUM = AllreduceOptions()
 _SUM.reduceOp = cast("ReduceOp", ReduceOp.SUM)
-# A server that lives answers questions from memory within this.
+# A living server answers requests from memory within this time.
 _ANSWER_S = 5.0
 _OWN_VOTE = timedelta(seconds=60)
 
 
 class Lighthouse:
-    """Says who takes part in the next step.
+    """Server that decides which workers take part in the next step.
 
-    It writes a line for each question past Python's streams: it wants a process of its own.
+    It should have its own process, because it writes a line for each request past Python's streams.
 
     Args:
         host: Address under which workers reach this machine.
-        min_workers: Fewer than these do not train.
-        pace: How soon silence is taken for death.
+        min_workers: Minimum number of workers in a quorum.
+        pace: Timeouts of the run.
     """
 
-    def __init__(self, host: str, min_workers: int, pace: Pace) -> None:
+    def __init__(self, host: str, min_workers: int, pace: Timeouts) -> None:
         self._server = LighthouseServer(
             bind=f"{host}:0",
             min_replicas=min_workers,
             join_timeout_ms=int(pace.join_timeout_s * 1000),
-            # A quorum that is complete needs no tick; this is how soon a timeout is seen.
+            # A complete quorum needs no tick; this is how soon a timeout is noticed.
             quorum_tick_ms=50,
             heartbeat_timeout_ms=int(pace.heartbeat_timeout_s * 1000),
         )
-        # It answers with the machine's name, which other machines may not know.
+        # Its own address contains the machine's name, which other machines may not know.
         port = self._server.address().rsplit(":", 1)[1]
         self.address = f"http://{host}:{port}"
 
     def close(self) -> None:
-        """Give out no quorum any more."""
+        """Stop forming quorums."""
         self._server.shutdown()
 
 
 class Quorum:
-    """One worker's part in the agreement on each step.
+    """One worker's connection to the quorum of each step.
 
     Args:
-        lighthouse: Its address.
+        lighthouse: Address of the Lighthouse.
         host: Address under which others reach this worker.
-        name: What it is called in logs.
-        save: Returns this worker's state as bytes, for one that joins; called in a thread.
-        load: Takes a peer's; called in a thread.
-        pace: How soon silence is taken for death.
-        key: Of the run: states are encrypted with it on their way.
-        device: `cpu`, or `cuda` where the buffers lie on a GPU.
+        name: Name of this worker in logs.
+        save: Returns this worker's state as bytes for a joining worker; called in a thread.
+        load: Receives a peer's state; called in a thread.
+        pace: Timeouts of the run.
+        key: Key of the run, which encrypts states in transit.
+        device: `cpu`, or `cuda` if the buffers are on a GPU.
 
     Attributes:
-        slowest_s: The longest that a step took; may be set. A sum may wait ten times as long.
+        slowest_s: The longest time that a step took; may be set. A sum may wait ten times as long.
 
     Raises:
         TimeoutError: There is no Lighthouse at that address.
@@ -105,7 +106,7 @@ class Quorum:
         name: str,
         save: Callable[[], bytes],
         load: Callable[[bytes], None],
-        pace: Pace,
+        pace: Timeouts,
         key: bytes,
         device: str = "cpu",
     ) -> None:
@@ -121,7 +122,7 @@ class Quorum:
         self._connect()
 
     def _connect(self, num_commits: int = 0) -> None:
-        """Make all that knows the Lighthouse."""
+        """Create everything that depends on the Lighthouse."""
         pace = self._pace
         answer_timeout = timedelta(
             seconds=max(_ANSWER_S, CONNECT_SILENCES * pace.heartbeat_timeout_s)
@@ -150,7 +151,8 @@ class Quorum:
                 connect_timeout=answer_timeout,
                 heartbeat_interval=timedelta(seconds=pace.heartbeat_s),
                 checkpoint_transport=self._transport,
-                # Who joins takes over a peer's state before its first step, and takes part in it.
+                # A joining worker takes over a peer's state before its first step, so that it can
+                # take part in that step.
                 use_async_quorum=False,
             )
         except RuntimeError as error:
@@ -160,29 +162,29 @@ class Quorum:
 
     @property
     def num_commits(self) -> int:
-        """Commits this worker's state has behind it since the job was started."""
+        """Number of commits in this worker's state since the start of the job."""
         return int(self._manager.current_step())
 
     def follow(self, lighthouse: str) -> None:
-        """Go over to another Lighthouse, the one before being dead; called in any thread."""
+        """Switch to another Lighthouse because the previous one died; callable in any thread."""
         with self._moved:
             self._next_lighthouse = lighthouse
             self._moved.notify_all()
 
     def begin(self) -> None:
-        """Look for the next quorum, in a thread; `save` and `load` are called there."""
+        """Start forming the next quorum in a thread, which also calls `save` and `load`."""
         if self._next_lighthouse is not None:
             self._go_over()
         self._search = self._thread.submit(self._manager.start_quorum)
 
     def wait(self) -> None:
-        """Wait until it is found, with a peer's state if this worker is behind.
+        """Wait for the quorum, and for a peer's state if this worker is behind.
 
-        As long as the Lighthouse lives, others may be on their way; when it dies, the driver starts
-        another, and the workers go on there with the state they have.
+        As long as the Lighthouse lives, other workers may still come. When it dies, the driver
+        starts another one, and the workers continue there with the state they have.
 
         Raises:
-            TimeoutError: There is none: the driver is gone.
+            TimeoutError: There is no Lighthouse, because the driver is gone.
         """
         while True:
             done = self._wait_for_search()
@@ -199,7 +201,7 @@ class Quorum:
         self._found_s = time.monotonic()
 
     def _wait_for_search(self) -> bool:
-        """Wait for the quorum; return False if it is not found, or looked for in vain."""
+        """Wait for the quorum; return False if forming it failed or the Lighthouse was replaced."""
         with self._moved:
             self._search.add_done_callback(lambda _: self._wake())
             self._moved.wait_for(lambda: self._search.done() or self._next_lighthouse is not None)
@@ -234,11 +236,11 @@ class Quorum:
 
     @property
     def is_old(self) -> bool:
-        """Whether it is time to ask anew who takes part: somebody may be waiting to join."""
+        """Whether it is time for a new quorum, because a worker may be waiting to join."""
         return time.monotonic() - self._found_s >= self._pace.quorum_interval_s
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
-        """Add up all workers' buffers in place; return whether that came to an end here."""
+        """Add up all workers' buffers in place; return whether the sum succeeded on this worker."""
         here = torch.from_numpy(buffer)
         # The same memory on a CPU; NCCL adds up what lies on a GPU.
         there = here.to(self._device)
@@ -246,7 +248,7 @@ class Quorum:
         if self._manager.errored() is None:
             try:
                 with self._watch.waiting(self._gloo.peers, self._gloo.cut, limit_s):
-                    # Not `Manager.allreduce`: it has two more threads wait for the same.
+                    # Not `Manager.allreduce`, which makes two more threads wait for the same sum.
                     self._group.allreduce([there], _SUM).wait()
                 if there is not here:
                     here.copy_(there)
@@ -255,31 +257,32 @@ class Quorum:
         if self._manager.errored() is None and self._group.errored() is None:
             self.slowest_s = max(self.slowest_s, time.monotonic() - started_s)
             return True
-        # A peer may wait for this one's part, and see nothing of who is gone: it learns it from
-        # the end of this connection. Else this one would wait for it in the quorum, and it here.
+        # A peer may wait for this worker's part without noticing which worker is gone, so close
+        # the connections to it. Otherwise the peer would wait here and this worker would wait for
+        # the peer in the quorum.
         self._group.abort(errored=False)
         return False
 
     def vote(self, *, commit: bool) -> bool:
-        """End the step; return whether it is committed here."""
+        """End the step; return whether it is committed on this worker."""
         if commit and not self._has_failed:
-            # Voting is among the ranks of a replica, of which this one has one: its own word is
-            # all there is to it, and not worth two calls over a network.
+            # torchft votes among the ranks of a replica. This replica has a single rank, whose own
+            # vote decides, so the two network calls can be skipped.
             self._manager.load_state_dict({"step": self.num_commits + 1, "batches_committed": 0})
             self._transport.disallow_checkpoint()
             return True
         if not commit and self._manager.errored() is None:
             self._manager.report_error(RuntimeError("no agreement"))
-        # After a step that failed the members connect anew, until one is told that did not.
+        # After a failed step torchft makes the members reconnect until a success is reported to it.
         self._has_failed = not self._manager.should_commit(timeout=_OWN_VOTE)
         return not self._has_failed
 
     def give_up_state(self) -> None:
-        """Take over a peer's state at the next quorum, as one that knows nothing."""
+        """Take over a peer's state at the next quorum, like a worker without any state."""
         self._manager.load_state_dict({"step": 0, "batches_committed": 0})
 
     def close(self) -> None:
-        """Leave; the others go on when the heartbeats stop."""
+        """Leave; the others continue when the heartbeats stop."""
         self._watch.close()
         _close(self._manager, self._thread)
 
@@ -290,21 +293,21 @@ def _close(manager: Manager, thread: ThreadPoolExecutor) -> None:
 
 
 def _is_answering(manager: str, timeout_s: float) -> bool:
-    """Return whether a worker's torchft server answers within a time."""
+    """Return whether a worker's torchft server answers within the timeout."""
     timeout = timedelta(seconds=timeout_s)
     try:
-        # Any of its questions would do; this one it answers from memory.
+        # Any request would do; it answers this one from memory.
         ManagerClient(manager, connect_timeout=timeout)._checkpoint_metadata(0, timeout=timeout)  # noqa: SLF001
     except TimeoutError:
         return False
     except RuntimeError as error:
-        # An answer as well: it has no state to hand out.
+        # Also an answer: it has no state to provide.
         return "failed to connect" not in str(error)
     return True
 
 
 def _listening_store(host: str) -> Store:
-    """Return a store that listens at one address of this machine; by default it takes all."""
+    """Return a store that listens at one address of this machine, not at all of them."""
     listener = socket.create_server((host, 0))
     port: int = listener.getsockname()[1]
     # The store closes the descriptor.
@@ -314,9 +317,9 @@ def _listening_store(host: str) -> Store:
 
 
 def _server_at_one_address(**named: Any) -> ManagerServer:
-    """Return a Manager's server that listens where the others look for it.
+    """Return a Manager's server that listens only at the address which the others use.
 
-    torchft binds it to every address of the machine and has no option against it.
+    torchft binds it to every address of the machine and has no option to change that.
     """
     port = named["bind"].rsplit(":", 1)[1]
     return ManagerServer(**{**named, "bind": f"{named['hostname']}:{port}"})
@@ -348,7 +351,7 @@ class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has
         self._server.publish(step, cast("bytes", state_dict["user"]["default"]))
 
     def disallow_checkpoint(self) -> None:
-        # Whoever took part in the step has it by now.
+        # All participants of the step have the state by now.
         self._server.withdraw()
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:

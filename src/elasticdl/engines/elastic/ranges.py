@@ -1,14 +1,15 @@
-"""Which ranges of records are to do, in hand and done, and when it is no use to go on.
+"""Range queue: assigns ranges of records to workers, and decides when to give up.
 
-    to do --take--> in hand --finished--> done
+    queued --take--> assigned --finished--> done
       ^                |
-      +----- lost -----+   (last in line: what ends every worker must not keep the others up)
+      +----- lost -----+   (to the end of the queue: a range that kills every worker must not
+                            hold up the others)
 
-A death uses nothing up: a range is given out again however often, unless it ends one worker after
-the other at the same place. Times are told, not read, and Ray is not known here, so that every
-situation can be written down in a unit test.
+A death has no lasting effect: a range is assigned again any number of times, unless it kills one
+worker after another at the same position. Times are passed in, and there is no Ray in here, so a
+unit test can describe every situation.
 
-Callers: `tasks.py`.
+Callers: `inference.py`.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _RANGES_PER_WORKER = 4
-# What a part of a prediction holds in one process (`prediction/parts.py`).
+# The size of a part of a prediction in one process (`prediction/parts.py`).
 MAX_RECORDS_PER_RANGE = 1 << 16
 
-# For each worker, so many in a row that die before they have the model: it is the surroundings.
+# Per worker: if this many in a row die before they have the model, the environment is the cause.
 _MAX_FRUITLESS_STARTS = 5
-# So many workers in a row that die at one place of the records: it is the records, or the model.
+# If this many workers in a row die at one position, the records or the model are the cause.
 _MAX_LOSSES_AT_ONE_PLACE = 10
 
 
 @dataclass(frozen=True)
 class Range:
-    """Records that one worker takes.
+    """Range of records that is assigned to one worker at a time.
 
     Attributes:
-        index: Which range, from 0.
+        index: Number of the range, from 0.
         start: First record.
-        stop: One past the last.
+        stop: One past the last record.
     """
 
     index: int
@@ -47,17 +48,17 @@ class Range:
     stop: int
 
     def __str__(self) -> str:
-        """Return it in the words of a message."""
+        """Return a description for messages."""
         return record_range(self.start, self.stop - 1)
 
 
 def records_per_range(num_records: int, unit: int, num_workers: int) -> int:
-    """Return how many records a range holds: about four ranges a worker, within limits.
+    """Return the number of records in a range, for about four ranges per worker, within limits.
 
     Args:
-        num_records: How many there are.
-        unit: A range holds a multiple of this, and at least this.
-        num_workers: How many workers share them.
+        num_records: Number of all records.
+        unit: A range is a multiple of this many records, and at least this many.
+        num_workers: Number of workers that share the records.
 
     Example:
         >>> records_per_range(100_000, 256, 4), records_per_range(300, 256, 4)
@@ -67,11 +68,11 @@ def records_per_range(num_records: int, unit: int, num_workers: int) -> int:
     return max(unit, wanted // unit * unit)
 
 
-def cut(num_records: int, size: int) -> list[Range]:
-    """Return the ranges of a size that hold all records, the last one fewer.
+def split_into_ranges(num_records: int, size: int) -> list[Range]:
+    """Split all records into ranges of a size; the last one may be shorter.
 
     Example:
-        >>> [(range.start, range.stop) for range in cut(5, 2)]
+        >>> [(range.start, range.stop) for range in split_into_ranges(5, 2)]
         [(0, 2), (2, 4), (4, 5)]
     """
     starts = range(0, num_records, size)
@@ -80,14 +81,14 @@ def cut(num_records: int, size: int) -> list[Range]:
     ]
 
 
-class Work:
-    """All ranges of a job; see the module. Times are in seconds of one clock.
+class RangeQueue:
+    """Queue of all ranges of a job; see the module. All times are in seconds of the same clock.
 
     Args:
-        ranges: They, by index.
-        num_workers: How many share them.
-        give_up_after_s: The work is given up when nobody has got further for so long.
-        now_s: When it begins.
+        ranges: The ranges, by index.
+        num_workers: Number of workers that share them.
+        give_up_after_s: Give up when no worker has made progress for this long.
+        now_s: Start time.
     """
 
     def __init__(
@@ -107,16 +108,16 @@ class Work:
 
     @property
     def is_done(self) -> bool:
-        """Whether all ranges are."""
+        """Whether all ranges are done."""
         return not self._to_do and not self._in_hand
 
     @property
     def records_done(self) -> int:
-        """How many records are done, those of ranges in hand included."""
+        """Number of records done, including those of assigned ranges."""
         return self._done_records + sum(self._in_hand.values())
 
     def take(self) -> Range | None:
-        """Give out the next range; None if there is none, or if all workers have one."""
+        """Assign and return the next range; None if there is none, or if all workers have one."""
         if not self._to_do or len(self._in_hand) >= self._num_workers:
             return None
         range_ = self._to_do.popleft()
@@ -124,12 +125,12 @@ class Work:
         return range_
 
     def begun(self, now_s: float) -> None:
-        """Hear that a worker has the model and begins."""
+        """Record that a worker has the model and begins."""
         self._heard_s = now_s
         self._fruitless = 0
 
     def advanced(self, range_: Range, num_records: int, now_s: float) -> None:
-        """Hear how many records of a range are done."""
+        """Record how many records of a range are done."""
         self._in_hand[range_.index] = num_records
         if num_records > self._furthest.get(range_.index, 0):
             self._furthest[range_.index] = num_records
@@ -137,18 +138,18 @@ class Work:
             self._heard_s = now_s
 
     def finished(self, range_: Range, now_s: float) -> None:
-        """Hear that a range is done."""
+        """Record that a range is done."""
         del self._in_hand[range_.index]
         self._done_records += range_.stop - range_.start
         self._heard_s = now_s
 
     def lost(self, range_: Range, why: str, *, begun: bool) -> None:
-        """Hear that the worker that had a range is dead.
+        """Record that a range's worker is dead, and queue the range again.
 
         Args:
-            range_: Will be given out again.
-            why: What is known of it.
-            begun: The worker had begun with it.
+            range_: The range.
+            why: Description of the death.
+            begun: Whether the worker had begun with the range.
         """
         del self._in_hand[range_.index]
         self._to_do.append(range_)
@@ -157,24 +158,24 @@ class Work:
             self._fruitless += 1
             if self._fruitless >= _MAX_FRUITLESS_STARTS * self._num_workers:
                 self._reason = (
-                    f"{self._fruitless} workers in a row died before they could begin ({why})."
+                    f"{self._fruitless} workers in a row died before they started to work ({why})."
                 )
             return
         losses = self._losses[range_.index] = self._losses.get(range_.index, 0) + 1
         if losses >= _MAX_LOSSES_AT_ONE_PLACE:
             self._reason = (
-                f"{losses} workers in a row died on {range_}, none further than "
-                f"{self._furthest.get(range_.index, 0):,} of them ({why}). Try them in one "
-                "process, without --num_workers, to see what crashes there."
+                f"{losses} workers in a row died on {range_}, after at most "
+                f"{self._furthest.get(range_.index, 0):,} of them ({why}). Process these records "
+                "in one process, without --num_workers, to see what crashes."
             )
 
     def why_give_up(self, now_s: float) -> str:
-        """Return why the work is given up; nothing if it goes on."""
+        """Return the reason to give up; empty if the work continues."""
         silent_s = now_s - self._heard_s
         if not self._reason and silent_s > self._give_up_after_s:
-            last = f" The last one that died: {self._last_loss}." if self._last_loss else ""
+            last = f" The last failure: {self._last_loss}." if self._last_loss else ""
             return (
-                f"For {silent_s:.0f} s no worker got further.{last} Is there room for workers, and "
-                "does the model take longer? Then give a longer --give_up_after."
+                f"No worker made progress for {silent_s:.0f} s.{last} Check that the cluster has "
+                "free resources for workers. If the model needs longer, increase --give_up_after."
             )
         return self._reason

@@ -1,12 +1,12 @@
-"""Starts Ray on this machine for one run, or joins a cluster.
+"""Ray connection: starts Ray on this machine for one run, or joins a cluster.
 
-A Ray of ours takes no connection from the network and none without the token of its run:
+A Ray started here accepts no connection from the network, and none without the token of its run:
 
     local Ray    every listener on 127.0.0.1; a random token, in the environment of this run only
     a cluster    the user's own settings, as the `ray` command takes them: RAY_AUTH_MODE,
                  RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token
 
-Ray runs any pickle that reaches its control store, so an open port is a shell for strangers
+Ray executes any pickle that reaches its control store, so an open port gives strangers a shell
 (docs/security.md).
 
 Callers: `placement.py`.
@@ -52,27 +52,28 @@ _CONNECT_TIMEOUT_S = 5.0
 _MOST_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
-# Ray removes old logs, and other programs their files.
+# Not at once: Ray removes old logs, and other programs remove their files.
 _FULL_FOR_S = 5.0
 _TOKEN_BYTES = 32
 _LAST_PORT = 65_535
-# What is larger lies in shared memory of the raylet's. When that dies, Ray's native library ends
-# whoever has something there, with exit code 1 and without a word.
+# Larger values are put into the raylet's shared memory. When the raylet dies, Ray's native library
+# ends every process that has a value there, with exit code 1 and without a message.
 _SENT_DIRECTLY_BYTES = 2**23
-# The path of a socket has room for 107 characters, and Ray appends 64.
+# The path of a socket is limited to 107 characters, and Ray appends 64.
 _MAX_FOLDER_LENGTH = 43
-# What starts and stops machines; the server behind the dashboard, which runs even without one; what
-# carries to the driver what workers print, which is in files. Each takes a second and 80 MB.
+# The monitor that starts and stops machines; the server of the dashboard, which runs even without
+# the dashboard; the monitor that sends workers' output to the driver, although it is in files. Each
+# takes a second and 80 MB.
 _OF_CLUSTERS = ("start_monitor", "start_api_server", "start_log_monitor")
 _OPENED = "r"
-# Ray's switch for laptops: it then takes 127.0.0.1 for the node's address and binds to it.
-# Otherwise it replaces a loopback address with the machine's outer one, and binds to all.
+# Ray's switch for laptops: when off, Ray uses 127.0.0.1 as the node's address and binds to it.
+# Otherwise it replaces a loopback address by the machine's external one, and binds to all.
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - the name of a variable
 
 
 class RayLostError(Exception):
-    """Ray is not there any more; `ConnectedRay.why_lost` has the words for it."""
+    """Ray is gone; `ConnectedRay.why_lost` returns the reason."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class ConnectedRay:
     """The Ray that this process is connected to.
 
     Attributes:
-        host: Address of this machine in it.
-        why_lost: Returns in a sentence why it can no longer be used; None if it can.
-        answers: Whether its control store answered a moment ago; questions to it may block if not.
+        host: Address of this machine in that Ray.
+        why_lost: Returns a sentence on why Ray can no longer be used; None if it can.
+        answers: Returns whether its control store answers; if not, calls to it may block.
         check_room: Raises `OutputError` if the disk of its temporary files here is full.
     """
 
@@ -94,16 +95,18 @@ class ConnectedRay:
 
 @contextlib.contextmanager
 def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
-    """Run a Ray of this run's own.
+    """Run a Ray that belongs to this run.
 
     Args:
-        num_cpus: Logical ones: how many actors that ask for a core fit at the same time.
+        num_cpus: Number of logical cores, which limits how many actors that request a core run at
+            the same time.
 
     Raises:
-        UnavailableError: It did not start, several times.
-        OutputError: There is no room for temporary files.
+        UnavailableError: Ray did not start in several attempts.
+        OutputError: There is no space for temporary files.
     """
-    # Ray never removes what it writes there; `TMPDIR` brings along what its processes write.
+    # Ray never removes the files it writes there. `TMPDIR` puts the files of its processes there,
+    # too.
     with (
         TemporaryFolder() as temporary,
         _folder_of_ray(temporary) as folder,
@@ -127,7 +130,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
                     LOCALHOST, watch.why_lost, lambda: watch.why_lost() is None, room.check
                 )
             except (ray.exceptions.RayError, RayLostError, TrainingError) as error:
-                # What fails on a full disk seldom names the disk.
+                # An error caused by a full disk seldom mentions the disk.
                 if not isinstance(error, NonFiniteLossError):
                     room.check(at_once=True)
                 raise
@@ -138,10 +141,10 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
 
 class _Room:
-    """Looks whether the disks of temporary files are full: Ray only logs that, to those disks.
+    """Checks whether the disks of temporary files are full; Ray only logs that, to those disks.
 
     Args:
-        folders: In which this run writes them.
+        folders: Folders in which this run writes temporary files.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -149,13 +152,13 @@ class _Room:
         self._full_since_s: float | None = None
 
     def check(self, *, at_once: bool = False) -> None:
-        """Raise if one of them has been full for a moment.
+        """Raise if a disk has been full for some seconds.
 
         Args:
-            at_once: Or if it is full now.
+            at_once: Whether to raise even if the disk has just become full.
 
         Raises:
-            OutputError: It is.
+            OutputError: A disk is full.
         """
         full = next((each for each in self._folders if not has_room(each)), None)
         now = time.monotonic()
@@ -169,7 +172,7 @@ class _Room:
 
 
 def _start(num_cpus: int, folder: Path) -> None:
-    """Start Ray; on a busy machine its processes may be too slow for each other at first."""
+    """Start Ray in several attempts, because its processes may time out on a busy machine."""
     started_s = time.monotonic()
     for attempt in range(1, _MOST_STARTS + 1):
         try:
@@ -187,7 +190,7 @@ def _start(num_cpus: int, folder: Path) -> None:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise UnavailableError(
                     f"Ray did not start on this machine in {counted(attempt, 'attempt')}: "
-                    f"{reason[0]} If the machine is busy or out of memory, give the same command "
+                    f"{reason[0]} If the machine is busy or out of memory, run the same command "
                     "again later."
                 ) from error
         else:
@@ -196,7 +199,7 @@ def _start(num_cpus: int, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _without_processes_of_clusters() -> Iterator[None]:
-    """Start no process of Ray's that one run on one machine has no use for: it has no options."""
+    """Keep Ray from starting processes that a single machine does not need; it has no option."""
     node: Any = ray._private.node.Node  # noqa: SLF001
     before = {name: getattr(node, name) for name in _OF_CLUSTERS}
     for name in before:
@@ -210,9 +213,10 @@ def _without_processes_of_clusters() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder_of_ray(temporary: Path) -> Iterator[Path]:
-    """Yield where Ray writes: there, if the user says nothing else and its sockets fit."""
+    """Yield Ray's folder: within `temporary`, unless `RAY_TMPDIR` is set or paths are too long."""
     wanted = os.environ.get("RAY_TMPDIR")
-    # Ray lets everybody write where it is told to, so that is within what is this user's alone.
+    # Ray makes its folder writable for everyone, so it must be within a folder that only this user
+    # can access.
     if wanted is None and len(str(temporary / _OPENED)) <= _MAX_FOLDER_LENGTH:
         yield temporary / _OPENED
     else:
@@ -222,11 +226,11 @@ def _folder_of_ray(temporary: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def joined_cluster(address: str) -> Iterator[ConnectedRay]:
-    """Join a cluster of the user's.
+    """Join the user's cluster.
 
     Raises:
         UnavailableError: Nothing answers at the address; it may later.
-        UsageError: It is no address, or the cluster does not accept the token.
+        UsageError: The address is invalid, or the cluster does not accept the token.
     """
     with contextlib.ExitStack() as undo:
         try:
@@ -243,9 +247,10 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
 
 
 class _ControlStore:
-    """Looks whether a cluster's control store can be reached.
+    """Checks whether a cluster's control store can be reached.
 
-    Ray's native library ends this process, without a word of ours, a minute after it is gone.
+    A minute after the store is gone, Ray's native library ends this process without giving it a
+    chance to report the reason.
     """
 
     def __init__(self, address: str) -> None:
@@ -269,9 +274,9 @@ class _ControlStore:
 
 
 def _connect(address: str, **options: Any) -> None:
-    """Call `ray.init` and keep this process' answer to SIGTERM.
+    """Call `ray.init` and keep this process's handler of SIGTERM.
 
-    Ray puts in a handler of its own, which would end a training without its last checkpoint.
+    Ray installs a handler of its own, which would end a training without its last checkpoint.
     """
     handler = signal.getsignal(signal.SIGTERM)
     ray.init(
@@ -287,30 +292,30 @@ def _connect(address: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _users_authentication(address: str) -> Iterator[None]:
-    """Find out within seconds how to talk to a cluster; Ray itself tries for a minute and a half.
+    """Detect within seconds how to authenticate to a cluster; Ray would try for 90 seconds.
 
-    A token at hand is used where the cluster asks for one, as the `ray` command does. Where it
-    asks for none, a stray token file must not count: the driver would then refuse calls of
-    the cluster's processes, which have no token.
+    As with the `ray` command, an available token is used if the cluster requires one. If it does
+    not, a stray token file must be ignored: with a token, the driver would refuse calls of the
+    cluster's processes, which have none.
 
     Raises:
-        UsageError: The cluster asks for a token, and does not accept what there is.
+        UsageError: The cluster requires a token and does not accept the available one, if any.
         OSError: Nothing answers.
-        ValueError: It is no address.
+        ValueError: The address is invalid.
     """
     _reload_settings()
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     is_plain = colon and port.isdigit() and not address.startswith("ray://")
     if colon and port.isdigit():
         if not 0 < int(port) <= _LAST_PORT:
-            # The system would take it modulo 65,536.
-            raise ValueError(f"a port is 1 to {_LAST_PORT}")
+            # The operating system would use it modulo 65,536.
+            raise ValueError(f"the port must be between 1 and {_LAST_PORT}")
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
     given = os.environ.get("RAY_AUTH_MODE")
     modes = [given] if given else ["disabled", *(["token"] if has_token else [])]
     if given == "token" and not has_token:
-        # Ray's native library would end the process.
+        # Otherwise Ray's native library would end the process.
         raise _wrong_token(address)
     for mode in modes if is_plain else modes[-1:]:
         with _environment({"RAY_AUTH_MODE": mode}):
@@ -322,7 +327,7 @@ def _users_authentication(address: str) -> Iterator[None]:
 
 
 def _accepts(address: str) -> bool:
-    """Whether the cluster's control store talks to this process as it is set up now."""
+    """Whether the cluster's control store accepts this process with its current settings."""
     try:
         GcsClient(address=address)
     except ray.exceptions.AuthenticationError:
@@ -331,39 +336,39 @@ def _accepts(address: str) -> bool:
 
 
 def _not_joined(address: str, error: Exception) -> UnavailableError | UsageError:
-    """Tell a cluster that does not answer from a text that is no address."""
+    """Return the error for a cluster that does not answer, or for an invalid address."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     unknown_host = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
     if unknown_host or isinstance(error, (ValueError, OverflowError)):
         return UsageError(
-            f"--ray_address={address}: this is no address of a Ray cluster ({reason}). Expected "
+            f"--ray_address={address}: not the address of a Ray cluster ({reason}). Expected "
             "HOST:PORT, such as 10.0.0.1:6379, or leave the option out to train on this machine."
         )
     return UnavailableError(
-        f"--ray_address={address}: no Ray cluster answers there ({reason}). Start one with "
-        "`ray start --head` and give the same command again, or leave the option out to train on "
-        "this machine."
+        f"--ray_address={address}: no Ray cluster answers there ({reason}). Start one with `ray "
+        "start --head` and run the same command again, or leave the option out to train on this "
+        "machine."
     )
 
 
 def _wrong_token(address: str) -> UsageError:
     return UsageError(
-        f"--ray_address={address}: the Ray cluster does not accept this token, or needs one and "
-        "got none. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the "
+        f"--ray_address={address}: the Ray cluster rejected the token, or requires one and "
+        "received none. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the "
         "token that the cluster was started with; `ray get-auth-token` prints it there."
     )
 
 
 @contextlib.contextmanager
 def _closed_to_others() -> Iterator[None]:
-    """Let Ray listen on loopback only, and require a token that only this run knows."""
+    """Make Ray listen on loopback only and require a token that only this run knows."""
     own = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(_TOKEN_BYTES),
         _SEVERAL_MACHINES: "0",
         "RAY_max_direct_call_object_size": str(_SENT_DIRECTLY_BYTES),
     }
-    # Ray's processes read the environment; this one has read it when it imported Ray.
+    # Ray's processes read the environment, but this process has read it when it imported Ray.
     several = ray_constants.ENABLE_RAY_CLUSTER
     with _environment(own, without=(_TOKEN_FILE,)):
         ray_constants.ENABLE_RAY_CLUSTER = False
@@ -392,6 +397,6 @@ def _environment(values: dict[str, str], without: tuple[str, ...] = ()) -> Itera
 
 
 def _reload_settings() -> None:
-    """Let Ray's native library read the environment again."""
+    """Make Ray's native library read the environment again."""
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()

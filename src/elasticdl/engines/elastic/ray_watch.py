@@ -1,13 +1,13 @@
-"""Looks after the processes of a Ray of ours, whatever its driver is waiting for.
+"""Ray watch: detects dead processes of the local Ray, and kills those that stay stopped.
 
-A process that is killed is seen at once. One that is stopped (SIGSTOP, a debugger, a frozen
-container) answers nothing and does not die, and whoever asks it waits for minutes. So a thread
-looks at their states, and kills one that has been stopped for `STOPPED_AFTER_S`: what follows is
-then the same as after any death of it.
+A killed process is noticed at once. A stopped one (SIGSTOP, a debugger, a frozen container) neither
+answers nor dies, and calls to it wait for minutes. So a thread, which runs no matter what the
+driver is waiting for, checks the states of Ray's processes and kills one that has been stopped for
+`STOPPED_AFTER_S`. From then on it is handled like any other death.
 
-    running --stopped, seen for STOPPED_AFTER_S--> killed --> `why_lost` says so
+    running --stopped, seen for STOPPED_AFTER_S--> killed --> `why_lost` returns the reason
 
-For Linux, like all that is elastic. Callers: `ray_cluster.py`.
+Linux only, like the rest of the elastic engine. Callers: `ray_cluster.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from types import TracebackType
 from typing import Self
 
 STOPPED_AFTER_S = 30.0
-"""How long Ray's processes may sleep."""
+"""How long a process of Ray may be stopped before it is killed."""
 
 _LOOK_INTERVAL_S = 1.0
-# Seconds in which this process was stopped itself do not count, so looks are counted too.
+# Checks are counted as well, because time in which this process itself was stopped must not count.
 _FEWEST_LOOKS = 15
 _STOPPED = ("T", "t")
-# They are called so by themselves, in place of their command.
+# The agents set these process titles in place of their command.
 _AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 _FORK_SERVER = "elasticdl.engines.elastic.fork_server"
 
@@ -39,8 +39,8 @@ class RayWatch:
     """Watches Ray's processes while its block runs; see the module.
 
     Args:
-        processes: What Ray calls a process -> those of this name that it has started.
-        stopped_after_s: How long one of them may be stopped.
+        processes: Ray's name for a process -> the started processes of this name.
+        stopped_after_s: How long a process may be stopped before it is killed.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class RayWatch:
         self._thread.join()
 
     def why_lost(self) -> str | None:
-        """Return in a sentence which process is dead; None if all of them live."""
+        """Return a sentence naming the dead process; None if all of them live."""
         for name, processes in self._processes.items():
             if any(process.poll() is not None for process in processes):
                 return self._killed or f"Ray's process {name} on this machine died."
         return None
 
     def kill_stopped(self) -> None:
-        """Kill those that are stopped now: Ray asks each to end, and waits for its answer."""
+        """Kill all processes that are stopped now, because Ray's shutdown would wait for them."""
         for _, pid in self._watched():
             if _state(pid) in _STOPPED:
                 _kill(pid)
@@ -101,7 +101,7 @@ class RayWatch:
                     _kill(pid)
 
     def _watched(self) -> Iterator[tuple[str, int]]:
-        """Yield names and numbers of living processes: Ray's own, and the agents of its raylet."""
+        """Yield names and IDs of the living processes: Ray's own, and the agents of its raylet."""
         for name, processes in self._processes.items():
             for process in processes:
                 if process.poll() is None:
@@ -111,10 +111,10 @@ class RayWatch:
 
 
 def kill_fork_servers(folder: Path) -> None:
-    """Kill the fork servers of a run whose workers have ended; one that is stopped never ends.
+    """Kill the fork servers of a run whose workers have ended; a stopped server would never end.
 
     Args:
-        folder: The run's own; its servers have a folder within as an argument.
+        folder: The run's temporary folder; its servers have a folder within it as an argument.
     """
     for entry in Path("/proc").glob("[0-9]*"):
         command = _command(int(entry.name))
@@ -133,7 +133,7 @@ def _kill(pid: int) -> None:
 
 def _state(pid: int) -> str:
     try:
-        # The name before it may hold anything.
+        # The process name before the state may contain any characters.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""

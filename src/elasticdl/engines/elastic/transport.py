@@ -1,13 +1,13 @@
-"""A state on its way from one worker to another: safetensors and JSON over HTTP, never pickle.
+"""Transport of a state from one worker to another: safetensors and JSON over HTTP, never pickle.
 
-    healthy worker   publish(bytes)     ->  serves them, sealed, at /SECRET until the next state
-    joining worker   Fetch(...).read()  ->  the bytes, whole or an error
+    healthy worker   publish(bytes)     ->  serves them, encrypted, at /SECRET until the next state
+    joining worker   Fetch(...).read()  ->  the complete bytes, or an error
 
-The path holds a random secret, and the bytes are encrypted and signed with the run's key
-(`sealing.py`), which the driver gives to each worker. Nothing in the bytes executes: `decode` reads
-tensors and JSON values.
+The path contains a random secret, and the bytes are encrypted and authenticated with the run's key
+(`encryption.py`), which every worker receives from the driver. Nothing in the bytes is executed:
+`decode` reads tensors and JSON values.
 
-Callers: `quorum.py` carries the addresses.
+Callers: `quorum.py` passes on the addresses.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.artifacts.checkpoint_files import encode_metadata
 from elasticdl.artifacts.tensors import encode_tensors, read_tensors
-from elasticdl.engines.elastic.sealing import SealError, seal, unseal
+from elasticdl.engines.elastic.encryption import DecryptionError, decrypt, encrypt
 from elasticdl.errors import OutputError
 
 _LENGTH = struct.Struct("<QQ")
 
 
 class TransportError(Exception):
-    """A state did not arrive; the step is not made and tried again."""
+    """A state did not arrive; the step is not made and will be retried."""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -45,7 +45,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """Return the checkpoint `encode` wrote.
+    """Return the checkpoint that `encode` wrote.
 
     Raises:
         OutputError: The bytes are not what `encode` writes.
@@ -55,17 +55,20 @@ def decode(data: bytes, where: str) -> Checkpoint:
         end = _LENGTH.size + num_metadata_bytes
         metadata = json.loads(data[_LENGTH.size : end])
     except (struct.error, ValueError) as error:
-        raise OutputError(f"{where}: does not begin with lengths and JSON: {error}.") from error
+        raise OutputError(
+            f"{where}: damaged checkpoint message: it does not start with lengths "
+            f"and JSON: {error}."
+        ) from error
     return Checkpoint(step=step, state=read_tensors(data[end:], where), metadata=metadata)
 
 
 class StateServer:
-    """Serves one state at a time to those who know its address.
+    """Server that serves one state at a time to peers that know its secret address.
 
     Args:
-        host: Name or address under which this machine is reached.
-        timeout_s: How long a connection may stand still.
-        key: Of the run.
+        host: Name or address under which others reach this machine.
+        timeout_s: How long a connection may make no progress.
+        key: Key of the run.
     """
 
     def __init__(self, host: str, timeout_s: float, key: bytes) -> None:
@@ -91,31 +94,32 @@ class StateServer:
                 self.wfile.write(data)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Say nothing: workers come and go all day."""
+                """Log nothing, because workers come and go all the time."""
 
         self._server = _Server((host, 0), Handler)
         self.address = f"http://{host}:{self._server.server_address[1]}/{secret}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def publish(self, step: int, data: bytes) -> None:
-        """Serve the state of a step; the one before is served no more."""
-        data = seal(data, self._key, step)
+        """Serve the state of a step instead of the previous one."""
+        data = encrypt(data, self._key, step)
         with self._published:
             self._state = (step, data)
             self._published.notify_all()
 
     def withdraw(self) -> None:
-        """Serve nothing until the next state; who is being answered gets the rest."""
+        """Stop serving until the next state; running transfers are completed."""
         with self._published:
             self._state = None
 
     def close(self) -> None:
-        """Serve nothing any more."""
+        """Shut down the server."""
         self._server.shutdown()
         self._server.server_close()
 
     def _wait_for(self, step: int) -> bytes | None:
-        # Who joins may ask before the copy is made: both learn of each other at the same moment.
+        # A joining worker may request the state before it is copied, because both workers learn of
+        # each other at the same moment.
         with self._published:
             self._published.wait_for(
                 lambda: self._state is not None and self._state[0] >= step, self._timeout_s
@@ -128,27 +132,27 @@ class _Server(ThreadingHTTPServer):
     address_family = socket.AF_INET
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: who died while it was answered is told of by the controller."""
+        """Log nothing: the controller reports peers that die during a transfer."""
 
 
 class Fetch:
-    """Takes the state of a step from a peer.
+    """Fetches the state of a step from a peer.
 
     Args:
-        address: Of the peer's `StateServer`.
-        step: Which state.
-        timeout_s: How long the transfer may stand still.
-        key: Of the run.
+        address: Address of the peer's `StateServer`.
+        step: The step.
+        timeout_s: How long the transfer may make no progress.
+        key: Key of the run.
 
     Raises:
-        TransportError: It is not an address of a worker.
+        TransportError: The address is not that of a worker.
     """
 
     def __init__(self, address: str, step: int, timeout_s: float, key: bytes) -> None:
         scheme, _, rest = address.partition("://")
         where, _, self._secret = rest.partition("/")
         if scheme != "http" or not where:
-            raise TransportError(f"{address!r}: expected an address of a worker.")
+            raise TransportError(f"{address!r}: expected the address of a worker.")
         self._step, self._key = step, key
         self._connection = http.client.HTTPConnection(where, timeout=timeout_s)
 
@@ -156,29 +160,31 @@ class Fetch:
         """Return the state.
 
         Raises:
-            TransportError: The peer is gone, has gone on, is too slow, or is not of this run.
+            TransportError: The peer is gone, no longer serves that state, is too slow, or is not of
+                this run.
         """
         try:
             self._connection.request("GET", f"/{self._secret}/{self._step}")
             answer = self._connection.getresponse()
             if answer.status != http.HTTPStatus.OK:
                 raise TransportError(
-                    f"The state of step {self._step} did not arrive: the peer answered "
+                    f"The state of step {self._step} was not received: the peer answered "
                     f"{answer.status} {answer.reason}."
                 )
             if answer.headers["Content-Length"] is None:
-                # It died within the headers; what there is would be taken for the whole.
+                # The peer died while sending the headers; without the length, partial data would be
+                # taken for the whole state.
                 raise http.client.IncompleteRead(b"")
-            return unseal(answer.read(), self._key, self._step)
-        except (http.client.HTTPException, OSError, SealError) as error:
+            return decrypt(answer.read(), self._key, self._step)
+        except (http.client.HTTPException, OSError, DecryptionError) as error:
             raise TransportError(
-                f"The state of step {self._step} did not arrive: {error}"
+                f"The state of step {self._step} was not received: {error}"
             ) from error
         finally:
             self._connection.close()
 
     def cut(self) -> None:
-        """Make `read` fail; called in another thread."""
+        """Make `read` fail; called from another thread."""
         connection: socket.socket | None = self._connection.sock
         if connection is not None:
             with contextlib.suppress(OSError):

@@ -1,13 +1,13 @@
-"""A worker in a process of its own, which is forked where the frameworks are imported already.
+"""Worker process: runs a worker in a process forked from a server that has imported the frameworks.
 
     WorkerProcess  --- the methods of `Worker` --->  Worker
-    (an actor of Ray's)                              (the process that trains)
+    (a Ray actor)                                    (the process that trains)
 
-An actor of Ray's cannot be forked, since it has threads. Being two processes, they do not wait
-for each other's interpreter either. An actor whose worker has died can start the next one; with the
-actor its worker dies.
+A Ray actor cannot be forked, because it has threads. As two processes, the actor and its worker do
+not block each other's interpreter either. An actor whose worker has died can start another one; a
+worker dies with its actor.
 
-Ray is not known here. Callers: `placement.py` makes it an actor.
+Does not depend on Ray. Callers: `placement.py` makes it an actor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.elastic import fork_server
 from elasticdl.engines.elastic.crash_note import BatchInWork, CrashNote
-from elasticdl.engines.elastic.worker import Failure, Worker
+from elasticdl.engines.elastic.worker import Worker, WorkerFailure
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.scratch import has_room, no_room
 from elasticdl.training.create import limit_threads, modules_of
@@ -40,21 +40,21 @@ _WHAT_A_WORKER_IMPORTS = ("elasticdl.engines.elastic.quorum", "elasticdl.engines
 
 @dataclass(frozen=True)
 class Died:
-    """The answer to each call of a worker whose process is dead.
+    """Result of any call of a worker whose process is dead.
 
     Attributes:
-        working_on: The batches it was working on, as far as that is known.
+        working_on: The batches it was working on, as far as known.
     """
 
     working_on: Sequence[BatchInWork] = ()
 
 
 class WorkerProcess:
-    """See the module.
+    """Starts and calls a worker in a process of its own; see the module.
 
     Args:
-        assignment: What the worker is to do.
-        name: Whose processes are forked from one server: of one run, on one machine.
+        assignment: Settings of the run.
+        name: Name of the fork server, which the workers of one run on one machine share.
     """
 
     def __init__(self, assignment: Assignment, name: str) -> None:
@@ -65,23 +65,23 @@ class WorkerProcess:
         self._num_processes = 0
         self._lock = threading.Lock()
 
-    def prepare(self, *, in_background: bool = False) -> Identity | Failure | Died:
-        """Start a process, and let the worker in it prepare itself; once more if it has died.
+    def prepare(self, *, in_background: bool = False) -> Identity | WorkerFailure | Died:
+        """Start a process and prepare the worker in it; may be called again after its death.
 
         Args:
-            in_background: Nobody waits for it.
+            in_background: Whether to work at low priority; see `Worker.prepare`.
         """
         assignment = self._assignment
-        # The server inherits what they are told by, before it imports the frameworks.
+        # Set here, so that the server inherits the limits before it imports the frameworks.
         limit_threads(assignment.num_threads)
         modules = [*_WHAT_A_WORKER_IMPORTS, *modules_of(assignment.framework)]
         try:
             self._process = fork_server.connect(self._folder, modules)
         except (OSError, subprocess.SubprocessError) as error:
-            return Failure(
+            return WorkerFailure(
                 "TrainingError",
-                f"{self._folder}: cannot start a process for a worker there: {error}. Set TMPDIR "
-                "to a folder that can be written to and has a short path.",
+                f"{self._folder}: cannot start a worker process there: {error}. Set TMPDIR to a "
+                "folder that can be written to and has a short path.",
             )
         try:
             self._num_processes += 1
@@ -96,14 +96,17 @@ class WorkerProcess:
             return Died()
         with self._lock:
             self._worker = worker
-        prepared: Identity | Failure | Died = self.call("prepare", in_background=in_background)
+        prepared: Identity | WorkerFailure | Died = self.call(
+            "prepare", in_background=in_background
+        )
         return prepared
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Call a method of the worker.
 
         Returns:
-            What it returned; a `Failure` if it raised; None before it is prepared; `Died`.
+            The method's result; a `WorkerFailure` if it raised; None before the worker is prepared;
+            `Died` if its process is dead.
         """
         worker = self._worker
         if worker is None:
@@ -111,7 +114,7 @@ class WorkerProcess:
         try:
             return worker.call(method, *args, **named)
         except (EOFError, OSError):
-            # What the method raises is returned, so this is of the connection.
+            # Errors of the method are returned, so this one comes from the connection.
             with self._lock:
                 if self._worker is worker:
                     self._worker = None
@@ -122,30 +125,30 @@ class WorkerProcess:
 
 
 class _Reachable:
-    """A worker as seen from the other process.
+    """Makes a worker's methods callable from the other process.
 
     Args:
-        worker: Whose methods are called, each call in a thread of its own.
+        worker: The worker. Each call runs in a thread of its own.
     """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        """Call a method; what it raises is returned as a `Failure`, with its traceback."""
+        """Call a method; an error is returned as a `WorkerFailure` with its traceback."""
         try:
             return getattr(self._worker, method)(*args, **named)
         except Exception as error:  # noqa: BLE001 - exceptions do not travel well
             folder = Path(tempfile.gettempdir())
             if isinstance(error, OSError) and not has_room(folder):
-                return Failure("OutputError", no_room(folder, f" on {socket.gethostname()}"))
-            return Failure(
-                "TrainingError", f"A worker raised, which it should not:\n{traceback.format_exc()}"
+                return WorkerFailure("OutputError", no_room(folder, f" on {socket.gethostname()}"))
+            return WorkerFailure(
+                "TrainingError", f"Unexpected error in a worker:\n{traceback.format_exc()}"
             )
 
 
 class _Manager(BaseManager):
-    """The standard library's way to call an object in another process."""
+    """Calls an object in another process, with the standard library's `BaseManager`."""
 
     worker: Callable[[], Any]
 
@@ -157,11 +160,11 @@ def _serve(assignment: Assignment, note: Path, starter: Connection) -> None:
     warnings = WarningLog()
     warnings.attach()
     worker = _Reachable(Worker(assignment, CrashNote(note), warnings))
-    # It is mapped into both processes by now.
+    # Both processes have mapped the file by now.
     note.unlink(missing_ok=True)
     _Manager.register("worker", lambda: worker, exposed=["call"])
     key = os.urandom(32)
-    # Not within its own folder: the path of a socket has room for 107 characters.
+    # Not in its own folder, because the path of a socket is limited to 107 characters.
     server = _Manager(str(Path(tempfile.gettempdir()).parent / str(os.getpid())), key).get_server()
     starter.send((server.address, key))
     server.serve_forever()

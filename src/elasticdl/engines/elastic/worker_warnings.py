@@ -1,8 +1,8 @@
-"""Warnings of workers, repeated where a person sees them.
+"""Forwarding of workers' warnings to the driver, where the user sees them.
 
-    worker: a warning is logged -> WarningLog -> Report -> controller: logged there, once
+    worker: a warning is logged -> WarningLog -> WorkerReport -> controller: logged there, once
 
-A worker's own output ends in Ray's files. Callers: `worker_process.py`, `worker.py`,
+A worker's own output goes to Ray's log files. Callers: `worker_process.py`, `worker.py`,
 `controller.py`.
 """
 
@@ -19,10 +19,10 @@ _MOST_KEPT = 100
 
 
 class WarningLog(logging.Filter):
-    """Remembers what ElasticDL warns of in this process, and lets each pass once, and at most 100.
+    """Collects ElasticDL's warnings in this process; each passes once, and at most 100 pass.
 
-    A filter, because a handler would keep Python from printing warnings where a program has not
-    configured its logging.
+    It is a filter, because a handler would keep Python from printing warnings in a program that has
+    not configured its logging.
     """
 
     def __init__(self) -> None:
@@ -41,16 +41,16 @@ class WarningLog(logging.Filter):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The different warnings so far."""
+        """The distinct warnings so far."""
         return tuple(self._texts)
 
     def attach(self) -> None:
-        """Listen as long as this process lives."""
+        """Collect warnings for the lifetime of this process."""
         _log.addFilter(self)
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[Self]:
-        """Listen meanwhile."""
+        """Collect warnings while the block runs."""
         _log.addFilter(self)
         try:
             yield self
@@ -59,6 +59,6 @@ class WarningLog(logging.Filter):
 
 
 def repeat(texts: Collection[str]) -> None:
-    """Log the warnings of another process; an attached log leaves out those that are known."""
+    """Log the warnings of another process; an attached log drops repeated ones."""
     for text in texts:
         _log.warning("%s", text)

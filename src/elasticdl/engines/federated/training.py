@@ -1,9 +1,10 @@
-"""A federated training, from the claim on its output to its TrainedModel; as `engines/run.py`.
+"""Federated training from claiming its output to its TrainedModel; like `engines/run.py`.
 
     claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 
-An aggregator that serves does the last two whenever it is told (`verbs.py`). The global model is a
-TrainedModel like any other. Where the parties are is given in, and by whom it is told something.
+A serving aggregator repeats the last two stages on command (`aggregator_commands.py`). The global
+model is a TrainedModel like any other. The callers pass in how to reach the parties, and the
+source of the commands.
 
 Callers: `simulate.py` and `flower/`.
 """
@@ -25,11 +26,11 @@ from elasticdl.data.batch import Batch
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.attempt import Attempt, attempt, note_what_is_kept
 from elasticdl.engines.engine import Outcome, Reporter, context_of
-from elasticdl.engines.federated.aggregator import Aggregator
-from elasticdl.engines.federated.control import NoOrders
-from elasticdl.engines.federated.status import published_round
-from elasticdl.engines.federated.verbs import AggregatorVerbs, Followed
-from elasticdl.engines.own_batches import open_validation
+from elasticdl.engines.federated.control.aggregator_commands import AggregatorCommands, Followed
+from elasticdl.engines.federated.control.control_server import NoOrders
+from elasticdl.engines.federated.control.status import published_round
+from elasticdl.engines.federated.server.aggregator import Aggregator
+from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.publish import copy_code, publish, versions
 from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.errors import OutputError
@@ -40,15 +41,15 @@ from elasticdl.training.create import create_trainer, quiet_frameworks
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
-    from elasticdl.engines.federated.control import AtOnce, Orders
-    from elasticdl.engines.federated.parties import Parties
+    from elasticdl.engines.federated.control.control_server import AtOnce, Orders
+    from elasticdl.engines.federated.protocol.parties import Parties
     from elasticdl.job import Job
     from elasticdl.training.trainer import MetricStates, Trainer
 
 _NUM_ZEROS = 2
 
 
-def _nobody_tells(at_once: AtOnce) -> AbstractContextManager[Orders]:
+def _no_commands(at_once: AtOnce) -> AbstractContextManager[Orders]:
     del at_once
     return contextlib.nullcontext(NoOrders())
 
@@ -59,20 +60,21 @@ def train(
     open_parties: Callable[[ModelDefinition], AbstractContextManager[Parties]],
     make_trainer: Callable[[Job, ModelDefinition, Mapping[str, Any]], Trainer] | None = None,
     *,
-    open_control: Callable[[AtOnce], AbstractContextManager[Orders]] = _nobody_tells,
+    open_control: Callable[[AtOnce], AbstractContextManager[Orders]] = _no_commands,
     serves: bool = False,
     address: str = "",
 ) -> Outcome:
-    """Train a model with parties, going on after the last round of an earlier run of the job.
+    """Train a model with parties, resuming after the last round of an earlier run of the job.
 
     Args:
-        job: What is asked for.
-        reporter: Who tells people.
-        open_parties: Gives those that can be asked, for as long as the training takes.
-        make_trainer: Makes the aggregator's own model; None is `trainer_for`.
-        open_control: Gives what it is told meanwhile, and takes what answers at once.
-        serves: Train when it is told, and stay until it is told to stop.
-        address: Where parties connect to, for a person.
+        job: The federated training job.
+        reporter: Shows progress and notes to the user.
+        open_parties: Opens the connection to the parties, for the duration of the training.
+        make_trainer: Builds the aggregator's own model; None means `trainer_for`.
+        open_control: Opens the source of user commands; it receives the functions that answer
+            commands immediately.
+        serves: Train on command, and run until commanded to stop.
+        address: The address that parties connect to, for display.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
@@ -85,18 +87,18 @@ def train(
         folder, checkpoint = begun.folder, begun.checkpoint
         step = checkpoint.step if checkpoint is not None else 0
         if checkpoint is not None and not serves and _is_done(begun):
-            reporter.note(f"{folder.uri} is trained already: {step:,} rounds.")
+            reporter.note(f"The training in {folder.uri} is already complete: {step:,} rounds.")
             follow_finished_job(begun.events, job, folder, begun.generation, step)
             return Outcome(folder.uri, step, checkpoint.metadata["metrics"], already_done=True)
-        verbs = AggregatorVerbs(begun, followed, serves, address)
+        verbs = AggregatorCommands(begun, followed, serves, address)
         with open_control(verbs.at_once) as verbs.orders:
             code_sha256 = copy_code(job, begun.scratch, checkpoint, begun.reporter)
             quiet_frameworks()
             opened = zoo.open_zoo(job.model.zoo)
             definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
-            told = _Told(begun, job, definition)
+            recorder = _Recorder(begun, job, definition)
             if not serves:
-                told.begin(step, job.federation.num_rounds)
+                recorder.begin(step, job.federation.num_rounds)
             for note in definition.notes():
                 begun.reporter.note(note)
             with open_parties(definition) as parties:
@@ -111,31 +113,31 @@ def train(
                 verbs.definition, verbs.aggregator = definition, one
                 interrupt: BaseException | None = None
                 if serves:
-                    interrupt = verbs.serve(told.begin, told.publish)
+                    interrupt = verbs.serve(recorder.begin, recorder.publish)
                 else:
-                    verbs.train_once(told.publish)
+                    verbs.train_once(recorder.publish)
         outcome = verbs.outcome()
         if interrupt is not None:
-            # The model of the last round may be on its way.
+            # The checkpoint of the last round may still be being written.
             with contextlib.suppress(OutputError):
                 begun.store.wait()
             note_what_is_kept(interrupt, job, begun.store)
     if interrupt is not None:
-        # Not before: nothing has failed that would have to be written down.
+        # Only after `attempt` has closed: an interrupt must not be recorded as a failure.
         raise interrupt
     return outcome
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
-    """What is told of the beginning and the end of each training."""
+class _Recorder:
+    """Records the start and the end of each training: events, tracking, the TrainedModel."""
 
     begun: Attempt
     job: Job
     definition: ModelDefinition
 
     def begin(self, step: int, num_rounds: int) -> None:
-        """Tell that a training begins, after `step` rounds, and that there will be so many."""
+        """Record the start of a training after `step` rounds that ends at round `num_rounds`."""
         begun, job = self.begun, self.job
         assert job.model is not None  # noqa: S101 - a training job
         about = attempt_of(job, begun.generation, self.definition, versions())
@@ -157,7 +159,7 @@ class _Told:
         )
 
     def publish(self, one: Aggregator) -> None:
-        """Leave a TrainedModel of the global model, and tell that the training is done."""
+        """Publish the global model as a TrainedModel, and record that the training is done."""
         model, trainer = one.trained()
         begun = self.begun
         begun.reporter.ended()
@@ -173,11 +175,13 @@ class _Told:
 
 
 def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], MetricStates] | None:
-    """Return what evaluates on the aggregator's own data; None where it has none."""
+    """Return a function that evaluates on the aggregator's own data; None if it has none."""
     if job.validation_data is None:
         return None
     if isinstance(definition.input, BatchesInput):
-        own, _ = open_validation(definition.input, job.validation_data, job.training.seed)
+        own, _ = open_once(
+            definition.input, job.validation_data, job.training.seed, Mode.EVALUATION
+        )
         shards = range(own.num_shards)
         return lambda trainer: add_states(
             trainer.evaluate(batch) for shard in shards for batch in own.batches(shard)
@@ -196,9 +200,9 @@ def trainer_for(job: Job, definition: ModelDefinition, example: Mapping[str, Any
     """Return a trainer of a job's model, for examples of which only the shapes are known.
 
     Args:
-        job: How it is trained.
-        definition: What it is.
-        example: `features` and `labels`, as a party tells them when it joins.
+        job: How the model is trained.
+        definition: The model.
+        example: Shapes and dtypes of `features` and `labels`, as a joining party reports them.
     """
     batch = Batch(_zeros(example["features"]), _zeros(example["labels"]), _NUM_ZEROS)
     trainer = create_trainer(
@@ -224,8 +228,8 @@ def _zeros(shapes: Any) -> Arrays:
 
 
 def _is_done(begun: Attempt) -> bool:
-    """Whether the rounds are over, and the model of the last one is there."""
-    assert begun.checkpoint is not None  # noqa: S101 - asked only then
+    """Whether all rounds are done, and the model of the last one is published."""
+    assert begun.checkpoint is not None  # noqa: S101 - called only then
     assert begun.job.federation is not None  # noqa: S101 - a federated job
     step = begun.checkpoint.step
     ended = begun.checkpoint.metadata["good_enough"]

@@ -28,7 +28,7 @@ export class Lanes {
     this.last = [clockSection, range];
     const width = this.place.clientWidth;
     if (!width) return;
-    const focused = this.place.querySelector(".lane:focus")?.dataset.slot;
+    const focused = this.place.querySelector(".lane:focus")?.dataset.rank;
     const [from, to] = range;
     const place = (time) => LEFT + (Math.min(to, Math.max(from, time)) - from)
       / Math.max(1e-9, to - from) * (width - LEFT - RIGHT);
@@ -48,7 +48,7 @@ export class Lanes {
       drawing.append(mark);
     }
     this.place.replaceChildren(drawing);
-    if (focused !== undefined) this.place.querySelector(`[data-slot="${focused}"]`)?.focus();
+    if (focused !== undefined) this.place.querySelector(`[data-rank="${focused}"]`)?.focus();
     const more = clockSection.num_more_lanes;
     this.more.textContent = more ? `${more.toLocaleString("en")} more workers are not shown.` : "";
   }
@@ -57,10 +57,10 @@ export class Lanes {
     const y = row * HEIGHT + 2;
     const seen = lane.segments.filter(([start, stop]) => stop >= from && start <= to);
     const group = svg("g", {
-      class: "lane", tabindex: 0, role: "img", "data-slot": lane.slot,
-      "aria-label": `Worker ${lane.slot}: ` + seen.slice(-8).map(([start, , , text]) =>
+      class: "lane", tabindex: 0, role: "img", "data-rank": lane.rank,
+      "aria-label": `Worker ${lane.rank}: ` + seen.slice(-8).map(([start, , , text]) =>
         `${clock(start)} ${text}`).join("; "),
-    }, svg("text", { x: LEFT - 8, y: y + HEIGHT / 2 + 2, "text-anchor": "end" }, `worker ${lane.slot}`));
+    }, svg("text", { x: LEFT - 8, y: y + HEIGHT / 2 + 2, "text-anchor": "end" }, `worker ${lane.rank}`));
     const shapes = seen.map(([start, stop, kind, text]) => {
       const x = place(start);
       const shape = svg("rect", {

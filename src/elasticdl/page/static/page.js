@@ -130,7 +130,7 @@ const draw = {
   checkpoints: (data) => panels.checkpoints(byId("checkpoints"), data, unit()),
   evaluations: (data) => panels.evaluations(byId("evaluations"), data,
     state.sections.curves?.best_step, (name) => answer("report", { job: state.job, name }), unit()),
-  told: (data) => panels.told(byId("told"), data),
+  events: (data) => panels.events(byId("events"), data),
   about: (data) => panels.about(byId("about"), data),
 };
 

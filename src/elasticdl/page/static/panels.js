@@ -150,12 +150,12 @@ export function shards(section, data) {
 
 function cell(data, word, at, across, side) {
   const first = at * data.per_cell;
-  const slot = data.per_cell === 1 ? data.holders[first] : undefined;
+  const rank = data.per_cell === 1 ? data.holders[first] : undefined;
   const name = data.per_cell === 1 ? `shard ${first}` : `shards ${first} to ${first + data.per_cell - 1}`;
   return svg("rect", {
     class: `shard ${word}`, x: (at % across) * side, y: Math.floor(at / across) * side,
     width: side - 1.5, height: side - 1.5,
-  }, svg("title", {}, `${name}: ${word}${slot === undefined ? "" : `, worker ${slot}`}`));
+  }, svg("title", {}, `${name}: ${word}${rank === undefined ? "" : `, worker ${rank}`}`));
 }
 
 export function rounds(section, data) {
@@ -202,14 +202,14 @@ function answers(data) {
     })]));
 }
 
-export function told(section, data) {
+export function events(section, data) {
   section.hidden = !data.length;
   const place = body(section);
   const list = place.querySelector("ol");
   const atEnd = !list || list.scrollTop + list.clientHeight > list.scrollHeight - 30;
   const lines = data.map(([time, kind, text]) => el("li", { class: kind },
     el("time", {}, clock(time)), el("span", {}, text)));
-  const fresh = el("ol", { class: "told", tabIndex: 0, "aria-label": "Events" }, ...lines);
+  const fresh = el("ol", { class: "events", tabIndex: 0, "aria-label": "Events" }, ...lines);
   fill(place,
     el("p", { class: "about" }, "The latest events and messages, without steps. What the model's code prints is not "
       + "stored in the output folder; on Kubernetes: elasticdl job logs NAME --cluster=kubernetes."),

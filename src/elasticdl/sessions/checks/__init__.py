@@ -1,13 +1,15 @@
-"""What `elasticdl session check` looks at, one file a subject; `sessions/check.py` has the order.
+"""Rules of `elasticdl session check`, one file per subject; `sessions/check.py` has the order.
 
-finding.py      what was found, as values
-names.py        names that modules use and never bind, without running them
-settings.py     keys of the config nobody reads; packages that are not installed
-signatures.py   methods as they will be called
-limits.py       what a look must not do: wait for ever, leave traces
+finding.py      findings, as values
+look.py         results of earlier groups
+sources.py      groups for the config, the code and the repository
+splits.py       groups for the data of each split
+steps.py        groups that use the model
+names.py        names and imports that modules lack, without running them
+keys.py         config keys that are never read
+signatures.py   methods and the arguments of their calls
+limits.py       a check must not hang, leave files behind, or print
 reading.py      the beginning of each split
-batches.py      arrays: shapes, ranges, labels, weights
-identity.py     ids, and whether the same examples come again
-model.py        last layer, loss, labels and metrics, whether they fit
-functions.py    the functions that evaluate single examples
+batches.py      arrays and sizes of a split
+model.py        whether last layer, loss, labels and metrics fit
 """

@@ -1,4 +1,4 @@
-"""What a check has found: values, which a program can read and a person as well."""
+"""Findings of a check: values, readable for programs and for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """What a finding means for the session."""
+    """Consequence of a finding for the session."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -21,15 +21,15 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was found.
+class CheckFinding:
+    """A single finding.
 
     Attributes:
-        severity: An error ends the session sooner or later; a warning lets it run, though
-            probably not as it was meant.
-        what: What it is, with its value, and what was expected.
-        where: `file:line`, or what else names the place; empty if `what` does.
-        fix: What to do.
+        severity: An error ends the session sooner or later; a warning lets it run, though probably
+            not as intended.
+        what: The problem, with its value, and what was expected.
+        where: `file:line`, or another name of the place; empty if `what` names it.
+        fix: How to fix it.
     """
 
     severity: Severity
@@ -38,69 +38,69 @@ class Finding:
     fix: str = ""
 
     def __str__(self) -> str:
-        """Return it as a person reads it, without the severity."""
+        """Return the finding as text for people, without the severity."""
         place = f"{self.where}: " if self.where else ""
         lines = [f"{place}{self.what}", *([self.fix] if self.fix else [])]
         return "\n".join(lines).replace("\n", "\n  ")
 
 
-def of_error(problem: ElasticDLError) -> Finding:
-    """Return an error that was raised as a finding; what it says stays the same."""
+def of_error(problem: ElasticDLError) -> CheckFinding:
+    """Return a raised error as a finding with the same text."""
     found = re.match(r"(\S+:\d+): (.*)", str(problem), re.DOTALL)
     return error(str(problem)) if found is None else error(found[2], found[1])
 
 
-def error(what: str, where: object = "", fix: str = "") -> Finding:
+def error(what: str, where: object = "", fix: str = "") -> CheckFinding:
     """Return a finding that will end the session."""
-    return Finding(Severity.ERROR, what, str(where), fix)
+    return CheckFinding(Severity.ERROR, what, str(where), fix)
 
 
-def warning(what: str, where: object = "", fix: str = "") -> Finding:
-    """Return a finding that lets the session run, though probably not as it was meant."""
-    return Finding(Severity.WARNING, what, str(where), fix)
+def warning(what: str, where: object = "", fix: str = "") -> CheckFinding:
+    """Return a finding that lets the session run, though probably not as intended."""
+    return CheckFinding(Severity.WARNING, what, str(where), fix)
 
 
-def info(what: str, where: object = "", fix: str = "") -> Finding:
-    """Return a finding that is good to know."""
-    return Finding(Severity.INFO, what, str(where), fix)
+def info(what: str, where: object = "", fix: str = "") -> CheckFinding:
+    """Return a finding for information only."""
+    return CheckFinding(Severity.INFO, what, str(where), fix)
 
 
 @dataclass(frozen=True)
-class Group:
-    """What was looked at together.
+class CheckGroup:
+    """Result of one group of checks.
 
     Attributes:
-        title: What it is called.
-        looked_at: What there is, in a line; or why it was not looked at.
+        title: Title of the group.
+        looked_at: One line on what was checked; or why it was skipped.
         findings: In the order they were found.
-        seconds: How long it took.
-        skipped: It was not looked at.
+        seconds: Duration.
+        skipped: Whether the group was skipped.
     """
 
     title: str
     looked_at: str
-    findings: Sequence[Finding]
+    findings: Sequence[CheckFinding]
     seconds: float
     skipped: bool = False
 
-    def of(self, severity: Severity) -> list[Finding]:
+    def of(self, severity: Severity) -> list[CheckFinding]:
         """Return the findings of a severity."""
         return [finding for finding in self.findings if finding.severity is severity]
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a check came to.
+class CheckReport:
+    """Result of a check.
 
     Attributes:
         session: Name of the session.
-        groups: What was looked at, in order.
+        groups: Groups of checks, in order.
     """
 
     session: str
-    groups: Sequence[Group]
+    groups: Sequence[CheckGroup]
 
-    def of(self, severity: Severity) -> list[Finding]:
+    def of(self, severity: Severity) -> list[CheckFinding]:
         """Return all findings of a severity, in order."""
         return [finding for group in self.groups for finding in group.of(severity)]
 
@@ -111,11 +111,11 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the check."""
         return sum(group.seconds for group in self.groups)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the report as JSON values."""
         return {
             "session": self.session,
             "ok": self.ok,

@@ -1,18 +1,15 @@
-"""Keys of a config that nobody reads, and packages a project says it needs."""
+"""Rules for config keys that are never read."""
 
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from elasticdl.config import ConfigStruct
-from elasticdl.dialects.source_lines import shown_path
-from elasticdl.sessions.checks.finding import Finding, info, warning
+from elasticdl.sessions.checks.finding import CheckFinding, info, warning
 
-# Read by us, not by components.
+# Keys read by ElasticDL, not by components.
 _OURS = (
     "augmentor_class",
     "batch_size",
@@ -34,12 +31,12 @@ _OURS = (
 
 
 class NotingConfig(ConfigStruct):
-    """A config that notes which of its keys are asked for, those it does not have included.
+    """A config that records which of its keys are read, including keys it lacks.
 
     Args:
-        plain: What it says.
-        asked: Key paths that were asked for; added to.
-        section: The key path of this one.
+        plain: The config itself.
+        asked: Key paths that were read; added to.
+        section: Key path of this section.
     """
 
     __slots__ = ("_asked", "_plain")
@@ -60,7 +57,7 @@ class NotingConfig(ConfigStruct):
         if name in own:
             self._asked.add(self._path(name))
         elif name == "__dict__":
-            # `vars(config)`, or one of the methods that go through all keys.
+            # `vars(config)`, or one of the methods that iterate over all keys.
             self._asked.update(self._path(key) for key in self._plain.flat())
             self._asked.update(self._path(key) for key in own)
         return object.__getattribute__(self, name)
@@ -75,11 +72,11 @@ class NotingConfig(ConfigStruct):
         return name in self._plain
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or the default where the file does not have it."""
+        """Return a value, or the default if the file does not have it."""
         return getattr(self, name) if name in self else default
 
     def with_values(self, **values: Any) -> NotingConfig:
-        """Return the same config with other values, noting in the same place."""
+        """Return the same config with other values, which records reads in the same set."""
         return NotingConfig(self._plain.with_values(**values), self._asked, self._section)
 
     def where(self, name: str = "") -> str:
@@ -87,12 +84,12 @@ class NotingConfig(ConfigStruct):
         return str(self._plain.where(name))
 
 
-def unread_keys(config: ConfigStruct, asked: set[str]) -> Iterator[Finding]:
-    """Yield the keys of a config that no component has asked for.
+def unread_keys(config: ConfigStruct, asked: set[str]) -> Iterator[CheckFinding]:
+    """Yield the keys of a config that no component has read.
 
     Args:
-        config: What the file says.
-        asked: Key paths that were.
+        config: Content of the file.
+        asked: Key paths that were read.
     """
     known = {*asked, *_OURS}
     unread = [key for key in config.flat() if key not in known]
@@ -107,7 +104,7 @@ def unread_keys(config: ConfigStruct, asked: set[str]) -> Iterator[Finding]:
         if near:
             meant = beside[near[0]]
             yield warning(
-                f"{key} is read by no component; {meant} is asked for, and not there.",
+                f"{key} is not read by any component; {meant} is read, but missing.",
                 _where(config, key),
                 f"Did you mean {meant}?",
             )
@@ -115,41 +112,10 @@ def unread_keys(config: ConfigStruct, asked: set[str]) -> Iterator[Finding]:
             left.append(key)
     if left:
         yield info(
-            f"read by no component: {', '.join(left)}.",
+            f"not read by any component: {', '.join(left)}.",
             _where(config, left[0]),
-            "Changing them changes nothing: read them in _load_params, or leave them out.",
+            "Changing them has no effect: read them in _load_params, or leave them out.",
         )
-
-
-def requirements(project: Path) -> Iterator[Finding]:
-    """Yield what `requirements.txt` asks for and the environment does not have."""
-    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 - one use
-
-    file = project / "requirements.txt"
-    if not file.is_file():
-        return
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
-        text = line.partition(" #")[0].strip()
-        if not text or text.startswith(("#", "-")):
-            continue
-        try:
-            wanted = Requirement(text)
-        except InvalidRequirement:
-            # A URL or a folder: pip's own business.
-            continue
-        if wanted.marker is not None and not wanted.marker.evaluate():
-            continue
-        try:
-            there = importlib.metadata.version(wanted.name)
-        except importlib.metadata.PackageNotFoundError:
-            there = ""
-        if not there or not wanted.specifier.contains(there, prereleases=True):
-            yield warning(
-                f"{text} is required; {f'installed is {there}' if there else 'not installed'}.",
-                f"{shown_path(file)}:{number}",
-                f"pip install '{text}'",
-            )
 
 
 def _where(config: ConfigStruct, key: str) -> str:

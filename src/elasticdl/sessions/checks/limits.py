@@ -1,4 +1,4 @@
-"""What a look must not do: wait for ever, leave traces, or talk."""
+"""Limits for a check: it must not hang, leave files behind, or print."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import NoReturn
 
 _AGAIN_S = 1.0
 PATIENCE_S = 20.0
-"""A generator that is still silent then may be an endless loop."""
+"""A generator that is still silent after this time may be in an endless loop."""
 
 
 class TooLongError(BaseException):
-    """Nothing came for too long; no `except Exception` of the user's stops it."""
+    """A step of the check took too long; a BaseException, so that user code does not catch it."""
 
 
 @contextlib.contextmanager
 def within(seconds: float | None = None) -> Iterator[None]:
-    """Interrupt Python code that takes longer; None is `PATIENCE_S`.
+    """Interrupt Python code that takes longer than this; None means `PATIENCE_S`.
 
-    An endless loop in a generator is interrupted; a single call into C is not before it returns.
-    Only the main thread can be interrupted: elsewhere nothing happens.
+    An endless loop in a generator is interrupted; a single call into C only when it returns. Only
+    the main thread can be interrupted: in other threads this has no effect.
 
     Raises:
         TooLongError: It took longer.
@@ -38,7 +38,7 @@ def within(seconds: float | None = None) -> Iterator[None]:
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, _too_long)
     patience = PATIENCE_S if seconds is None else seconds
-    # Again and again: Python prints what is raised within a finalizer, and goes on.
+    # Repeatedly: Python only prints an exception raised within a finalizer, and continues.
     before, interval = signal.setitimer(signal.ITIMER_REAL, patience, _AGAIN_S)
     try:
         yield
@@ -46,7 +46,7 @@ def within(seconds: float | None = None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if before:
-            # Somebody else's alarm goes on, a test's for example.
+            # Restore an earlier alarm, of a test for example.
             left = max(before - (time.monotonic() - started), 1e-3)
             signal.setitimer(signal.ITIMER_REAL, left, interval)
 
@@ -58,7 +58,7 @@ def _too_long(signum: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def leaving_no_trace() -> Iterator[None]:
-    """Let Python write no `__pycache__` into the project, and git no index."""
+    """Keep Python from writing `__pycache__` into the project, and git from writing its index."""
     bytecode, locks = sys.dont_write_bytecode, os.environ.get("GIT_OPTIONAL_LOCKS")
     sys.dont_write_bytecode = True
     os.environ["GIT_OPTIONAL_LOCKS"] = "0"
@@ -74,7 +74,7 @@ def leaving_no_trace() -> Iterator[None]:
 
 @contextlib.contextmanager
 def heard() -> Iterator[list[str]]:
-    """Collect what our own logger says, instead of printing it."""
+    """Collect the messages of our own logger instead of printing them."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What the groups of a check have made so far, for those that follow."""
+"""State of a check: results of the groups, for the groups that follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticdl.dialects.reference import place_of
-from elasticdl.sessions.checks import names
 from elasticdl.sessions.checks.batches import Places
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.dialects.abstractions import Components
     from elasticdl.job import Job
-    from elasticdl.sessions.project import Session
-    from elasticdl.training.keras.facts import ModelFacts
+    from elasticdl.sessions.project import SessionProject
     from elasticdl.training.trainer import Trainer
 
 
@@ -26,30 +24,29 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return what an earlier group has made; a group says what it needs, so it is there."""
+    """Return a result of an earlier group; a group declares what it needs, so it is not None."""
     assert value is not None  # noqa: S101 - as above
     return value
 
 
 @dataclass(eq=False)
 class Look:
-    """What the groups have made so far; None where it could not be.
+    """Results of the groups so far; None if a result could not be created.
 
     Attributes:
         run_name: Name of the session.
         project: The repository's folder.
-        config: What the config says.
-        data_dir: As it was asked for.
-        started: When, on the monotonic clock.
-        said: What the group that runs has looked at, in a line.
+        config: Content of the config.
+        data_dir: As requested.
+        started: Start time, on the monotonic clock.
+        said: One line on what the current group has checked.
         session: The session.
-        asked: Keys of the config that were asked for.
-        components: Made from the user's classes.
-        batches: The first ones of the training split.
-        test: Single preprocessed examples of the test split.
-        trainer: With the model.
-        facts: Of the model.
-        metrics: Of a batch.
+        asked: Keys of the config that were read.
+        components: Created from the user's classes.
+        batches: The first batches of the training split.
+        others: The first batch of the validation split and of the test split.
+        trainer: A trainer with the model.
+        metrics: Metrics of a batch.
         reported: Texts of all findings so far.
     """
 
@@ -59,28 +56,27 @@ class Look:
     data_dir: str | None
     started: float = field(default_factory=time.monotonic)
     said: str = ""
-    session: Session | None = None
+    session: SessionProject | None = None
     asked: set[str] = field(default_factory=set)
     components: Components | None = None
     batches: Sequence[Batch] | None = None
-    test: Sequence[Any] | None = None
+    others: dict[str, Batch] = field(default_factory=dict)
     trainer: Trainer | None = None
-    facts: ModelFacts | None = None
     metrics: dict[str, Any] | None = None
     reported: set[str] = field(default_factory=set)
 
     @property
     def job(self) -> Job:
-        """The training that the session asks for."""
+        """The session's training job."""
         return made(self.session).job()
 
     @property
     def seconds(self) -> float:
-        """How long the check has taken."""
+        """Duration of the check so far."""
         return time.monotonic() - self.started
 
     def place(self, key: str, *methods: str) -> str:
-        """Return where the first of some methods is that the user's class has of its own."""
+        """Return the place of the first of some methods that the user's class defines itself."""
         reference = made(self.components).reading.reference
         symbol = reference.symbol if key == "model_builder_class" else reference.overrides.get(key)
         for method in methods:
@@ -90,7 +86,7 @@ class Look:
         return str(symbol) if symbol is not None else self.config.where(key)
 
     def places(self, split: str) -> Places:
-        """Return where a person finds what makes a split."""
+        """Return the places in the user's code that make a split."""
         own = ("add_preprocess",)
         key = "preprocessor_class"
         return Places(
@@ -100,10 +96,6 @@ class Look:
             self.place(key, "label_preprocess", "add_label_preprocess", *own),
             self.place(key, "batchify", *own),
         )
-
-    def modules(self) -> list[names.Module]:
-        """Return the project's Python files."""
-        return names.modules_of(made(self.session).source)
 
     def _is_users(self, file: str) -> bool:
         return Path(file).resolve().is_relative_to(self.project)

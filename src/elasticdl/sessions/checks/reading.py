@@ -1,6 +1,6 @@
-"""Reading the beginning of each split, as the training and the evaluation will.
+"""Reads the beginning of each split, as the training and the evaluation will.
 
-Everything is made anew for each look: a generator that was looked into is not trained on.
+Everything is created again for each reading: a generator that was read from is not trained on.
 """
 
 from __future__ import annotations
@@ -9,40 +9,42 @@ import itertools
 import time
 import zlib
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Batch, leaves, stack
+from elasticdl.data.batch import Batch, leaves
 from elasticdl.engines.feed import chained_digest
+from elasticdl.engines.progress import Silent
 from elasticdl.engines.randomness import Stream
-from elasticdl.errors import DefinitionError, ElasticDLError
-from elasticdl.sessions.checks.finding import Finding, error, of_error, warning
+from elasticdl.errors import ElasticDLError
+from elasticdl.sessions import report
+from elasticdl.sessions.checks.finding import CheckFinding, error, of_error, warning
 from elasticdl.sessions.checks.limits import TooLongError, within
 
 if TYPE_CHECKING:
     from elasticdl.dialects.abstractions import Split
-    from elasticdl.engines.own_batches import Reading
+    from elasticdl.engines.iterable_data import PipelineReader
     from elasticdl.sessions.checks.batches import Places
 
 _NUM_BATCHES = 3
 _NUM_EXAMPLES = 4
-# So long a split is read, beyond the first batches, to see whether it ends where it should.
+# Reading time of a split beyond the first batches, to see whether it ends where it should.
 _READING_S = 2.0
-# After its last example a generator ends at once, or never.
+# After its last example, a generator ends at once or never.
 _END_S = 2.0
 _NUM_PARTS = 3
 
 
 @dataclass
 class Read:
-    """What reading the beginning of an epoch came to.
+    """Result of reading the beginning of an epoch.
 
     Attributes:
         first: The first batches.
-        rate: Batches a second, after the first one.
-        epoch_s: How long it would take to read the whole epoch.
+        rate: Batches per second, after the first one.
+        epoch_s: Estimated time to read the whole epoch.
     """
 
     first: list[Batch] = field(default_factory=list)
@@ -50,14 +52,14 @@ class Read:
     epoch_s: float = 0.0
 
 
-def read_epoch(reading: Reading) -> Generator[Finding, None, Read]:
-    """Read the first epoch for as long as there is time.
+def read_epoch(reading: PipelineReader) -> Generator[CheckFinding, None, Read]:
+    """Read the first epoch, up to a time limit.
 
     Args:
-        reading: A pipeline; nothing of it was read.
+        reading: A pipeline that has not been read from yet.
 
     Yields:
-        That it ends early, or raises.
+        Findings if the pipeline ends early or raises.
     """
     read = Read()
     total = reading.epochs.num_batches
@@ -78,21 +80,21 @@ def read_epoch(reading: Reading) -> Generator[Finding, None, Read]:
             read.first.append(batch)
         elif time.monotonic() - started > _READING_S:
             break
-    # The first one may take longer: a shuffle reads ahead for it.
+    # The first batch may take longer, because a shuffle reads ahead for it.
     since, counted = (first_at, number - 1) if number > 1 else (started, number)
     read.rate = counted / max(time.monotonic() - since, 1e-6)
     read.epoch_s = first_at - started + (total - 1) / max(read.rate, 1e-6)
     return read
 
 
-def third_parts(split: Split, places: Places) -> Generator[Finding, None, list[Any] | None]:
-    """Read the single examples of a split, to one more than it was said to have.
+def third_parts(split: Split, places: Places) -> Generator[CheckFinding, None, list[Any] | None]:
+    """Read the single examples of a split, up to one more than declared.
 
     Yields:
-        What is wrong with what it yields, and with how many.
+        Problems with the examples or with their number.
 
     Returns:
-        The third part of each that was read; None where they are not as they should be.
+        The third part of each example read; None if the examples are not as required.
     """
     found: list[Any] = []
     started = time.monotonic()
@@ -102,10 +104,10 @@ def third_parts(split: Split, places: Places) -> Generator[Finding, None, list[A
             example = next(examples, None)
         if example is None:
             yield error(
-                f"{places.split}: the generator ended after {len(found):,} examples; it was said "
-                f"to have {split.num_examples:,}.",
+                f"{places.split}: the generator ended after {len(found):,} examples; it was "
+                f"declared to have {split.num_examples:,}.",
                 places.loader,
-                "Return the number it yields.",
+                "Return the number that it yields.",
             )
             return found
         if not isinstance(example, (tuple, list)) or len(example) != _NUM_PARTS:
@@ -124,48 +126,37 @@ def third_parts(split: Split, places: Places) -> Generator[Finding, None, list[A
     return found
 
 
-def _end(examples: Any, split: Split, places: Places) -> Generator[Finding, None, None]:
+def _end(examples: Any, split: Split, places: Places) -> Generator[CheckFinding, None, None]:
     try:
         with within(_END_S):
             more = next(examples, None) is not None
-        what = "goes on after"
+        what = "continues after"
     except TooLongError:
-        more, what = True, "neither ends nor goes on after"
+        more, what = True, "neither ends nor continues after"
     if more:
         yield warning(
             f"{places.split}: the generator {what} the {split.num_examples:,} examples it was "
-            "said to have; those are evaluated, and no more.",
+            "declared to have; only those are evaluated.",
             places.loader,
             "Let it end (no `while True`, no repeat()), or correct the number.",
         )
 
 
-def first_examples(split: Split) -> list[Any]:
-    """Return the first examples of a split as the model takes them, one by one.
+def first_examples(split: Split, name: str, ids: Sequence[Any] | None) -> report.Examples:
+    """Return the first examples of a split, as the reports read them.
+
+    Args:
+        split: The split.
+        name: `validation` or `test`.
+        ids: See `report.batches`.
 
     Raises:
-        ElasticDLError: User code raised.
-        TooLongError: Nothing came.
+        ElasticDLError: User code raised, or an example or its id is not as required.
+        TooLongError: No example came in time.
     """
+    few = replace(split, num_examples=min(split.num_examples, _NUM_EXAMPLES))
     with within():
-        return list(itertools.islice(Stream(0).drawn(split.preprocessed), _NUM_EXAMPLES))
-
-
-def as_batch(examples: Sequence[Any], places: Places) -> Batch:
-    """Return single examples as a batch, with weights of 1.
-
-    Raises:
-        DefinitionError: They have different shapes.
-    """
-    try:
-        x, y = (stack([example[part] for example in examples]) for part in (0, 1))
-    except (ValueError, KeyError) as problem:
-        shapes = [[list(np.shape(leaf)) for leaf in leaves(example[:2])] for example in examples]
-        raise DefinitionError(
-            f"{places.images}: {places.split}: examples have the shapes {shapes}; expected the "
-            "same for all. Resize or pad them in the preprocessing."
-        ) from problem
-    return Batch(x, (y, np.ones(len(examples), np.float32)), len(examples))
+        return next(report.batches(few, name, ids, Silent()))
 
 
 def digest(batches: Iterable[Batch]) -> int:
@@ -177,7 +168,7 @@ def digest(batches: Iterable[Batch]) -> int:
 
 
 def order(split: Split, seed: int) -> list[int]:
-    """Return a hash of each example of a split, made with a seed, as far as there is time."""
+    """Return a hash of each example of a split created with a seed, until the time is up."""
     found = []
     started = time.monotonic()
     examples = Stream(seed).drawn(split.raw)
@@ -185,7 +176,7 @@ def order(split: Split, seed: int) -> list[int]:
         value = 0
         for leaf in leaves(example[:2]):
             array = np.asarray(leaf)
-            # Texts are objects: what lies in the array is where they are, not what they say.
+            # Texts are objects: the array holds their addresses, not their content.
             told = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
             value = zlib.crc32(told, value)
         found.append(value)

@@ -1,4 +1,4 @@
-"""Methods of components as they will be called: all there, and with as many arguments."""
+"""Rules for the methods of components: all exist, and accept the arguments of their calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from elasticdl.dialects.component_classes import missing_methods
 from elasticdl.dialects.reference import place_of
-from elasticdl.sessions.checks.finding import Finding, error
+from elasticdl.sessions.checks.finding import CheckFinding, error
 
 if TYPE_CHECKING:
     from elasticdl.dialects.reference import Symbol
@@ -40,19 +40,19 @@ CALLED_WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "evaluator_class": {"get_eval_funcs": ()},
 }
-"""Key of the config -> method -> what it is called with."""
+"""Key of the config -> method -> arguments of the call."""
 
 
-def look(key: str, symbol: Symbol, where: str) -> Iterator[Finding]:
-    """Yield what is wrong with the methods of a component.
+def look(key: str, symbol: Symbol, where: str) -> Iterator[CheckFinding]:
+    """Yield mistakes in the methods of a component.
 
     Args:
-        key: Of the config.
-        symbol: The class it names.
+        key: Key in the config.
+        symbol: The class that it names.
         where: The line of the config.
     """
     if not inspect.isclass(symbol.value):
-        # Making the components says so.
+        # Creating the components reports this.
         return
     for name in missing_methods(key, symbol):
         yield error(
@@ -74,10 +74,10 @@ def look(key: str, symbol: Symbol, where: str) -> Iterator[Finding]:
                 f"{symbol.short_name}.{name}{inspect.signature(function)} cannot be called as "
                 f"{name}({', '.join(arguments)}): {problem}.",
                 symbol if place is None else f"{place[0]}:{place[1]}",
-                f"Let it take ({', '.join((*own, *arguments))}).",
+                f"Change its arguments to ({', '.join((*own, *arguments))}).",
             )
         except ValueError:
-            # Made in C: Python cannot tell.
+            # Implemented in C: Python does not know its signature.
             continue
 
 

@@ -1,4 +1,4 @@
-"""The groups of a check that look at the config, the code and the repository."""
+"""Groups of a check for the config, the code and the repository."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticdl.engines.engine import context_of
 from elasticdl.errors import UsageError
 from elasticdl.sessions import project as project_files
 from elasticdl.sessions.checks import keys, names, signatures
-from elasticdl.sessions.checks.finding import Finding, info, of_error
+from elasticdl.sessions.checks.finding import CheckFinding, info, of_error
 from elasticdl.zoo import git
 from elasticdl.zoo.folder import Zoo, find
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from elasticdl.sessions.checks.look import Look
 
 
-def look_at_config(look: Look) -> Iterator[Finding]:
-    """Yield what cannot be used in the config; leaves the session."""
+def look_at_config(look: Look) -> Iterator[CheckFinding]:
+    """Yield mistakes in the config; creates the session."""
     found = [
         of_error(problem)
         for problem in project_files.problems(look.config, look.project, look.data_dir)
     ]
     yield from found
-    yield from keys.requirements(look.project)
     look.said = f"{len(look.config.flat())} keys"
     if not found:
         look.session = project_files.session_of(
@@ -36,7 +35,7 @@ def look_at_config(look: Look) -> Iterator[Finding]:
         )
 
 
-def look_at_code(look: Look) -> Iterator[Finding]:
+def look_at_code(look: Look) -> Iterator[CheckFinding]:
     """Yield what is missing in the code, without running it."""
     source = look.project / str(look.config.get("src_code_path") or "")
     if not source.is_dir() or not look.config.get("src_code_path"):
@@ -61,8 +60,8 @@ def look_at_code(look: Look) -> Iterator[Finding]:
     look.said = f"{len(names.modules_of(source))} Python files, {len(wanted)} classes"
 
 
-def look_at_components(look: Look) -> Iterator[Finding]:
-    """Yield what is wrong with the classes; leaves the components."""
+def look_at_components(look: Look) -> Iterator[CheckFinding]:
+    """Yield mistakes in the classes; creates the components."""
     job = look.job
     assert job.model is not None  # noqa: S101 - a training job
     reference = zoo.load(job.model, context_of(job, Mode.TRAINING))
@@ -80,20 +79,20 @@ def look_at_components(look: Look) -> Iterator[Finding]:
     look.said = ", ".join(symbol.short_name for symbol in symbols.values())
 
 
-def look_at_keys(look: Look) -> Iterator[Finding]:
-    """Yield the keys of the config that no component has asked for."""
+def look_at_keys(look: Look) -> Iterator[CheckFinding]:
+    """Yield the keys of the config that no component has read."""
     yield from keys.unread_keys(look.config, look.asked)
     look.said = f"{len({*look.config.flat()} & look.asked)} read by components"
 
 
-def look_at_project(look: Look) -> Iterator[Finding]:
-    """Yield what will not be known of the code."""
+def look_at_project(look: Look) -> Iterator[CheckFinding]:
+    """Yield what will not be recorded about the code."""
     commit = git.commit_of(look.project)
     if commit is None:
-        look.said = "in no git repository"
+        look.said = "not in a git repository"
         yield info(
-            "the project is in no git repository, or has no commit: which code made a model "
-            "will not be known.",
+            "the project is not in a git repository, or has no commit: the code of a model will "
+            "not be recorded.",
             str(look.project),
         )
         return
@@ -103,5 +102,5 @@ def look_at_project(look: Look) -> Iterator[Finding]:
         yield info(
             f"the project differs from its commit {bare[:12]}.",
             str(look.project),
-            "Commit what is to be trained.",
+            "Commit the code before training.",
         )

@@ -1,36 +1,37 @@
-"""The groups of a check that look at the data of each split."""
+"""Groups of a check for the data of each split."""
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
+
+from elasticdl.data.batch import Batch
 from elasticdl.definition import Mode
-from elasticdl.engines.own_batches import OwnBatches, Reading
+from elasticdl.engines.iterable_data import IterableData, PipelineReader
 from elasticdl.engines.randomness import seeded
-from elasticdl.sessions.checks import batches, identity, reading
-from elasticdl.sessions.checks.finding import Finding, Severity, error
+from elasticdl.evaluation.report import as_texts
+from elasticdl.sessions import report
+from elasticdl.sessions.checks import batches, reading
+from elasticdl.sessions.checks.finding import CheckFinding, Severity, error, info, warning
 from elasticdl.sessions.checks.limits import within
 from elasticdl.sessions.checks.look import Look, made
 
-if TYPE_CHECKING:
-    from elasticdl.data.batch import Batch
-    from elasticdl.sessions.checks.batches import Places
+_SHOWN_IDS = 3
 
 
-_NUM_PARTS = 3
-
-
-def look_at_training(look: Look) -> Iterator[Finding]:
-    """Yield what is wrong with the training data; leaves its first batches."""
+def look_at_training(look: Look) -> Iterator[CheckFinding]:
+    """Yield problems with the training data; keeps its first batches."""
     job, places = look.job, look.places("training")
     with within():
-        own = OwnBatches(made(look.components).definition(), job)
-    first = Reading(own.epochs, job.training.seed)
+        own = IterableData(made(look.components).definition(), job)
+    first = PipelineReader(own.epochs, job.training.seed)
     read = yield from reading.read_epoch(first)
     if not read.first:
         return
-    wrong = list(_arrays(read.first, places))
+    wrong = list(batches.arrays(read.first, places))
     yield from wrong
     yield from batches.counts(
         places,
@@ -40,41 +41,43 @@ def look_at_training(look: Look) -> Iterator[Finding]:
         batch_size=job.training.minibatch_size,
     )
     with within():
-        again = Reading(own.epochs, job.training.seed).batches(0, 0, len(read.first))
+        again = PipelineReader(own.epochs, job.training.seed).batches(0, 0, len(read.first))
         same = reading.digest(one.batch for one in again) == reading.digest(read.first)
     if not same:
-        yield identity.not_again(
-            "training",
+        yield warning(
+            "training: when created a second time, the generator yields different examples. A "
+            "session that ends in the middle of an epoch (kill -9, a lost machine) could not be "
+            "resumed.",
             places.loader,
-            look.modules(),
-            otherwise="A session that ends in the middle of an epoch (kill -9, a lost machine) "
-            "could not go on.",
-            severe=False,
+            "Draw from random, numpy.random or tf.random, which are seeded for you, and sort the "
+            "files of a folder.",
         )
     if not any(finding.severity is Severity.ERROR for finding in wrong):
-        # A model would only say in other words what is wrong with them.
+        # The model would only report the same problems in other words.
         look.batches = read.first
     mode = "exact" if own.epochs.indexed else "replayed"
     cost = "" if own.epochs.indexed else f", at worst {_duration(read.epoch_s)} of reading"
     look.said = (
         f"{own.num_records:,} examples in {own.epochs.num_batches:,} batches: "
-        f"{batches.range_of(read.first)}; {read.rate:,.0f} batches/s; "
-        f"going on in mid-epoch: {mode}{cost}"
+        f"{batches.range_of(read.first)}; {read.rate:,.0f} batches/s; resuming within an epoch: "
+        f"{mode}{cost}"
     )
 
 
-def look_at_validation(look: Look) -> Iterator[Finding]:
-    """Yield what is wrong with the validation data and its ids."""
+def look_at_validation(look: Look) -> Iterator[CheckFinding]:
+    """Yield problems with the validation data and its ids; keeps its first batch."""
     job, places, data = look.job, look.places("validation"), made(look.session).data
+    components = made(look.components)
     with within(), seeded(job.training.seed):
-        epochs = made(look.components).open_epochs(data, Mode.EVALUATION)
+        epochs = components.open_epochs(data, Mode.EVALUATION)
     if epochs.num_batches < 1:
-        yield error("validation: an epoch has no batch.", places.loader, "Return how many.")
+        yield error("validation: an epoch has no batches.", places.loader, "Return their number.")
         return
-    read = yield from reading.read_epoch(Reading(epochs, job.training.seed))
+    read = yield from reading.read_epoch(PipelineReader(epochs, job.training.seed))
     if not read.first:
         return
-    yield from _arrays(read.first, places)
+    wrong = list(batches.arrays(read.first, places))
+    yield from wrong
     yield from batches.counts(
         places,
         num_examples=epochs.num_examples,
@@ -82,78 +85,78 @@ def look_at_validation(look: Look) -> Iterator[Finding]:
         size=read.first[0].num_examples,
         batch_size=job.training.minibatch_size,
     )
-    if look.batches is not None:
-        yield from batches.alike(look.batches[0], read.first[0], places)
-    with within():
-        index = made(look.components).validation_ids(data)
-        split = made(look.components).split(data, "validation")
-    where = look.place("data_loader_class", "get_validation_index", "create_validation_generator")
-    yield from identity.index(index, split.num_examples, where)
-    with within():
-        one, two = (reading.order(split, seed) for seed in (1, 2))
-    # As far as both came in the time they had.
-    if any(a != b for a, b in zip(one, two, strict=False)):
-        yield identity.not_again(
-            "validation",
-            places.loader,
-            look.modules(),
-            otherwise="Its order depends on chance, so ids would be those of other examples.",
-            severe=index is not None,
-        )
+    if not any(finding.severity is Severity.ERROR for finding in wrong):
+        look.others["validation"] = read.first[0]
     look.said = (
         f"{epochs.num_examples:,} examples in {epochs.num_batches:,} batches: "
-        f"{batches.range_of(read.first)}; {0 if index is None else len(index):,} ids"
+        f"{batches.range_of(read.first)}"
     )
+    where = look.place("data_loader_class", "get_validation_index", "create_validation_generator")
+    with within():
+        split, ids = report.open_split(components, data, "validation")
+    if ids is None:
+        yield info(
+            "validation: get_validation_index() returns nothing; rows of reports are numbered.",
+            where,
+        )
+        return
+    yield from _repeated(ids, "validation", where)
+    with within():
+        one, two = (reading.order(split, seed) for seed in (1, 2))
+    # Compared as far as both passes came in their time.
+    if any(a != b for a, b in zip(one, two, strict=False)):
+        yield error(
+            "validation: the order of the generator's examples is random, so the reports would "
+            "give them the ids of other examples.",
+            places.loader,
+            "Yield the examples in the order of get_validation_index().",
+        )
+    look.said += f"; {len(ids):,} ids"
 
 
-def look_at_test(look: Look) -> Iterator[Finding]:
-    """Yield what is wrong with the test data and its ids; leaves its first examples."""
+def look_at_test(look: Look) -> Iterator[CheckFinding]:
+    """Yield problems with the test data and its ids; keeps its first examples."""
     places = look.places("test")
     with within():
-        split = made(look.components).split(made(look.session).data, "test")
+        split, _ = report.open_split(made(look.components), made(look.session).data, "test")
     if split.num_examples < 1:
         yield error(
-            f"test: the generator is said to have {split.num_examples} examples.",
+            f"test: the generator is declared to have {split.num_examples} examples.",
             places.loader,
-            "Return how many it yields.",
+            "Return the number of examples that it yields.",
         )
         return
     raw = yield from reading.third_parts(split, places)
     if raw is None:
         return
-    yield from identity.ids(raw, "test", places.loader)
-    with within(), seeded(look.job.training.seed):
-        examples = reading.first_examples(split)
-    wrong = next(
-        (e for e in examples if not isinstance(e, (tuple, list)) or len(e) != _NUM_PARTS), None
+    yield from _repeated(raw, "test", places.loader)
+    first = reading.first_examples(split, "test", None)
+    batch = Batch(
+        first.features, (first.labels, np.ones(len(first.ids), np.float32)), len(first.ids)
     )
-    if wrong is not None or not examples:
-        yield error(
-            "test: after image and label preprocessing there is "
-            f"{'nothing' if wrong is None else f'a {type(wrong).__name__}'}; expected tuples "
-            "(x, y, id).",
-            places.images,
-            "Let add_image_preprocess and add_label_preprocess pass the third part on.",
-        )
-        return
-    one = reading.as_batch(examples, places)
-    yield from _arrays([one], places)
-    if look.batches is not None:
-        yield from batches.alike(look.batches[0], one, places)
-    look.test = examples
+    wrong = list(batches.arrays([batch], places))
+    yield from wrong
+    if not any(finding.severity is Severity.ERROR for finding in wrong):
+        look.others["test"] = batch
     looked = len(raw)
     known = f"{split.num_examples:,} examples" + (
         "" if looked >= split.num_examples else f", {looked:,} of them looked at"
     )
-    shown = ", ".join(repr(identity.text_of(value)) for value in raw[:2])
-    look.said = f"{known}: {batches.range_of([one])}; ids {shown}, ..."
+    shown = ", ".join(repr(text) for text in as_texts(raw[:2]))
+    look.said = f"{known}: {batches.range_of([batch])}; ids {shown}, ..."
 
 
-def _arrays(some: Sequence[Batch], places: Places) -> Iterator[Finding]:
-    """Yield what is wrong with the arrays of a split, whatever the model."""
-    yield from batches.inputs(some, places)
-    yield from batches.labels(some, places)
-    yield from batches.weights(some, places)
+def _repeated(ids: Sequence[Any], split: str, where: str) -> Iterator[CheckFinding]:
+    """Yield a finding if examples cannot be told apart by their ids."""
+    texts = as_texts(ids)
+    twice = [text for text, number in collections.Counter(texts).items() if number > 1]
+    if twice:
+        shown = ", ".join(repr(text) for text in twice[:_SHOWN_IDS])
+        yield warning(
+            f"{split}: {len(twice):,} of {len({*texts}):,} ids occur more than once: {shown}.",
+            where,
+            "The reports have one row per example, so several rows will have the same id.",
+        )
 
 
 def _duration(seconds: float) -> str:

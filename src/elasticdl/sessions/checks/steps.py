@@ -1,10 +1,10 @@
-"""The groups of a check that make the model: a step, a checkpoint, an export, an evaluation."""
+"""Groups of a check that use the model: a step, a checkpoint, an export, the reports."""
 
 from __future__ import annotations
 
-import operator
+import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,61 +12,55 @@ import numpy as np
 from elasticdl import scratch, user_files
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.data.batch import leaves, map_arrays, stack
+from elasticdl.data.batch import leaves
 from elasticdl.dialects.abstractions import is_kept_by_us
-from elasticdl.engines.randomness import seeded
-from elasticdl.errors import ElasticDLError
-from elasticdl.sessions.checks import functions, reading
+from elasticdl.engines.finite import StateCheck
+from elasticdl.errors import ElasticDLError, NonFiniteLossError
+from elasticdl.evaluation.functions import EvalFunctions
+from elasticdl.evaluation.report import ReportWriter, as_texts
 from elasticdl.sessions.checks import model as rules
-from elasticdl.sessions.checks.finding import Finding, Severity, error, info, of_error, warning
+from elasticdl.sessions.checks import reading
+from elasticdl.sessions.checks.finding import CheckFinding, Severity, error, info, of_error, warning
 from elasticdl.sessions.checks.limits import heard, within
 from elasticdl.sessions.checks.look import Look, made
+from elasticdl.sessions.report import Examples, open_split
 from elasticdl.training.create import create_trainer
 from elasticdl.training.trainer import Exporter, Trainer
 
-# What is left out when this much of the time has gone: the export of a large model.
+# After this time, optional groups are skipped: the export of a large model.
 _OPTIONAL_UNTIL_S = 20.0
 _LARGE_MODEL_BYTES = 500 * 2**20
 
 
-def look_at_model(look: Look) -> Iterator[Finding]:
-    """Yield what is wrong with the model, and with one step; leaves a trainer."""
+def look_at_model(look: Look) -> Iterator[CheckFinding]:
+    """Yield problems with the model and with one step; creates a trainer."""
     batch, where = made(look.batches)[0], look.place("model_builder_class", "get_compiled_model")
-    images = look.places("training").images
     try:
         trainer = _new_trainer(look)
     except ElasticDLError as problem:
-        yield from _why_no_trainer(look, problem, where, images)
+        yield from _why_no_trainer(look, problem, where)
         return
     from elasticdl.training.keras.facts import facts_of  # noqa: PLC0415 - imports TensorFlow
 
     outputs = trainer.predict(batch.features)
-    look.facts = facts_of(made(look.components).newest_model, len(leaves(outputs)))
-    logits = _line_with("from_logits", where)
-    yield from rules.ranges(look.facts, made(look.batches), where, images)
-    yield from rules.last_layers(look.facts, outputs, where, logits)
+    facts = facts_of(made(look.components).newest_model, len(leaves(outputs)))
     wrong = list(
-        rules.targets(look.facts, made(look.batches), outputs, look.places("training").labels)
+        itertools.chain(
+            rules.last_layers(facts, outputs, where, _line_with("from_logits", where)),
+            rules.targets(facts, made(look.batches), outputs, look.places("training").labels),
+            *(
+                rules.shapes(facts, other, where, look.places(split))
+                for split, other in look.others.items()
+            ),
+        )
     )
     yield from wrong
-    if not all(np.isfinite(array).all() for array in leaves(outputs)):
-        yield error(
-            "the model says NaN or infinity of the first batch, before any step.",
-            where,
-            "Look at its initial weights, and at layers that divide or take logarithms.",
-        )
-        return
     metrics = trainer.evaluation_metrics.results(trainer.evaluate(batch))
     look.metrics = metrics
-    yield from rules.best(look.config, metrics)
-    bad = [n for n, v in metrics.items() if isinstance(v, float) and not np.isfinite(v)]
-    if bad and not wrong:
-        yield error(
-            f"of the first batch, before any step, {bad[0]} is {metrics[bad[0]]:g}.",
-            where,
-            "Look at the loss, and at what it divides by or takes the logarithm of.",
-        )
-    if not bad:
+    yield from rules.best(look.config, metrics, trainer.evaluation_metrics.direction)
+    if not any(finding.severity is Severity.ERROR for finding in wrong):
+        if "validation" in look.others:
+            trainer.evaluate(look.others["validation"])
         yield from _step(look, trainer, where)
     loss = metrics.get("loss", float("nan"))
     state = trainer.state()
@@ -75,26 +69,26 @@ def look_at_model(look: Look) -> Iterator[Finding]:
     look.trainer = trainer
 
 
-def look_at_callbacks(look: Look) -> Iterator[Finding]:
-    """Yield callbacks that are left out, or watch nothing."""
+def look_at_callbacks(look: Look) -> Iterator[CheckFinding]:
+    """Yield callbacks that are left out, or that monitor nothing."""
     builder = made(look.components).model_builder
     everything = list((getattr(builder, "get_callbacks", list)()) or [])
     where = look.place("model_builder_class", "get_callbacks")
     for callback in everything:
         if is_kept_by_us(callback):
-            yield info(f"{type(callback).__name__} is left out: ElasticDL does its work.", where)
+            yield info(f"{type(callback).__name__} is ignored: ElasticDL replaces it.", where)
     kept = [callback for callback in everything if not is_kept_by_us(callback)]
     yield from rules.monitors(kept, made(look.metrics), where)
     look.said = ", ".join(type(callback).__name__ for callback in kept) or "none"
 
 
-def look_at_round_trip(look: Look) -> Iterator[Finding]:
-    """Yield whether the model is another one after a checkpoint."""
+def look_at_round_trip(look: Look) -> Iterator[CheckFinding]:
+    """Yield a finding if the model differs after a checkpoint."""
     trainer = made(look.trainer)
     state = trainer.state()
     size = sum(array.nbytes for array in state.values())
     if size > _LARGE_MODEL_BYTES:
-        look.said = f"not tried: the state has {size / 2**20:,.0f} MiB"
+        look.said = f"skipped: the state has {size / 2**20:,.0f} MiB"
         return
     with (
         tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
@@ -119,52 +113,81 @@ def look_at_round_trip(look: Look) -> Iterator[Finding]:
             f"loaded from a checkpoint, {len(differing)} tensors differ, {differing[0]} among "
             "them.",
             look.place("model_builder_class", "get_compiled_model"),
-            "Let the model have the same variables each time it is made.",
+            "Make sure that the model has the same variables each time it is created.",
         )
     look.said = f"{len(state)} tensors, {size / 2**20:,.1f} MiB, saved and loaded"
 
 
-def look_at_export(look: Look) -> Iterator[Finding]:
-    """Yield whether the model can be exported."""
+def look_at_export(look: Look) -> Iterator[CheckFinding]:
+    """Yield a finding if the model cannot be exported, or predicts something else elsewhere."""
+    from elasticdl.sessions.export import copy_verified  # noqa: PLC0415 - imports TensorFlow
+
     trainer = made(look.trainer)
     size = sum(array.nbytes for array in trainer.state().values())
     if look.seconds > _OPTIONAL_UNTIL_S or size > _LARGE_MODEL_BYTES:
-        look.said = "not tried: it would take too long; the training ends with it"
+        look.said = "skipped: it would take too long; training does it at the end"
         return
-    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder, heard() as said:
-        written = trainer.export(Path(folder)) if isinstance(trainer, Exporter) else []
-    if "saved_model" not in written:
-        yield error(
-            f"the model cannot be exported. {' '.join(said)}",
-            look.place("model_builder_class", "get_compiled_model"),
-            "Use TensorFlow's or Keras' operations in its layers, not NumPy's.",
+    with (
+        tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
+        tempfile.TemporaryDirectory(dir=scratch.folder()) as staged,
+    ):
+        with heard() as said:
+            written = trainer.export(Path(folder)) if isinstance(trainer, Exporter) else []
+        if "saved_model" not in written:
+            yield error(
+                f"the model cannot be exported. {' '.join(said)}",
+                look.place("model_builder_class", "get_compiled_model"),
+                "Use TensorFlow's or Keras' operations in its layers, not NumPy's.",
+            )
+            return
+        models = [Path(folder) / name for name in written]
+        verified = copy_verified(
+            models, Path(staged), trainer, made(look.batches)[0], name=look.run_name
         )
-    look.said = f"{' and '.join(written) or 'nothing'} written"
+    look.said = f"{' and '.join(verified)} written, and loaded in a new process"
 
 
-def look_at_evaluation(look: Look) -> Iterator[Finding]:
-    """Yield what is wrong with the evaluation functions."""
-    if made(look.components).evaluator is None:
-        look.said = "there is no evaluator_class"
-        return
-    where = look.place("evaluator_class", "get_eval_funcs")
-    with within(), seeded(look.job.training.seed):
-        returned = made(look.components).evaluator.get_eval_funcs()
-        validation = reading.first_examples(
-            made(look.components).split(made(look.session).data, "validation")
-        )
-    examples: list[functions.Example] = []
-    for split, some in (("validation", validation), ("test", look.test or ())):
-        if some:
-            outputs = made(look.trainer).predict(stack([example[0] for example in some]))
-            examples += [
-                (split, example[1], map_arrays(operator.itemgetter(i), outputs))
-                for i, example in enumerate(some)
-            ]
+def look_at_reports(look: Look) -> Iterator[CheckFinding]:
+    """Yield problems with the reports: evaluates the first examples of each split."""
+    components, count = made(look.components), 0
     with within():
-        yield from functions.look(returned, examples, where)
-    shown = ", ".join(name for name, _ in functions.named(returned) or ())
-    look.said = f"{shown}; called on {len(examples)} examples"
+        given = components.eval_functions()
+    names = EvalFunctions(given).names
+    each = given.values() if isinstance(given, Mapping) else given or ()
+    # One by one, so that the errors of all functions are found.
+    functions = [EvalFunctions({name: one}) for name, one in zip(names, each, strict=True)]
+    for split in ("validation", "test"):
+        try:
+            with within():
+                opened, ids = open_split(components, made(look.session).data, split)
+                some = reading.first_examples(opened, split, ids)
+                yield from (info(f"{split}: {note}") for note in opened.notes)
+                yield from _evaluated(made(look.trainer), split, some, functions)
+                count += len(some.ids)
+        except ElasticDLError as problem:
+            yield of_error(problem)
+    look.said = f"{', '.join(names) or 'no functions'}; {count} examples evaluated"
+
+
+def _evaluated(
+    trainer: Trainer, split: str, some: Examples, functions: list[EvalFunctions]
+) -> Iterator[CheckFinding]:
+    """Evaluate examples and write them as a report to a temporary folder.
+
+    Yields what a function raises, and removes the function from the list.
+    """
+    outputs = trainer.predict(some.features)
+    for function in list(functions):
+        try:
+            function.columns(as_texts(some.ids), some.labels, outputs)
+        except ElasticDLError as problem:
+            functions.remove(function)
+            yield of_error(problem)
+    with (
+        tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
+        ReportWriter(folder, split=split) as writer,
+    ):
+        writer.add(ids=some.ids, labels=some.labels, outputs=outputs, weights=some.weights)
 
 
 def _new_trainer(look: Look) -> Trainer:
@@ -178,17 +201,15 @@ def _new_trainer(look: Look) -> Trainer:
     )
 
 
-def _why_no_trainer(
-    look: Look, problem: ElasticDLError, where: str, images: str
-) -> Iterator[Finding]:
-    """Yield how the first batch does not fit the model, or what making it has said."""
+def _why_no_trainer(look: Look, problem: ElasticDLError, where: str) -> Iterator[CheckFinding]:
+    """Yield why the first batch does not fit the model, or the error from creating the trainer."""
     newest, some = made(look.components).newest_model, made(look.batches)
-    found: list[Finding] = []
+    found: list[CheckFinding] = []
     if getattr(newest, "compiled", False):
         from elasticdl.training.keras.facts import facts_of, outputs_of  # noqa: PLC0415 - as above
 
         facts = facts_of(newest)
-        found = list(rules.shapes(facts, some[0], where, images))
+        found = list(rules.shapes(facts, some[0], where, look.places("training")))
         outputs = None if found else outputs_of(newest, some[0].features)
         if outputs is not None:
             labels = look.places("training").labels
@@ -199,8 +220,8 @@ def _why_no_trainer(
         yield of_error(problem)
 
 
-def _step(look: Look, trainer: Trainer, where: str) -> Iterator[Finding]:
-    """Make one step; yields what went wrong."""
+def _step(look: Look, trainer: Trainer, where: str) -> Iterator[CheckFinding]:
+    """Run one step; yield what went wrong."""
     before = {name: array.copy() for name, array in trainer.state().items()}
     result = trainer.train_steps([made(look.batches)[0]])
     after = trainer.state()
@@ -208,16 +229,13 @@ def _step(look: Look, trainer: Trainer, where: str) -> Iterator[Finding]:
         yield error(
             f"the loss of the first step is {float(result.losses[0]):g}.",
             where,
-            "Look at the loss, and at what it divides by or takes the logarithm of.",
+            "Check the loss, especially divisions and logarithms.",
         )
         return
-    bad = [n for n, a in after.items() if a.dtype.kind == "f" and not np.isfinite(a).all()]
-    if bad:
-        yield error(
-            f"after one step {bad[0]} has values that are NaN or infinite.",
-            where,
-            "Lower the learning rate, or clip the gradients (clipnorm=1.0).",
-        )
+    try:
+        StateCheck(before).check(after, step=1, last_good=0)
+    except NonFiniteLossError as problem:
+        yield error(f"the session would end after one step: {problem}", where)
         return
     changed = [
         name
@@ -228,12 +246,12 @@ def _step(look: Look, trainer: Trainer, where: str) -> Iterator[Finding]:
         yield warning(
             "a step changes no weight of the model.",
             where,
-            "Look at the learning rate, at `trainable = False`, and at sample weights of 0.",
+            "Check the learning rate, `trainable = False`, and sample weights of 0.",
         )
 
 
 def _line_with(text: str, where: str) -> str:
-    """Return the first line of a place's file that has a text; the place if none has."""
+    """Return the first line with a text in a place's file; the place itself if there is none."""
     file = where.rpartition(":")[0]
     try:
         lines = user_files.read_text(file).splitlines()

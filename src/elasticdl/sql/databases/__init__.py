@@ -1,1 +1,1 @@
-"""The kinds of databases: one file each, behind the protocol of `sql/database.py`."""
+"""Kinds of databases: one file each, implementing the protocol of `sql/database.py`."""

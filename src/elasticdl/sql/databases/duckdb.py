@@ -1,8 +1,8 @@
-"""DuckDB, the embedded default: a file, or Parquet and CSV files read in place.
+"""DuckDB, the embedded default: reads its own file, or Parquet and CSV files in place.
 
-`plain.py` says what becomes of which type. A table without a PRIMARY KEY is filled by its row
-numbers (`rowid`): no other process can write to the file while it is open here, so they stay the
-same from the SELECT to the UPDATE.
+`plain.py` lists the conversion of types. A table without a PRIMARY KEY is filled by its row numbers
+(`rowid`). They stay the same from the SELECT to the UPDATE, because no other process can write to
+the file while it is open here.
 
 Used by `database.open_database`.
 """
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticdl.errors import UnavailableError
-from elasticdl.garbage import collect_at_exit
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.gc_tuning import collect_at_exit
+from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.plain import plain_rows
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts, shown
@@ -29,25 +29,25 @@ from elasticdl.sql.waiting import once_free
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.databases.queries import DatabaseQuery
     from elasticdl.sql.names import Name
 
-# Set for statements of others (`elasticdl sql-server`), which may read and write no files.
+# Set for statements of other users (`elasticdl sql-server`), which must not access files.
 NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
 
-# Its types, made by the import, are reported as leaks as well.
+# DuckDB's types, created by the import, are reported as leaks as well.
 collect_at_exit()
 
-# How long the submitter of a statement that was killed may take to let go of the file.
+# How long the submitter of a killed statement may take to release the file.
 _ENDING_S = 3.0
 _ROWID = "rowid"
-# Of statements without a result.
+# Result columns of statements without a result.
 _NO_RESULT = (["Count"], ["Success"])
 _READER = "elasticdl_reader"
 _PART_ROWS = 1 << 20
 _LARGE_BYTES = 2**28
 _SMALL_LIMIT = "128MB"
-# What repeats a statement of ours, not of the user's.
+# Parts of a message that quote our own statement instead of the user's.
 _OURS = re.compile(
     r"(?s) when casting from source column elasticdl_\w+|\n\nLINE \d+: .*\belasticdl_given\b.*"
 )
@@ -57,11 +57,11 @@ class DuckDB(BaseDatabase):
     """A DuckDB database; see `database.Database`.
 
     Args:
-        path: Its file; None keeps it in memory.
+        path: Its file; None creates it in memory.
 
     Raises:
-        DatabaseError: It cannot be opened.
-        UnavailableError: Another process has it open.
+        DatabaseError: The file cannot be opened.
+        UnavailableError: Another process has the file open.
     """
 
     dialect = "duckdb"
@@ -83,7 +83,7 @@ class DuckDB(BaseDatabase):
             with self._errors():
                 return duckdb.connect(path or ":memory:", config=config)
 
-        # Of its memory: as it was set, and as DuckDB shows that.
+        # Memory limit: as it was set, and as DuckDB displays it.
         self._limit: tuple[str, str] | None = None
         self._connection = once_free(connect, UnavailableError, _ENDING_S)
 
@@ -100,7 +100,7 @@ class DuckDB(BaseDatabase):
             raise DatabaseError(message) from error
 
     @contextlib.contextmanager
-    def run(self, statement: str) -> Iterator[Rows | None]:
+    def run(self, statement: str) -> Iterator[RowSource | None]:
         """See `Database`."""
         with (
             self._cursor() as cursor,
@@ -121,7 +121,7 @@ class DuckDB(BaseDatabase):
         finally:
             self._queries.close(cursor.close)
 
-    def _batches(self, reader: Any, query: Query) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: Any, query: DatabaseQuery) -> Iterator[pa.RecordBatch]:
         num_bytes = 0
         while True:
             with self._errors():
@@ -137,15 +137,15 @@ class DuckDB(BaseDatabase):
             yield batch
 
     def _drop_cache(self) -> None:
-        """Free what DuckDB keeps of its file: it takes most of the memory for it, and frees none.
+        """Free DuckDB's cache of its file: it takes most of the memory and is never released.
 
-        What reads this much trains or predicts next, and needs the memory.
+        After reading this much, the process trains or predicts and needs the memory.
         """
         limit = self._ask("SELECT current_setting('memory_limit')")[0][0]
-        # Set to what it shows, it shows less: it rounds down.
+        # DuckDB rounds the displayed value down: setting it again would lower the limit each time.
         if self._limit is None or self._limit[1] != limit:
             self._limit = (limit, limit)
-        # What is in use is not freed, and then the lower limit is not taken.
+        # Memory in use cannot be freed, and DuckDB then rejects the lower limit.
         with contextlib.suppress(DatabaseError):
             self._ask(f"SET memory_limit = '{_SMALL_LIMIT}'")
         self._ask(f"SET memory_limit = {literal(self._limit[0])}")
@@ -190,7 +190,7 @@ class DuckDB(BaseDatabase):
         try:
             self._ask(f"SELECT {_ROWID} FROM {self.quote(full)} LIMIT 0")
         except DatabaseError:
-            why_not = f"{shown(name)} is a view, whose rows have no numbers"
+            why_not = f"{shown(name)} is a view, and the rows of a view have no row numbers"
             found = self._ask(
                 f"SELECT sql FROM duckdb_views() WHERE database_name = {literal(database)} "
                 f"AND schema_name = {literal(schema)} AND view_name = {literal(table)}"
@@ -205,7 +205,7 @@ class DuckDB(BaseDatabase):
             "SELECT table_catalog, table_schema, table_name FROM information_schema.tables "
             "ORDER BY table_catalog <> current_database(), table_schema <> current_schema()"
         )
-        # One name may be of a schema as well as of a database.
+        # The same name may belong to both a schema and a database.
         found = [
             row for row in known
             if not where
@@ -232,7 +232,7 @@ class DuckDB(BaseDatabase):
                 cursor.execute(f"DROP TABLE temp.{GIVEN}")
                 cursor.execute("COMMIT")
             except BaseException:
-                # An error may have ended the transaction already.
+                # The error may already have ended the transaction.
                 with contextlib.suppress(duckdb.Error):
                     cursor.execute("ROLLBACK")
                 raise
@@ -243,12 +243,12 @@ class DuckDB(BaseDatabase):
 
 
 def _reader_of(cursor: Any, statement: str) -> Any:
-    """Return a reader of a statement's rows, None if it has no result."""
-    # None for what has no result, whatever its stubs say.
+    """Return a reader of a statement's rows; None if it has no result."""
+    # It is None for statements without a result, although DuckDB's type stubs do not say so.
     relation = cursor.sql(statement)
     reader = None if relation is None else relation.to_arrow_reader(BATCH_ROWS)
     if reader is not None and reader.schema.names in _NO_RESULT:
-        reader.read_all()  # what it is about is done only now
+        reader.read_all()  # only this executes the statement
         return None
     return reader
 
@@ -272,21 +272,21 @@ class _Transaction(Transaction):
         self,
         columns: Mapping[str, str],
         like: Mapping[str, str],
-        table: str,  # noqa: ARG002 - of MySQL's
+        table: str,  # noqa: ARG002 - for MySQL
     ) -> None:
         if len(like) == 1:
             self._keys = _Ascending(*like)
         made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
         self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({made})")
 
-    def load(self, rows: Rows) -> int:
+    def load(self, rows: RowSource) -> int:
         batches = rows.batches if self._keys is None else self._keys.watched(rows.batches)
         reader = pa.RecordBatchReader.from_batches(rows.schema, iter(batches))
         self._cursor.register(_READER, reader)
         try:
             return self.run(f"INSERT INTO {GIVEN} SELECT * FROM {_READER}")
         finally:
-            # Of a transaction that failed; it ends with the cursor.
+            # Fails after a failed transaction; the reader ends with the cursor.
             with contextlib.suppress(duckdb.Error):
                 self._cursor.unregister(_READER)
 
@@ -295,10 +295,11 @@ class _Transaction(Transaction):
 
 
 class _Ascending:
-    """Parts of rows whose key, a whole number, gets larger and larger, as row numbers do.
+    """Splits rows into parts, if their key is an integer that always increases, as row numbers do.
 
-    A part is looked for only where its keys are, which takes a tenth of the time and a fraction of
-    the memory of one UPDATE (ten million rows, DuckDB 2.0: 1.2 s and 0.1 GiB for 11 s and 1.1 GiB).
+    DuckDB searches for the keys of a part only where they are. This takes a tenth of the time and a
+    fraction of the memory of one UPDATE (ten million rows, DuckDB 2.0: 1.2 s and 0.1 GiB instead of
+    11 s and 1.1 GiB).
 
     Args:
         key: The key's column.
@@ -312,7 +313,7 @@ class _Ascending:
         self._is_so = True
 
     def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield batches; remember where parts begin."""
+        """Yield batches unchanged, and record the key at which each part of the table begins."""
         for batch in batches:
             if self._is_so and batch.num_rows:
                 self._look_at(batch.column(self._key))
@@ -332,7 +333,7 @@ class _Ascending:
         self._num_rows += len(keys)
 
     def parts(self) -> Sequence[str]:
-        """Return the parts, as SQL; none where the keys do not ascend."""
+        """Return the parts, as SQL; empty if the keys do not increase."""
         if not self._is_so:
             return ()
         stops = [f" AND {self._key} < {start}" for start in self._starts[1:]]

@@ -1,18 +1,18 @@
-"""MySQL and MariaDB through SQLAlchemy and PyMySQL, with a cursor on the server's side.
+"""MySQL and MariaDB through SQLAlchemy and PyMySQL, with a server-side cursor.
 
-What `plain.py` says of types holds, and:
+Types are converted as in `plain.py`, and:
 
-* TINYINT(1), which BOOLEAN is, and BIT(1) are bool; a value other than 0 and 1 is refused:
+* TINYINT(1), which is BOOLEAN, and BIT(1) are bool; a value other than 0 and 1 is rejected:
   CAST(the_column AS SIGNED) reads it. Longer BITs are integers.
-* DECIMAL of more than 38 digits is float64. FLOAT arrives with the 6 digits that the server
-  sends; the_column * 1e0 has all of them.
+* DECIMAL of more than 38 digits is float64. FLOAT has only the 6 digits that the server sends;
+  the_column * 1e0 has all of them.
 * TIMESTAMP is UTC: the connection's time zone is +00:00. DATETIME has no zone.
-* TIME beyond a day or below zero, '0000-00-00' and geometric types are refused by name.
+* TIME beyond a day or below zero, '0000-00-00' and geometric types are rejected by name.
 
-ALTER TABLE and CREATE TABLE commit by themselves. A column that is missing is therefore added
-when everything else has been checked and loaded, just before the rows are changed, and taken away
-again if that fails; if the process is killed in between, it stays, and is NULL in every row.
-Tables of storage engines without transactions (MyISAM, Aria) are refused.
+ALTER TABLE and CREATE TABLE commit implicitly. A missing column is therefore added only after
+everything else has been checked and loaded, just before the rows are changed, and it is removed
+again if the change fails. If the process is killed in between, the column stays, with NULL in every
+row. Tables of storage engines without transactions (MyISAM, Aria) are rejected.
 
 Used by `database.open_database`.
 """
@@ -27,15 +27,15 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-import pymysql  # noqa: F401 - whether it is installed shows here
+import pymysql  # noqa: F401 - fails here if it is not installed
 import sqlalchemy as sa
 from pymysql.constants import FIELD_TYPE, FLAG
 from sqlalchemy import exc
 
-from elasticdl.sql.database import DatabaseError, Rows, TableInfo
+from elasticdl.sql.database import DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.sqlalchemy import SQLAlchemyConnection
 from elasticdl.sql.databases.transaction import GIVEN, Transaction
-from elasticdl.sql.databases.tuples import Column, tuples_of
+from elasticdl.sql.databases.tuples import TupleColumn, tuples_of
 from elasticdl.sql.names import column_name, matching, parts, quoted, shown
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ _OPTIONS = {
     "connect_timeout": 30,
     "init_command": "SET time_zone = '+00:00'",
 }
-# Too many connections, shutdown, lock waits, deadlocks, killed, no server, lost.
+# Too many connections, shutdown, lock wait, deadlock, killed, no server, connection lost.
 _LATER = {0, 1040, 1053, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}
 _DUPLICATE_COLUMN = 1060
-_BINARY = 63  # the number of the character set of bytes
+_BINARY = 63  # the character set number for bytes
 _DIGITS = 38
 _LOCK_WAIT_S = 50
 _SIZES = {
@@ -69,11 +69,11 @@ class MySQL(SQLAlchemyConnection):
 
     Args:
         url: `mysql://USER:PASSWORD@HOST:PORT/NAME`; `?unix_socket=PATH` and other options are
-            PyMySQL's.
+            passed to PyMySQL.
 
     Raises:
-        DatabaseError: It refuses the connection.
-        UnavailableError: It cannot be reached.
+        DatabaseError: The server rejects the connection.
+        UnavailableError: The server cannot be reached.
     """
 
     mark = "`"
@@ -92,7 +92,7 @@ class MySQL(SQLAlchemyConnection):
         self.dialect = "mysql"
 
     def _cancel(self, driver: Any) -> None:
-        # The connection itself is busy.
+        # A second connection, since the first one is busy.
         with self._engine.connect() as other:
             other.exec_driver_sql(f"KILL QUERY {driver.thread_id()}")
 
@@ -116,37 +116,37 @@ class MySQL(SQLAlchemyConnection):
             cursor._result.unbuffered_active = False  # noqa: SLF001
         connection.invalidate()
 
-    def _known_columns(self, result: sa.CursorResult[Any]) -> list[Column] | None:
-        # What the standard description leaves out: signs and character sets.
+    def _known_columns(self, result: sa.CursorResult[Any]) -> list[TupleColumn] | None:
+        # The standard description lacks signedness and character sets.
         cursor: Any = result.cursor
         if cursor is None or cursor._result is None:  # noqa: SLF001
             return None
         return [self._column(field) for field in cursor._result.fields]  # noqa: SLF001
 
-    def _column(self, field: Any) -> Column:
+    def _column(self, field: Any) -> TupleColumn:
         code, name = field.type_code, str(field.name)
         if code in _SIZES:
             found = _SIZES[code]
             if code == FIELD_TYPE.TINY and field.length == 1:
-                return Column(name, pa.bool_(), _boolean)
+                return TupleColumn(name, pa.bool_(), _boolean)
             is_unsigned = field.flags & FLAG.UNSIGNED and code != FIELD_TYPE.YEAR
-            return Column(name, _UNSIGNED[found] if is_unsigned else found)
+            return TupleColumn(name, _UNSIGNED[found] if is_unsigned else found)
         if code in {FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL}:
             is_signed = not field.flags & FLAG.UNSIGNED
             if field.length - bool(field.scale) - is_signed > _DIGITS:
-                return Column(name, pa.float64(), float)
-            return Column(name, pa.decimal128(_DIGITS, field.scale))
+                return TupleColumn(name, pa.float64(), float)
+            return TupleColumn(name, pa.decimal128(_DIGITS, field.scale))
         if code == FIELD_TYPE.BIT:
             return _bits(name, field.length)
         if code in _OTHERS:
-            return Column(name, *_OTHERS[code])
+            return TupleColumn(name, *_OTHERS[code])
         if code == FIELD_TYPE.GEOMETRY:
             raise DatabaseError(
-                f"{self.name}: column {name!r} cannot be read: a geometry is no number and no "
+                f"{self.name}: column {name!r} cannot be read: a geometry is neither a number nor "
                 "text. Select ST_X(the_column) and ST_Y(the_column)."
             )
         is_bytes = field.charsetnr == _BINARY and code != FIELD_TYPE.JSON
-        return Column(name, pa.binary() if is_bytes else pa.string())
+        return TupleColumn(name, pa.binary() if is_bytes else pa.string())
 
     def _ask(self, question: str, **values: Any) -> Sequence[Any]:
         with self._connected() as connection, self._errors():
@@ -184,7 +184,7 @@ class MySQL(SQLAlchemyConnection):
                 schema=where,
                 name=actual,
             )
-            # NULL without the right to see it.
+            # NULL without the privilege to see it.
             definition = (found[0][0] or "") if found else ""
             return TableInfo(full, types, (), why_not, definition=definition, generated=generated)
         key = self._key_of(where, actual, {row[0] for row in columns if row[2] == "NO"})
@@ -198,7 +198,7 @@ class MySQL(SQLAlchemyConnection):
 
     def _why_not(self, name: str, kind: str, engine: str | None) -> str:
         if "VIEW" in kind:
-            return f"{name} is a view, without a key"
+            return f"{name} is a view, which has no key"
         transactional = self._ask(
             "SELECT 1 FROM information_schema.engines WHERE engine = :engine "
             "AND transactions = 'YES'",
@@ -207,8 +207,9 @@ class MySQL(SQLAlchemyConnection):
         if transactional:
             return ""
         return (
-            f"{name} is stored by {engine}, which has no transactions, so a failure could not be "
-            f"taken back. Change that: ALTER TABLE {name} ENGINE=InnoDB"
+            f"{name} uses the storage engine {engine}, which does not support transactions, so a "
+            f"failed write could not be rolled back. Change the engine: ALTER TABLE {name} "
+            "ENGINE=InnoDB"
         )
 
     def _key_of(self, schema: str, table: str, not_null: set[str]) -> list[str]:
@@ -227,7 +228,7 @@ class MySQL(SQLAlchemyConnection):
                 return columns
         return []
 
-    def append(self, table: Name, rows: Rows) -> int:
+    def append(self, table: Name, rows: RowSource) -> int:
         """See `Database`."""
         info = self.table(table)
         if info is not None and "transactions" in info.why_no_key:
@@ -239,7 +240,7 @@ class MySQL(SQLAlchemyConnection):
         with self._connected() as connection, self._errors():
             driver = connection.connection.driver_connection
             transaction = _Transaction(connection, functools.partial(self._cancel, driver))
-            # A value that does not fit is an error, not cut; and waiting ends.
+            # Reject a value that does not fit, instead of cutting it; and limit waiting.
             transaction.run("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
             transaction.run(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
             yield transaction
@@ -257,7 +258,7 @@ class MySQL(SQLAlchemyConnection):
                 try:
                     transaction.run(alter)
                 except exc.OperationalError as error:
-                    # Another program was faster.
+                    # Another program may have added the column first.
                     if _code(error) != _DUPLICATE_COLUMN or self._still_missing(info, missing):
                         raise
                 else:
@@ -265,11 +266,11 @@ class MySQL(SQLAlchemyConnection):
             yield
             transaction.run("COMMIT")
         except BaseException:
-            # Of a connection that is lost.
+            # The connection may be lost.
             with contextlib.suppress(exc.SQLAlchemyError, OSError):
                 transaction.run("ROLLBACK")
                 for column in added:
-                    # Another program may have filled it meanwhile.
+                    # Keep the column if another program has filled it in the meantime.
                     if not transaction.ask(
                         f"SELECT 1 FROM {table} WHERE {column} IS NOT NULL LIMIT 1"
                     ):
@@ -288,8 +289,8 @@ class MySQL(SQLAlchemyConnection):
             f"ON {self._match(info, keys)} SET {changes}"
         )
 
-    def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - of the others
-        """Return it as it is: the temporary table has the types of the key."""
+    def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
+        """Return the column without a cast: the temporary table has the types of the key."""
         return f"given.{key}"
 
     def _create(
@@ -299,7 +300,7 @@ class MySQL(SQLAlchemyConnection):
         columns: Mapping[str, str],
         values: Sequence[str],
     ) -> int:
-        """Create the table with its rows in one statement, as it commits by itself."""
+        """Create the table with its rows in one statement, as CREATE TABLE commits implicitly."""
         made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
         selected = ", ".join(
             f"{value} AS {name}" for value, name in zip(values, columns, strict=True)
@@ -326,12 +327,12 @@ class _Transaction(Transaction):
 
     def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
         made = ", ".join(f"{name} {type_}" for name, type_ in columns.items() if name not in like)
-        # The type of a text includes how it is compared.
+        # Created by SELECT, because the type of a text includes its collation.
         selected = ", ".join(f"{column_name(key, '`')} AS {name}" for name, key in like.items())
         source = f" SELECT {selected} FROM {table} LIMIT 0" if like else ""
         self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({made}) ENGINE=InnoDB{source}")
 
-    def load(self, rows: Rows) -> int:
+    def load(self, rows: RowSource) -> int:
         names = ", ".join(rows.schema.names)
         marks = ", ".join("%s" for _ in rows.schema)
         statement = f"INSERT INTO {GIVEN} ({names}) VALUES ({marks})"
@@ -345,7 +346,7 @@ class _Transaction(Transaction):
 
 
 def _code(error: Exception) -> int | None:
-    """Return the server's number of an error."""
+    """Return the server's error number."""
     reason = getattr(error, "orig", error)
     return reason.args[0] if reason.args else None
 
@@ -359,10 +360,10 @@ def _to_mysql(column: pa.Array) -> list[Any]:
     return values
 
 
-def _bits(name: str, length: int) -> Column:
+def _bits(name: str, length: int) -> TupleColumn:
     if length == 1:
-        return Column(name, pa.bool_(), lambda value: _boolean(int.from_bytes(value)))
-    return Column(name, pa.uint64(), int.from_bytes)
+        return TupleColumn(name, pa.bool_(), lambda value: _boolean(int.from_bytes(value)))
+    return TupleColumn(name, pa.uint64(), int.from_bytes)
 
 
 def _boolean(value: int) -> bool:
@@ -373,7 +374,7 @@ def _boolean(value: int) -> bool:
 
 def _date(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(f"{value!r} is not a date.")  # noqa: TRY004 - it is about the value
+        raise ValueError(f"{value!r} is not a date.")  # noqa: TRY004 - a wrong value
     return value
 
 
@@ -385,7 +386,7 @@ def _utc(value: Any) -> dt.datetime:
 def _time_of_day(value: dt.timedelta) -> dt.time:
     if not dt.timedelta() <= value < _DAY:
         raise ValueError(f"{value} is not a time of day; select TIME_TO_SEC(the_column).")
-    return (dt.datetime(1970, 1, 1) + value).time()  # noqa: DTZ001 - none is needed
+    return (dt.datetime(1970, 1, 1) + value).time()  # noqa: DTZ001 - only the time is used
 
 
 _OTHERS: dict[int, tuple[pa.DataType, Callable[[Any], Any] | None]] = {

@@ -1,4 +1,4 @@
-"""Columns as every part behind the databases takes them: few Arrow types, the same from each.
+"""Plain column types: the few Arrow types that everything behind the databases works with.
 
 | In the database                       | Here                                                  |
 |---------------------------------------|-------------------------------------------------------|
@@ -7,12 +7,12 @@
 | DECIMAL(p, s) up to 38 digits, HUGEINT | decimal, exact                                       |
 | NUMERIC without digits, more than 38  | float64: 15 digits are kept                           |
 | BOOLEAN, MySQL's TINYINT(1) and BIT(1) | bool                                                 |
-| DATE, TIMESTAMP                       | date, timestamp; years 1 to 9999, others are refused  |
+| DATE, TIMESTAMP                       | date, timestamp; years 1 to 9999, others are rejected |
 | TIMESTAMP WITH TIME ZONE              | timestamp in UTC                                      |
 | texts, ENUM, UUID, JSON               | string                                                |
 | BYTEA, BLOB                           | binary                                                |
 | arrays of the above                   | list; several dimensions become one in PostgreSQL     |
-| INTERVAL, UNION, BIT, money, ranges, geometry | refused by name: convert it in the SELECT     |
+| INTERVAL, UNION, BIT, money, ranges, geometry | rejected by name: convert it in the SELECT    |
 
 Used by the files of the databases.
 """
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticdl.errors import UsageError
-from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.database import DatabaseError, RowSource
 from elasticdl.sql.kinds import in_words
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Plain = tuple[pa.DataType, Convert]
 
 MAX_DIGITS = 38
-"""Digits of the widest decimal that Arrow computes with."""
+"""Digits of the widest decimal that Arrow can compute with."""
 
 _EPOCH = dt.date(1970, 1, 1)
 _FIRST_DAY = (dt.date.min - _EPOCH).days
@@ -46,7 +46,7 @@ _PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_40
 
 
 class UnreadableTypeError(Exception):
-    """A type that no record can hold; the message says what to write in the SELECT instead."""
+    """A type that no record can hold; the message explains what to write in the SELECT instead."""
 
 
 def plain_rows(
@@ -54,17 +54,17 @@ def plain_rows(
     batches: Iterable[pa.RecordBatch],
     name: str,
     plain: Callable[[pa.Field], Plain] | None = None,
-) -> Rows:
-    """Return rows with the types of this module.
+) -> RowSource:
+    """Convert rows to the types of this module.
 
     Args:
-        schema: As the driver gives it.
-        batches: The rows; their errors are the database's.
-        name: Of the database, for errors.
-        plain: Knows more of this driver's columns than `plain_type`.
+        schema: The driver's schema.
+        batches: The rows; they raise the errors of the database.
+        name: Name of the database, for errors.
+        plain: Replaces `plain_type` for drivers that know more about their columns.
 
     Raises:
-        DatabaseError: A column cannot be read; also while the rows are read.
+        DatabaseError: A column cannot be read. Can also be raised while the rows are read.
     """
     columns: list[Plain] = []
     for field in schema:
@@ -76,7 +76,7 @@ def plain_rows(
         pa.field(field.name, column[0]) for field, column in zip(schema, columns, strict=True)
     )
     converts = [column[1] for column in columns]
-    return Rows(found, _converted(found, converts, batches, name))
+    return RowSource(found, _converted(found, converts, batches, name))
 
 
 def _converted(
@@ -87,16 +87,16 @@ def _converted(
         for field, convert, array in zip(schema, converts, batch.columns, strict=True):
             try:
                 arrays.append(check_years(convert(array)))
-            except (ValueError, ArithmeticError) as error:  # Arrow's are ValueErrors
+            except (ValueError, ArithmeticError) as error:  # Arrow's errors are ValueErrors
                 raise DatabaseError(f"{name}: column {field.name!r}: {error}") from error
         yield pa.record_batch(arrays, schema=schema)
 
 
 def plain_type(found: pa.DataType) -> Plain:
-    """Return the type that a column of an Arrow type gets, and how its values become that.
+    """Return the plain type of a column of an Arrow type, and the conversion of its values.
 
     Raises:
-        UnreadableTypeError: It gets none.
+        UnreadableTypeError: There is no plain type for it.
     """
     types = pa.types
     if isinstance(found, pa.BaseExtensionType):
@@ -108,7 +108,7 @@ def plain_type(found: pa.DataType) -> Plain:
         return _plain_list(found)
     if types.is_interval(found) or types.is_duration(found):
         raise UnreadableTypeError(
-            "an INTERVAL has no single length (a month has 28 to 31 days). Select a number "
+            "an INTERVAL has no fixed length (a month has 28 to 31 days). Select a number "
             "instead, such as EXTRACT(EPOCH FROM the_column)."
         )
     if types.is_union(found):
@@ -131,7 +131,7 @@ def _plain_extension(found: pa.BaseExtensionType) -> Plain:
         return pa.bool_(), lambda array: array.storage.cast(pa.bool_())
     shown = getattr(found, "type_name", name)
     raise UnreadableTypeError(
-        f"{shown} has no counterpart here. Convert it in the SELECT: CAST(the_column AS ...)."
+        f"{shown} is not supported. Convert it in the SELECT: CAST(the_column AS ...)."
     )
 
 
@@ -159,11 +159,11 @@ def _uuid_texts(array: pa.Array) -> pa.Array:
 
 
 def check_years(array: pa.Array) -> pa.Array:
-    """Return dates or times as they are.
+    """Return an array unchanged, after checking its dates or times.
 
     Raises:
-        ValueError: One is infinite or outside of the years 1 to 9999, which nothing behind the
-            database can compute with.
+        ValueError: A value is infinite or outside of the years 1 to 9999, with which nothing
+            behind the database can compute.
     """
     if pa.types.is_date(array.type):
         numbers, per_day = array.cast(pa.date32()).view(pa.int32()), 1
@@ -177,24 +177,24 @@ def check_years(array: pa.Array) -> pa.Array:
         least < _FIRST_DAY * per_day or greatest >= (_LAST_DAY + 1) * per_day
     ):
         raise ValueError(
-            "a time is infinite or outside of the years 1 to 9999. Select NULL in its place, or "
+            "a timestamp is infinite or outside the years 1 to 9999. Select NULL instead, or "
             "leave the row out."
         )
     return array
 
 
 def as_decimal(digits: int, scale: int) -> Plain:
-    """Return the type of DECIMAL(digits, scale) and how texts become it."""
+    """Return the type of DECIMAL(digits, scale) and the conversion from texts."""
     if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
         return pa.float64(), lambda array: array.cast(pa.float64())
     exact = pa.decimal128(digits, scale)
     return exact, lambda array: array.cast(exact)
 
 
-def to_write(rows: Rows) -> Rows:
-    """Return rows as databases take them: 64-bit numbers and times in microseconds."""
+def to_write(rows: RowSource) -> RowSource:
+    """Convert rows to the types that databases accept: 64-bit numbers, times in microseconds."""
     schema = pa.schema(pa.field(field.name, _wide(field.type)) for field in rows.schema)
-    return Rows(schema, (batch.cast(schema) for batch in rows.batches))
+    return RowSource(schema, (batch.cast(schema) for batch in rows.batches))
 
 
 def _wide(found: pa.DataType) -> pa.DataType:
@@ -217,16 +217,16 @@ def _wide(found: pa.DataType) -> pa.DataType:
 
 
 def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
-    """Return a database's type for values of `to_write`.
+    """Return a database's type for values converted by `to_write`.
 
     Args:
         found: Their Arrow type.
-        words: Name of an Arrow type (of `to_write`; `decimal`, `list` and `time` stand for all of
-            theirs) -> the database's type, in which `{item}`, `{digits}` and `{scale}` are
-            replaced.
+        words: Name of an Arrow type (after `to_write`; `decimal`, `list` and `time` each stand for
+            all types of that kind) -> the database's type, in which `{item}`, `{digits}` and
+            `{scale}` are replaced.
 
     Raises:
-        UsageError: The database has none.
+        UsageError: The database has no such type.
     """
     if pa.types.is_decimal(found):
         return words["decimal"].format(digits=found.precision, scale=found.scale)
@@ -238,5 +238,7 @@ def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
         return words["timestamp" if found.tz is None else "timestamp with zone"]
     word = words.get(str(found))
     if word is None:
-        raise UsageError(f"Columns of {in_words(found)} cannot be written to a table here.")
+        raise UsageError(
+            f"Columns of {in_words(found)} cannot be written to a table of this database."
+        )
     return word

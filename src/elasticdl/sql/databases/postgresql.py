@@ -1,15 +1,14 @@
-"""PostgreSQL through ADBC: COPY in its binary form on both ways, Arrow from end to end.
+"""PostgreSQL through ADBC: binary COPY in both directions, Arrow from end to end.
 
-What `plain.py` says of types holds, and:
+Types are converted as in `plain.py`, and:
 
-* NUMERIC(p, s) is an exact decimal; NUMERIC without digits is float64. NaN in the former is
-  refused.
-* CHAR(n) loses the spaces at its end, which mean nothing in SQL.
-* Arrays of several dimensions become one list, row by row.
-* Types that an extension adds are refused, but for enumerations; so are money, bit, inet, oid,
+* NUMERIC(p, s) is an exact decimal, and NaN in it is rejected. NUMERIC without digits is float64.
+* CHAR(n) loses its trailing spaces, which have no meaning in SQL.
+* Arrays with several dimensions become one list, row by row.
+* Types added by an extension are rejected, except enumerations; so are money, bit, inet, oid,
   geometric types, ranges and composite types: CAST(the_column AS text).
-* A name without quotes is written in lower case, as PostgreSQL does, unless there is one as it
-  is written.
+* A name is first looked up as written, then in lower case, as PostgreSQL does for names without
+  quotes.
 
 Used by `database.open_database`.
 """
@@ -28,7 +27,7 @@ import pyarrow.compute as pc
 
 from elasticdl.errors import UnavailableError
 from elasticdl.job import without_password
-from elasticdl.sql.database import DatabaseError, Rows, TableInfo
+from elasticdl.sql.database import DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction, is_query
 from elasticdl.sql.names import column_name, literal, parts, shown
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from elasticdl.sql.databases.plain import Plain
-    from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.databases.queries import DatabaseQuery
     from elasticdl.sql.names import Name
 
-# A server that is gone without a word is noticed after two minutes.
+# With these settings, a server that vanished is detected after two minutes.
 _CONNECTION = {
     "application_name": "elasticdl",
     "connect_timeout": "30",
@@ -48,7 +47,7 @@ _CONNECTION = {
     "keepalives_interval": "10",
     "keepalives_count": "6",
 }
-# Lost connections, shutdowns, too many connections, deadlocks, serialization, locks.
+# Lost connection, shutdown, too many connections, deadlock, serialization failure, lock.
 _LATER = re.compile(r"08(?!P01)...|57P0[1-5]|53300|40001|40P01|55P03")
 _LOST = re.compile(
     r"server closed the connection|connection to server|no connection to the server"
@@ -60,7 +59,7 @@ _NEVER = re.compile(
     r"FATAL:  (?!the database system is|sorry, too many|remaining connection|terminating)"
     r"|Name or service not known|canceling statement due to (user request|statement timeout)"
 )
-# What the driver adds before and after the server's message.
+# Text that the driver adds before and after the server's message.
 _REPEATED = re.compile(
     r"^\w+: (?:\[libpq\] )?Failed to (?:prepare|execute) query(?: '.*?')?: (?=ERROR|FATAL)"
     r"|\n\. SQLSTATE: \w+$",
@@ -80,11 +79,11 @@ class PostgreSQL(BaseDatabase):
     """A PostgreSQL database; see `database.Database`.
 
     Args:
-        url: `postgresql://USER:PASSWORD@HOST:PORT/NAME?OPTIONS`, as libpq takes it.
+        url: `postgresql://USER:PASSWORD@HOST:PORT/NAME?OPTIONS`, in the syntax of libpq.
 
     Raises:
-        DatabaseError: It refuses the connection.
-        UnavailableError: It cannot be reached.
+        DatabaseError: The server rejects the connection.
+        UnavailableError: The server cannot be reached.
     """
 
     dialect = "postgres"
@@ -116,7 +115,7 @@ class PostgreSQL(BaseDatabase):
         text = str(error).strip()
         for password in self._passwords:
             text = text.replace(password, "***")
-        # The driver repeats the query, which may be long.
+        # The driver repeats the query, which can be long.
         text = _REPEATED.sub("", without_password(text).partition("\n\nQuery was:")[0]).strip()
         state = getattr(error, "sqlstate", None) or ""
         lost = isinstance(error, OSError) or bool(_LOST.search(text))
@@ -142,7 +141,7 @@ class PostgreSQL(BaseDatabase):
             self._close(cursor)
 
     def _close(self, opened: Any) -> None:
-        # Of a connection that is lost or in the middle of a COPY.
+        # The connection may be lost, or in the middle of a COPY.
         with contextlib.suppress(adbc_driver_manager.Error, OSError):
             self._queries.close(opened.close)
 
@@ -157,7 +156,7 @@ class PostgreSQL(BaseDatabase):
             return list(query.wait_for(cursor.fetchall))
 
     @contextlib.contextmanager
-    def run(self, statement: str) -> Iterator[Rows | None]:
+    def run(self, statement: str) -> Iterator[RowSource | None]:
         """See `Database`."""
         with (
             self._connected() as connection,
@@ -166,9 +165,9 @@ class PostgreSQL(BaseDatabase):
         ):
             with self._errors():
                 if not is_query(statement):
-                    # COPY takes queries only, not SHOW or EXPLAIN.
+                    # COPY accepts queries only, not SHOW or EXPLAIN.
                     cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
-                # The driver puts a query into COPY (...): a comment at its end would hide the rest.
+                # The driver wraps a query in COPY (...): a comment at its end would hide the rest.
                 query.wait_for(lambda: cursor.execute(f"{statement}\n"))
                 if not cursor.description:
                     yield None
@@ -176,7 +175,7 @@ class PostgreSQL(BaseDatabase):
                 reader = query.wait_for(cursor.fetch_record_batch)
             yield plain_rows(reader.schema, self._batches(reader, query), self.name, self._plain)
 
-    def _batches(self, reader: Any, query: Query) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: Any, query: DatabaseQuery) -> Iterator[pa.RecordBatch]:
         while True:
             with self._errors():
                 try:
@@ -188,7 +187,7 @@ class PostgreSQL(BaseDatabase):
             yield batch
 
     def _plain(self, field: pa.Field) -> Plain:
-        """Return how a column of the driver's is read; see `plain.plain_type`."""
+        """Return the plain type of one of the driver's columns; see `plain.plain_type`."""
         return self._plain_of(field.type, field.metadata or {})
 
     def _plain_of(self, found: pa.DataType, metadata: Mapping[bytes, bytes]) -> Plain:
@@ -204,8 +203,8 @@ class PostgreSQL(BaseDatabase):
             if pa.types.is_binary(found.storage_type) and self._is_text(found.type_name):
                 return pa.string(), lambda array: array.storage.cast(pa.string())
             raise UnreadableTypeError(
-                f"its type {found.type_name} has no counterpart here. Select CAST(the_column AS "
-                "text), or numbers made of it."
+                f"its type {found.type_name} is not supported. Select CAST(the_column AS text), or "
+                "numbers computed from it."
             )
         if pa.types.is_list(found) and isinstance(found.value_type, pa.OpaqueType):
             item, convert = self._plain_of(found.value_type, {})
@@ -215,7 +214,7 @@ class PostgreSQL(BaseDatabase):
         return plain_type(found)
 
     def _is_text(self, type_name: str) -> bool:
-        """Return whether a type's binary form is its text: enumerations, and citext."""
+        """Return whether the binary form of a type is its text: enumerations, and citext."""
         unnamed = re.fullmatch(r"unnamed<oid:(\d+)>", type_name)
         which = f"oid = {unnamed[1]}" if unnamed else f"typname = {literal(type_name)}"
         found = self._ask(f"SELECT typtype::text, typname::text FROM pg_type WHERE {which}")
@@ -241,7 +240,7 @@ class PostgreSQL(BaseDatabase):
         full = (schema, table)
         if kind not in {"r", "p"}:
             what = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}.get(kind)
-            why_not = f"{shown(name)} is {what or 'no table'}, without a key"
+            why_not = f"{shown(name)} is {what or 'not a table'}, so it has no key"
             found = self._ask(f"SELECT pg_get_viewdef({oid})") if kind in {"v", "m"} else []
             return TableInfo(full, types, (), why_not, definition=found[0][0] if found else "")
         numbers = {column[3]: (column[0], column[2]) for column in columns}
@@ -266,7 +265,7 @@ class PostgreSQL(BaseDatabase):
 
     def _oid(self, name: Name) -> int | None:
         as_written = parts(name)
-        # Refused as a name of another database where there are three parts.
+        # With three parts, PostgreSQL would reject it as a name in another database.
         if len(as_written) > 2:  # noqa: PLR2004 - schema and table
             return None
         for each in dict.fromkeys((as_written, tuple(part.lower() for part in as_written))):
@@ -301,7 +300,7 @@ class PostgreSQL(BaseDatabase):
     ) -> Iterator[None]:
         for name, type_ in missing:
             added = f"{column_name(name)} {type_}"
-            # It waits for another program that adds the column.
+            # Waits if another program is adding the same column.
             transaction.run(
                 f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN IF NOT EXISTS {added}"
             )
@@ -309,7 +308,7 @@ class PostgreSQL(BaseDatabase):
         yield
 
     def close(self) -> None:
-        """See `Database`: nothing is kept open."""
+        """See `Database`; there is no open connection to close."""
 
 
 class _Transaction(Transaction):
@@ -330,22 +329,22 @@ class _Transaction(Transaction):
     def create_given(
         self,
         columns: Mapping[str, str],
-        like: Mapping[str, str],  # noqa: ARG002 - of MySQL's
+        like: Mapping[str, str],  # noqa: ARG002 - for MySQL
         table: str,  # noqa: ARG002 - as `like`
     ) -> None:
         made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
         self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({made}) ON COMMIT DROP")
 
-    def load(self, rows: Rows) -> int:
+    def load(self, rows: RowSource) -> int:
         reader = pa.RecordBatchReader.from_batches(rows.schema, iter(rows.batches))
         count = int(self._cursor.adbc_ingest(GIVEN, reader, mode="append", temporary=True))
-        # The planner has no idea yet how many these are.
+        # Otherwise the planner does not know how many rows the table has.
         self.run(f"ANALYZE {GIVEN}")
         return count
 
 
 def _numeric(typmod: bytes) -> Plain:
-    """Return how the texts of a NUMERIC are read; -1 is one without digits."""
+    """Return the type of a NUMERIC and the conversion from texts; -1 means one without digits."""
     modifier = int(typmod) - _OPAQUE_SIZE
     if modifier < 0:
         return pa.float64(), lambda array: array.cast(pa.float64())

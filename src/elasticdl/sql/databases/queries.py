@@ -1,11 +1,11 @@
-r"""Queries that can be ended while a driver waits for them.
+r"""Cancellable queries: lets a thread cancel a query while a driver is waiting for it.
 
     main thread, which gets Ctrl-C and SIGTERM --waits--> a thread --driver, in C--> the database
              \------------------------- cancel ------------------------------------------^
 
-A driver waits in C, where Python answers no signal until the query is over. So in the main thread
-another thread waits for it, and whatever ends the wait ends the query as well: first on the
-server, which would otherwise go on computing, then here.
+A driver waits in C, where Python handles no signal until the query is over. For the main thread,
+another thread therefore waits for the query. Whatever interrupts the main thread's wait also
+cancels the query: first on the server, which would otherwise continue to compute, then here.
 
 Used by the files of the databases.
 """
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-# A database that is gone answers no cancel; its query is then left to a thread of its own.
+# A vanished database never confirms a cancel; its query is then left to its own thread.
 PATIENCE_S = 10.0
-# The same, when Ctrl-C is pressed once more.
+# The same, after another Ctrl-C.
 IMPATIENCE_S = 1.0
 _AGAIN_S = 0.2
 
 
 class Queries:
-    """What runs on a database, so that any thread can end it."""
+    """The running queries of a database, which any thread can cancel."""
 
     def __init__(self) -> None:
         self._abandoned: _Call[Any] | None = None
-        self._running: set[Query] = set()
+        self._running: set[DatabaseQuery] = set()
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def begun(self, cancel: Callable[[], None]) -> Iterator[Query]:
-        """Yield a query that `cancel` ends.
+    def begun(self, cancel: Callable[[], None]) -> Iterator[DatabaseQuery]:
+        """Yield a query that can be ended with `cancel`.
 
         Args:
-            cancel: Ends what the connection runs, from any thread; does nothing if it runs
-                nothing. What it raises is ignored.
+            cancel: Ends whatever the connection is running, from any thread; does nothing if it is
+                idle. Its exceptions are ignored.
         """
-        query = Query(cancel)
+        query = DatabaseQuery(cancel)
         with self._lock:
             self._running.add(query)
         try:
@@ -58,25 +58,25 @@ class Queries:
                 query.end()
 
     def cancel(self) -> None:
-        """End all that runs now, each with an error in the thread that it runs in."""
+        """Cancel all running queries; each raises an error in its own thread."""
         with self._lock:
             running = list(self._running)
         for query in running:
             query.cancel()
 
     def close(self, close: Callable[[], None]) -> None:
-        """Close a cursor or a connection; if a call could not be ended, not before it has."""
+        """Close a cursor or a connection; if a call could not be cancelled, close after its end."""
         if self._abandoned is None or not self._abandoned.then(close):
             close()
 
 
-class Query:
-    """One or more calls of a driver, one after the other, on one connection.
+class DatabaseQuery:
+    """One or more consecutive calls of a driver on one connection.
 
     Attributes:
-        is_cancelled: Somebody asked to end it. Loops between two calls look at this, as there is
-            nothing to cancel between them.
-        abandoned: A call that goes on, because it could not be ended.
+        is_cancelled: Whether a cancel was requested. Loops check this between two calls, when
+            there is nothing to cancel.
+        abandoned: A call that is still running because it could not be cancelled.
 
     Args:
         cancel: See `Queries.begun`.
@@ -89,32 +89,32 @@ class Query:
         self.abandoned: _Call[Any] | None = None
 
     def cancel(self) -> None:
-        """End the call that is under way."""
+        """Cancel the current call."""
         with self._lock:
             if not self._is_over:
                 self.is_cancelled = True
-                # Of a connection that is lost, or not yet there.
+                # The connection may be lost, or not open yet.
                 with contextlib.suppress(Exception):
                     self._cancel()
 
     def end(self) -> None:
-        """Let nothing be cancelled from now on: the connection is about to be closed."""
-        # A cancel that is on its way must not meet what the connection does next.
+        """Disable cancelling: the connection is about to be closed."""
+        # The lock: a cancel in progress must not hit the next use of the connection.
         with self._lock:
             self._is_over = True
 
     def wait_for(self, act: Callable[[], Found]) -> Found:
-        """Return what a call of the driver returns.
+        """Return the result of a driver call.
 
         Args:
-            act: The call. In the main thread it runs in another one.
+            act: The call. For the main thread, it runs in another thread.
 
         Raises:
-            BaseException: What `act` raised; or Ctrl-C and the like, when the call has ended.
-            OSError: An earlier call still has the connection.
+            BaseException: The error of `act`; or Ctrl-C and the like, after the call has ended.
+            OSError: An earlier call still occupies the connection.
         """
         if self.abandoned is not None:
-            raise ConnectionAbortedError("The database does not answer.")
+            raise ConnectionAbortedError("The database does not respond.")
         if threading.current_thread() is not threading.main_thread():
             return act()
         call = _Call(act)
@@ -127,26 +127,26 @@ class Query:
         return call.result()
 
     def _end(self, call: _Call[Found]) -> None:
-        """Cancel a call until it has ended; give up after a while."""
+        """Cancel a call until it has ended; give up after `PATIENCE_S`."""
         self.abandoned = call
         deadline_s = time.monotonic() + PATIENCE_S
         cancelling: _Call[None] | None = None
         while (left_s := deadline_s - time.monotonic()) > 0:
             try:
-                # It may itself wait for a server that is gone; and a call that had not reached
-                # the server yet is cancelled by the next one.
+                # The cancel may itself wait for a vanished server. It is repeated, because a call
+                # that had not reached the server yet is only stopped by the next cancel.
                 if cancelling is None or cancelling.done.is_set():
                     cancelling = _Call(self.cancel)
                     cancelling.start()
                 if call.done.wait(min(left_s, _AGAIN_S)):
                     self.abandoned = None
                     return
-            except BaseException:  # noqa: BLE001 - Ctrl-C once more: it is being answered
+            except BaseException:  # noqa: BLE001 - another Ctrl-C, which shortens the wait
                 deadline_s = min(deadline_s, time.monotonic() + IMPATIENCE_S)
 
 
 class _Call(Generic[Found]):
-    """A call in a thread of its own, which keeps no process alive."""
+    """A call in its own daemon thread, which does not keep the process alive."""
 
     def __init__(self, act: Callable[[], Found]) -> None:
         self.done = threading.Event()
@@ -157,13 +157,13 @@ class _Call(Generic[Found]):
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin it."""
+        """Start the call."""
         threading.Thread(target=self._run, name="query", daemon=True).start()
 
     def _run(self) -> None:
         try:
             self._found.append(self._act())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
             self._error = error
         with self._lock:
             self.done.set()
@@ -172,7 +172,7 @@ class _Call(Generic[Found]):
                 act()
 
     def then(self, act: Callable[[], None]) -> bool:
-        """Do something when the call has ended; return whether that is still to come."""
+        """Schedule a function for the end of the call; return False if the call has ended."""
         with self._lock:
             if not self.done.is_set():
                 self._then.append(act)
@@ -180,11 +180,11 @@ class _Call(Generic[Found]):
         return False
 
     def result(self) -> Found:
-        """Return what the call returned, or raise what it raised; once."""
+        """Return the result of the call, or raise its error; can be called once."""
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                # Its traceback holds this frame.
+                # Its traceback refers to this frame, which would be a reference cycle.
                 self._error = None
         return self._found.pop()

@@ -1,12 +1,13 @@
-"""Any database that SQLAlchemy has a driver for.
+"""SQLAlchemy databases: support for any database with a SQLAlchemy driver.
 
-`plain.py` holds, but for what a driver does not say: the types of a column are those of its
-values among the first rows (32768), and a later value of another type is refused by name:
-CAST(the_column AS ...) in the SELECT then helps. `fill` updates row by row in one transaction, as
-temporary tables differ too much; it is slow for millions of rows. Where ALTER TABLE or CREATE
-TABLE commits by itself (Oracle, for example), a failure may leave an empty column or table.
+Types are converted as in `plain.py`, as far as the driver reports them. Otherwise the type of a
+column is that of its values in the first rows (32768), and a later value of another type is
+rejected by name: CAST(the_column AS ...) in the SELECT then helps. `fill` updates row by row in one
+transaction, because temporary tables differ too much between databases; it is slow for millions of
+rows. Where ALTER TABLE or CREATE TABLE commits implicitly (Oracle, for example), a failure may
+leave an empty column or table behind.
 
-Used by `database.open_database`; `mysql.py` knows more of its database.
+Used by `database.open_database`; `mysql.py` extends it for its database.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.job import without_password
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo, unknown_kind
+from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableInfo, unknown_kind
 from elasticdl.sql.databases.plain import to_write
 from elasticdl.sql.databases.transaction import BaseDatabase, Transaction, is_query, watched
-from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
+from elasticdl.sql.databases.tuples import TupleColumn, rows_of, tuples_of
 from elasticdl.sql.kinds import in_words
 from elasticdl.sql.names import matching, parts, shown
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.databases.queries import DatabaseQuery
     from elasticdl.sql.names import Name
 
-# sqlglot's names, where they are others.
+# sqlglot's names where they differ from SQLAlchemy's.
 _DIALECTS = {"postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql", "awsathena": "athena"}
 _LOST = re.compile(
     r"(?i)refused|timed? ?out|unreachable|temporary failure|gone away|lost connection|is locked"
@@ -48,21 +49,21 @@ _SQL_TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-# Queries run in threads of their own; see `queries.py`.
+# Queries run in separate threads; see `queries.py`.
 _OPTIONS = {name: {"check_same_thread": False} for name in ("sqlite", "sqlite+pysqlite")}
 
 
 class SQLAlchemyConnection(BaseDatabase):
-    """Reading through SQLAlchemy.
+    """Reads through SQLAlchemy; the base of the databases that use it.
 
     Args:
-        url: As SQLAlchemy takes it.
-        options: Of the driver.
+        url: In the syntax of SQLAlchemy.
+        options: Options for the driver.
 
     Raises:
-        UsageError: The URL cannot be understood.
-        DatabaseError: The database refuses the connection.
-        UnavailableError: It cannot be reached.
+        UsageError: The URL is invalid.
+        DatabaseError: The database rejects the connection.
+        UnavailableError: The database cannot be reached.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -75,7 +76,7 @@ class SQLAlchemyConnection(BaseDatabase):
             self._engine = sa.create_engine(
                 address,
                 connect_args={**(options or {}), **_OPTIONS.get(address.drivername, {})},
-                # Each reader has a connection of its own, and closing one ends what it runs.
+                # Each reader needs its own connection, and closing a connection ends its query.
                 poolclass=StaticPool if self.is_in_memory else NullPool,
             )
         except exc.NoSuchModuleError:
@@ -107,7 +108,7 @@ class SQLAlchemyConnection(BaseDatabase):
     def _error(self, error: Exception) -> Exception:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         given: tuple[Any, ...] = getattr(reason, "args", ())
-        # MySQL's drivers give the server's number and its message.
+        # MySQL drivers raise errors with the server's number and message.
         is_numbered = len(given) == 2 and isinstance(given[0], int)  # noqa: PLR2004 - these two
         text = (f"{given[1]} ({given[0]})" if is_numbered else str(reason)).strip()
         if self._password:
@@ -116,7 +117,7 @@ class SQLAlchemyConnection(BaseDatabase):
         return UnavailableError(text) if self._is_lost(error) else DatabaseError(text)
 
     def _is_lost(self, error: Exception) -> bool:
-        """Return whether the same statement may succeed later."""
+        """Return whether a retry of the same statement may succeed."""
         if isinstance(error, exc.OperationalError):
             return error.connection_invalidated or bool(_LOST.search(str(error.orig)))
         return isinstance(error, OSError) or getattr(error, "connection_invalidated", False)
@@ -128,19 +129,19 @@ class SQLAlchemyConnection(BaseDatabase):
         try:
             yield connection
         finally:
-            # Of a connection that is lost.
+            # The connection may be lost.
             with contextlib.suppress(exc.SQLAlchemyError, OSError):
                 self._queries.close(connection.close)
 
     @contextlib.contextmanager
-    def _query(self, connection: sa.Connection) -> Iterator[Query]:
+    def _query(self, connection: sa.Connection) -> Iterator[DatabaseQuery]:
         cancel = functools.partial(self._cancel, connection.connection.driver_connection)
         with self._queries.begun(cancel) as query:
             yield query
 
     def _cancel(self, driver: Any) -> None:
-        """End what a driver's connection runs, if the driver can do so."""
-        # Of psycopg and Oracle's driver; of SQLite's and DuckDB's.
+        """Cancel what a driver's connection is running, if the driver supports it."""
+        # "cancel" for psycopg and Oracle's driver, "interrupt" for SQLite's and DuckDB's.
         for name in ("cancel", "interrupt"):
             cancel = getattr(driver, name, None)
             if cancel is not None:
@@ -148,9 +149,9 @@ class SQLAlchemyConnection(BaseDatabase):
                 return
 
     @contextlib.contextmanager
-    def run(self, statement: str) -> Iterator[Rows | None]:
+    def run(self, statement: str) -> Iterator[RowSource | None]:
         """See `Database`."""
-        # A percent sign is one.
+        # no_parameters: a percent sign in the statement is not a placeholder.
         options: dict[str, Any] = {"stream_results": True, "no_parameters": True}
         with self._connected() as connection, self._query(connection) as query:
             with self._errors():
@@ -158,10 +159,10 @@ class SQLAlchemyConnection(BaseDatabase):
                 result = query.wait_for(lambda: prepared.exec_driver_sql(statement))
             reading = _Reading(result, self._errors, query)
             try:
-                # A result that is read to its end has no cursor to ask any more.
+                # Before reading: a fully read result has no cursor left to inspect.
                 columns = self._known_columns(result) if result.returns_rows else None
                 if not result.returns_rows or not is_query(statement):
-                    # INSERT ... RETURNING, for example
+                    # INSERT ... RETURNING, for example.
                     reading.read_all()
                     with self._errors():
                         connection.commit()
@@ -180,19 +181,19 @@ class SQLAlchemyConnection(BaseDatabase):
     def _abandon(
         self,
         connection: sa.Connection,
-        result: sa.CursorResult[Any],  # noqa: ARG002 - of MySQL's
+        result: sa.CursorResult[Any],  # noqa: ARG002 - for MySQL
     ) -> None:
-        """Close a connection whose result is not read to its end.
+        """Close a connection whose result has not been read completely.
 
-        A driver may otherwise fetch the rest first.
+        Otherwise a driver may first fetch the rest.
         """
         connection.invalidate()
 
     def _known_columns(
         self,
-        result: sa.CursorResult[Any],  # noqa: ARG002 - of MySQL's
-    ) -> list[Column] | None:
-        """Return the columns of a result by what the driver says; None if it says too little."""
+        result: sa.CursorResult[Any],  # noqa: ARG002 - for MySQL
+    ) -> list[TupleColumn] | None:
+        """Return a result's columns as described by the driver; None if it describes too little."""
         return None
 
     def table(self, name: Name) -> TableInfo | None:
@@ -219,7 +220,7 @@ class SQLAlchemyConnection(BaseDatabase):
                     definition = inspector.get_view_definition(actual, where) or ""
             not_null = {c["name"] for c in columns if not c["nullable"]}
             primary = inspector.get_pk_constraint(actual, where).get("constrained_columns", [])
-            not_null |= set(primary)  # SQLite does not say so
+            not_null |= set(primary)  # SQLite does not report this
             keys = [list(primary)]
             with contextlib.suppress(NotImplementedError):
                 keys += [
@@ -251,7 +252,7 @@ class SQLAlchemyConnection(BaseDatabase):
 
 
 class SQLAlchemyDatabase(SQLAlchemyConnection):
-    """A database of any kind; see `database.Database` and `SQLAlchemyConnection`."""
+    """A database of any other kind; see `database.Database` and `SQLAlchemyConnection`."""
 
     words: ClassVar[Mapping[str, str]] = {}
 
@@ -259,7 +260,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
         raise NotImplementedError  # `fill` and `append` use `_writing`
 
     @contextlib.contextmanager
-    def _writing(self, rows: Rows) -> Iterator[tuple[Rows, sa.Connection, Query]]:
+    def _writing(self, rows: RowSource) -> Iterator[tuple[RowSource, sa.Connection, DatabaseQuery]]:
         with (
             watched(rows) as watched_rows,
             self._connected() as connection,
@@ -269,7 +270,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
             yield watched_rows, connection, query
             connection.commit()
 
-    def fill(self, table: Name, key: Sequence[str], rows: Rows) -> int:
+    def fill(self, table: Name, key: Sequence[str], rows: RowSource) -> int:
         """See `Database`."""
         info = self._known(table)
         rows = to_write(rows)
@@ -325,7 +326,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                 raise self._unchanged(table, unchanged)
             return count
 
-    def append(self, table: Name, rows: Rows) -> int:
+    def append(self, table: Name, rows: RowSource) -> int:
         """See `Database`."""
         rows = to_write(rows)
         info = self.table(table)
@@ -345,26 +346,26 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
 
 
 class _Reading:
-    """A result that is read, batch by batch.
+    """Reads a result batch by batch.
 
     Args:
         result: The result.
-        errors: What the driver raises becomes an error of ours in it.
-        query: What waits for the driver.
+        errors: Context manager that converts the driver's errors to ours.
+        query: Waits for the driver.
     """
 
     def __init__(
         self,
         result: sa.CursorResult[Any],
         errors: Callable[[], AbstractContextManager[None]],
-        query: Query,
+        query: DatabaseQuery,
     ) -> None:
         self._result, self._errors, self._query = result, errors, query
         self._ahead: list[Sequence[Any]] = []
         self.is_at_end = not result.returns_rows
 
     def fetch(self) -> Sequence[Any]:
-        """Return the next rows; none at the end."""
+        """Return the next rows; empty at the end."""
         if self._ahead:
             return self._ahead.pop()
         if self.is_at_end:
@@ -375,7 +376,7 @@ class _Reading:
         return rows
 
     def peek(self) -> Sequence[Any]:
-        """Return the rows that `fetch` returns next."""
+        """Return the rows that the next `fetch` will return."""
         rows = self.fetch()
         if rows:
             self._ahead.append(rows)
@@ -391,8 +392,8 @@ class _Reading:
                 self._ahead.append(rows)
 
 
-def _columns_of(names: Sequence[str], rows: Sequence[Any]) -> list[Column]:
-    """Return columns typed by the first rows."""
+def _columns_of(names: Sequence[str], rows: Sequence[Any]) -> list[TupleColumn]:
+    """Return columns with the types of the first rows."""
     columns = []
     for i, name in enumerate(names):
         values = [row[i] for row in rows]
@@ -402,14 +403,14 @@ def _columns_of(names: Sequence[str], rows: Sequence[Any]) -> list[Column]:
             found = pa.string()
         if pa.types.is_decimal(found):
             found = pa.decimal128(max(38, found.precision), found.scale)
-        columns.append(Column(name, found))
+        columns.append(TupleColumn(name, found))
     return columns
 
 
 def _table(name: Name, columns: Mapping[str, Any]) -> sa.Table:
     *schema, table = parts(name)
     quoted = sa.sql.quoted_name
-    # A dialect may split the name of a schema at its dots if it is not to be quoted.
+    # Without quoting, a dialect may split the name of a schema at its dots.
     quote = True if len(schema) == 1 and "." in schema[0] else None
     return sa.Table(
         quoted(table, quote=True),
@@ -429,7 +430,9 @@ def _sql_type(found: pa.DataType) -> Any:
     if pa.types.is_list(found):
         return sa.JSON
     if str(found) not in _SQL_TYPES:
-        raise UsageError(f"Columns of {in_words(found)} cannot be written to a table here.")
+        raise UsageError(
+            f"Columns of {in_words(found)} cannot be written to a table of this database."
+        )
     return _SQL_TYPES[str(found)]
 
 

@@ -1,15 +1,16 @@
 """SQLite through the standard library.
 
-A column of SQLite holds what was put into it, whatever its declared type, so a query is run
-twice: first to see what its columns hold, then to read them. `plain.py` holds, and:
+A SQLite column stores any value, whatever its declared type, so each query runs twice: first to
+find the types of its values, then to read them. Types are converted as in `plain.py`, and:
 
-* Integers are int64; integers and reals, also in columns declared NUMERIC or DECIMAL, float64.
+* Integers are int64. Reals are float64, also when mixed with integers, and so are numbers in
+  columns declared NUMERIC or DECIMAL.
 * Columns declared BOOLEAN are bool, those declared DATE are dates, DATETIME or TIMESTAMP are
-  timestamps (texts as ISO 8601; a zone is converted to UTC and left out). A value that is none is
-  refused.
-* Numbers and texts in one column are refused by name; so are texts and blobs.
-* Row numbers are a key where there is no other; a VACUUM by another program between the SELECT
-  and the UPDATE may change them, which a PRIMARY KEY prevents.
+  timestamps (texts in ISO 8601; a zone is converted to UTC and dropped). Any other value in them
+  is rejected.
+* Numbers and texts in one column are rejected by name; so are texts and blobs.
+* Row numbers are the key if there is no other. A VACUUM by another program between the SELECT and
+  the UPDATE can change them; a PRIMARY KEY prevents that.
 
 Used by `database.open_database`.
 """
@@ -27,9 +28,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from elasticdl.errors import UnavailableError
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableInfo
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
-from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
+from elasticdl.sql.databases.tuples import TupleColumn, rows_of, tuples_of
 from elasticdl.sql.names import literal, matching, parts, shown
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ class SQLite(BaseDatabase):
     """A SQLite database; see `database.Database`.
 
     Args:
-        path: Its file; None keeps it in memory.
+        path: Its file; None creates it in memory.
 
     Raises:
-        DatabaseError: It cannot be opened.
+        DatabaseError: The file cannot be opened.
     """
 
     dialect = "sqlite"
@@ -69,7 +70,7 @@ class SQLite(BaseDatabase):
         self._lock = threading.RLock()
         with self._errors():
             self._kept = self._connect() if self.is_in_memory else None
-        self.tables()  # a file that is not SQLite's is refused here
+        self.tables()  # rejects a file that is not a SQLite database
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -103,19 +104,19 @@ class SQLite(BaseDatabase):
             self._queries.close(connection.close)
 
     @contextlib.contextmanager
-    def run(self, statement: str) -> Iterator[Rows | None]:
+    def run(self, statement: str) -> Iterator[RowSource | None]:
         """See `Database`."""
         with self._connected() as connection, self._queries.begun(connection.interrupt) as query:
             with self._errors():
                 declared = self._declared(connection, statement)
-                # What is no query may write, and runs once; its result is short.
+                # Not a query: it may write, so it must run only once; its result is short.
                 if declared is None:
                     cursor = query.wait_for(lambda: connection.execute(statement))
                     rows = query.wait_for(cursor.fetchall)
             if declared is None:
                 yield None if cursor.description is None else _short(cursor, rows)
                 return
-            # What the first pass sees must be what the second one reads.
+            # The second pass must read exactly what the first one has seen.
             with self._snapshot(connection):
                 with self._errors():
                     columns = query.wait_for(lambda: self._columns(connection, statement, declared))
@@ -130,7 +131,7 @@ class SQLite(BaseDatabase):
 
     @contextlib.contextmanager
     def _snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Hold one state of the database, as far as a transaction does not already."""
+        """Keep one state of the database, unless a transaction already does."""
         with self._errors():
             connection.execute("SAVEPOINT elasticdl_read")
         try:
@@ -146,8 +147,8 @@ class SQLite(BaseDatabase):
 
     def _columns(
         self, connection: sqlite3.Connection, select: str, declared: Sequence[tuple[str, str]]
-    ) -> list[Column]:
-        """Return what the columns of a query hold, in all of its rows."""
+    ) -> list[TupleColumn]:
+        """Return the columns of a query, typed by the values in all of its rows."""
         counts = ", ".join(
             f"total(typeof({column}) = '{kind}')"
             for column in (f"c{i}" for i in range(len(declared)))
@@ -168,14 +169,14 @@ class SQLite(BaseDatabase):
     def _declared(
         self, connection: sqlite3.Connection, select: str
     ) -> list[tuple[str, str]] | None:
-        """Return name and declared type of each column of a query; None if it is no query."""
+        """Return name and declared type of each column of a query; None if it is not a query."""
         try:
             connection.execute(f"CREATE TEMPORARY VIEW elasticdl_select AS {select}")
         except sqlite3.OperationalError:
-            # The statement's own message is better than one about the view.
+            # The statement's own error message is better than one about the view.
             return None
         try:
-            # A view renames columns of the same name.
+            # Not from the view, which renames columns with the same name.
             one = connection.execute(f"SELECT * FROM ({select}\n) LIMIT 0")
             names = [column[0] for column in one.description]
             types = _column_of(connection, "PRAGMA temp.table_info(elasticdl_select)", 2)
@@ -183,28 +184,28 @@ class SQLite(BaseDatabase):
             connection.execute("DROP VIEW temp.elasticdl_select")
         return list(zip(names, types, strict=True))
 
-    def _column(self, name: str, declared: str, counts: Mapping[str, float]) -> Column:
+    def _column(self, name: str, declared: str, counts: Mapping[str, float]) -> TupleColumn:
         held = {kind: int(count) for kind, count in counts.items() if count}
         numbers = held.keys() & {"integer", "real"}
         if (numbers and len(held) > len(numbers)) or {"text", "blob"} <= held.keys():
             shown = ", ".join(f"{kind} in {count:,} rows" for kind, count in held.items())
             raise DatabaseError(
-                f"{self.name}: column {name!r} holds different types: {shown}. Convert it in the "
-                "SELECT: CAST(the_column AS REAL) or CAST(the_column AS TEXT)."
+                f"{self.name}: column {name!r} holds values of different types: {shown}. Convert "
+                "it in the SELECT: CAST(the_column AS REAL) or CAST(the_column AS TEXT)."
             )
         type_ = declared.upper()
         if "BOOL" in type_ and held.keys() <= {"integer"}:
-            return Column(name, pa.bool_(), _boolean)
+            return TupleColumn(name, pa.bool_(), _boolean)
         if type_ == "DATE" and held.keys() <= {"text"}:
-            return Column(name, pa.date32(), dt.date.fromisoformat)
+            return TupleColumn(name, pa.date32(), dt.date.fromisoformat)
         if ("DATE" in type_ or "TIMESTAMP" in type_) and held.keys() <= {"text"}:
-            return Column(name, pa.timestamp("us"), _time)
+            return TupleColumn(name, pa.timestamp("us"), _time)
         if numbers:
             fractions = "real" in held or _has_fractions(type_)
-            return Column(name, pa.float64() if fractions else pa.int64())
+            return TupleColumn(name, pa.float64() if fractions else pa.int64())
         if held:
-            return Column(name, pa.string() if "text" in held else pa.binary())
-        return Column(name, _declared_type(type_))
+            return TupleColumn(name, pa.string() if "text" in held else pa.binary())
+        return TupleColumn(name, _declared_type(type_))
 
     def schema(self, select: str) -> pa.Schema:
         """See `Database`."""
@@ -246,7 +247,7 @@ class SQLite(BaseDatabase):
             )
             full, types = (where, actual), {row[0]: row[1] for row in columns}
             if kind == "view":
-                why_not = f"{shown(name)} is a view, whose rows have no numbers"
+                why_not = f"{shown(name)} is a view, and the rows of a view have no row numbers"
                 (definition,) = _column_of(
                     connection,
                     f"SELECT sql FROM {self.quote((where,))}.sqlite_schema "
@@ -266,7 +267,7 @@ class SQLite(BaseDatabase):
                 "columns called rowid, _rowid_ and oid",
                 generated=generated,
             )
-        # A key is compared as it is written, not as a time.
+        # Keys are compared as stored, not as times.
         casts = {
             each: "TEXT"
             for each in key
@@ -283,8 +284,8 @@ class SQLite(BaseDatabase):
                 "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY 1",
             )
 
-    def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - of the others
-        """Return it as it is: a column of SQLite has the types of its values."""
+    def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
+        """Return the column without a cast: in SQLite, the types belong to the values."""
         return f"given.{key}"
 
     @contextlib.contextmanager
@@ -306,8 +307,8 @@ class SQLite(BaseDatabase):
             self._kept.close()
 
 
-def _short(cursor: sqlite3.Cursor, rows: Sequence[Sequence[Any]]) -> Rows:
-    """Return the rows of a statement that must not run twice, typed by all its values."""
+def _short(cursor: sqlite3.Cursor, rows: Sequence[Sequence[Any]]) -> RowSource:
+    """Return the rows of a statement that must not run twice, typed by all of their values."""
     names = [column[0] for column in cursor.description]
     values = list(zip(*rows, strict=True)) if rows else [() for _ in names]
     try:
@@ -317,11 +318,11 @@ def _short(cursor: sqlite3.Cursor, rows: Sequence[Sequence[Any]]) -> Rows:
             pa.array([None if value is None else str(value) for value in column], pa.string())
             for column in values
         ]
-    # Columns may share a name here.
+    # Built by position, as columns may share a name here.
     schema = pa.schema(
         pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)
     )
-    return Rows(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema)])
+    return RowSource(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema)])
 
 
 class _Transaction(Transaction):
@@ -340,13 +341,13 @@ class _Transaction(Transaction):
     def create_given(
         self,
         columns: Mapping[str, str],
-        like: Mapping[str, str],  # noqa: ARG002 - of MySQL's
+        like: Mapping[str, str],  # noqa: ARG002 - for MySQL
         table: str,  # noqa: ARG002 - as `like`
     ) -> None:
-        # Without types: values are kept as they are given.
+        # Without types, so that values are stored unchanged.
         self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({', '.join(columns)})")
 
-    def load(self, rows: Rows) -> int:
+    def load(self, rows: RowSource) -> int:
         marks = ", ".join("?" for _ in rows.schema)
         count = 0
         for values in tuples_of(rows, _to_sqlite):
@@ -362,12 +363,12 @@ def _key(
     *,
     is_without_rowid: bool,
 ) -> list[str]:
-    """Return the columns of the PRIMARY KEY or a UNIQUE constraint, none of which may be NULL."""
+    """Return the columns of the PRIMARY KEY or of a UNIQUE constraint that are all NOT NULL."""
     not_null = {name for name, _, is_not_null, _ in columns if is_not_null}
     primary = sorted((pk, name) for name, _, _, pk in columns if pk)
     key = [name for _, name in primary]
     types = {name: type_ for name, type_, _, _ in columns}
-    # An old mistake of SQLite's that it keeps: a PRIMARY KEY takes NULL, but for an INTEGER one.
+    # A historical bug that SQLite keeps: a PRIMARY KEY accepts NULL, except an INTEGER one.
     is_number = len(key) == 1 and types[key[0]].upper() == "INTEGER"
     if key and (is_without_rowid or is_number or not_null >= set(key)):
         return key
@@ -426,12 +427,12 @@ def _has_fractions(type_: str) -> bool:
 
 
 def _declared_type(type_: str) -> pa.DataType:
-    """Return the type of a column without a value."""
+    """Return the type of a column that has no values."""
     if _has_fractions(type_):
         return pa.float64()
     if "INT" in type_:
         return pa.int64()
     if any(word in type_ for word in ("CHAR", "CLOB", "TEXT")):
         return pa.string()
-    # SQLite says BLOB of a column that has no type, from 3.41 on.
+    # From 3.41 on, SQLite reports BLOB for a column without a type.
     return pa.null()

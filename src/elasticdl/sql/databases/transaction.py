@@ -1,10 +1,10 @@
-"""What the databases share: rows are loaded into a temporary table, then written from there.
+"""Base class of the databases: loads rows into a temporary table, and writes them from there.
 
     rows --load--> elasticdl_given (temporary) --UPDATE ... FROM--> the table      fill
                                                --INSERT ... SELECT--> the table    append
 
-All of it is one transaction: whatever fails, and wherever the process is killed, the database
-takes everything back. Only DDL of MySQL commits by itself; see `mysql.py`.
+All steps are one transaction: after any failure, and wherever the process is killed, the database
+rolls everything back. Only MySQL's DDL commits implicitly; see `mysql.py`.
 
 Used by the files of the databases.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from elasticdl.data.wording import counted
-from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.database import DatabaseError, RowSource
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
 from elasticdl.sql.kinds import kind_of_column, kind_of_values, why_generated, why_unfit
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from elasticdl.sql.database import TableInfo
-    from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.databases.queries import DatabaseQuery
     from elasticdl.sql.names import Name
 
 GIVEN = "elasticdl_given"
@@ -40,15 +40,15 @@ _KEY, _VALUE = "elasticdl_key_", "elasticdl_value_"
 
 
 class Transaction(ABC):
-    """A transaction that is under way."""
+    """An open transaction."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """End what it runs now, from another thread."""
+        """Cancel the current statement, from another thread."""
 
     @abstractmethod
     def run(self, statement: str) -> int:
-        """Run a statement; return how many rows it matched."""
+        """Run a statement; return the number of rows it matched."""
 
     @abstractmethod
     def ask(self, statement: str) -> Sequence[Sequence[Any]]:
@@ -60,29 +60,29 @@ class Transaction(ABC):
 
         Args:
             columns: Name of each column -> its type.
-            like: Name of a column -> column of the table whose values it takes, if it is filled.
-            table: The table that is filled, as SQL.
+            like: Name of a column -> column of the target table whose values it gets, for `fill`.
+            table: The target table, as SQL.
         """
 
     @abstractmethod
-    def load(self, rows: Rows) -> int:
-        """Write rows into the temporary table; return how many there are."""
+    def load(self, rows: RowSource) -> int:
+        """Write rows into the temporary table; return their number."""
 
     def given_parts(self) -> Sequence[str]:
-        """Return the temporary table in parts to be updated from one by one, as SQL.
+        """Return the temporary table in parts, as SQL; the UPDATE runs once per part.
 
-        No key is in two of them.
+        No key occurs in two parts.
         """
         return (GIVEN,)
 
 
 class BaseDatabase(ABC):
-    """A database; see `database.Database`.
+    """Base class of the databases; see `database.Database`.
 
     Attributes:
-        mark: What quotes a name.
+        mark: Quotation mark for names.
         words: See `plain.written_type`.
-        ddl_commits: Whether ALTER TABLE ends a transaction.
+        ddl_commits: Whether ALTER TABLE commits the transaction.
     """
 
     dialect: str
@@ -100,7 +100,7 @@ class BaseDatabase(ABC):
         self._queries.cancel()
 
     @abstractmethod
-    def run(self, statement: str) -> AbstractContextManager[Rows | None]:
+    def run(self, statement: str) -> AbstractContextManager[RowSource | None]:
         """See `Database`."""
 
     @abstractmethod
@@ -113,11 +113,11 @@ class BaseDatabase(ABC):
 
     @abstractmethod
     def _errors(self) -> AbstractContextManager[None]:
-        """Raise what the driver raises as an error of ours."""
+        """Convert the driver's exceptions to ours."""
 
     @contextlib.contextmanager
     def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
-        """Raise what the database refuses with the columns that it is about."""
+        """Add the names of the columns being filled to the database's errors."""
         try:
             with self._errors():
                 yield
@@ -129,11 +129,11 @@ class BaseDatabase(ABC):
 
     @abstractmethod
     def _begin(self) -> AbstractContextManager[Transaction]:
-        """Begin a transaction; it is committed at the end, or rolled back by an error."""
+        """Begin a transaction; it is committed at the end, or rolled back after an error."""
 
     @contextlib.contextmanager
     def _cancellable(self) -> Iterator[Transaction]:
-        """Begin a transaction whose statements can be ended; see `queries.py`."""
+        """Begin a transaction with cancellable statements; see `queries.py`."""
         with self._begin() as transaction, self._queries.begun(transaction.cancel) as query:
             yield _Cancellable(transaction, query)
 
@@ -142,7 +142,7 @@ class BaseDatabase(ABC):
         return quoted(name, self.mark)
 
     @contextlib.contextmanager
-    def read(self, select: str) -> Iterator[Rows]:
+    def read(self, select: str) -> Iterator[RowSource]:
         """See `Database`."""
         with self.run(select) as rows:
             if rows is None:
@@ -155,7 +155,7 @@ class BaseDatabase(ABC):
         with self.read(statement) as rows:
             return rows.schema
 
-    def fill(self, table: Name, key: Sequence[str], rows: Rows) -> int:
+    def fill(self, table: Name, key: Sequence[str], rows: RowSource) -> int:
         """See `Database`."""
         info = self._known(table)
         rows = to_write(rows)
@@ -186,7 +186,7 @@ class BaseDatabase(ABC):
                         for part in transaction.given_parts()
                     )
                 if changed < num_given:
-                    # Some rows are gone, their key is there twice, or a trigger kept them.
+                    # Some rows are gone, a key occurs twice, or a trigger kept rows unchanged.
                     self._check_duplicates(transaction, table, keys)
                     ((there,),) = transaction.ask(
                         f"SELECT count(*) FROM {self.quote(info.parts)} AS filled, "
@@ -196,7 +196,7 @@ class BaseDatabase(ABC):
                         raise self._unchanged(table, there - changed)
         return changed
 
-    def append(self, table: Name, rows: Rows) -> int:
+    def append(self, table: Name, rows: RowSource) -> int:
         """See `Database`."""
         rows = to_write(rows)
         info = self.table(table)
@@ -213,8 +213,8 @@ class BaseDatabase(ABC):
                 return self._create(transaction, where, columns, values)
             return transaction.run(_insert(where, quoted_names, values))
 
-    def _appended(self, info: TableInfo, rows: Rows) -> list[str]:
-        """Return the column of the table that each column of the rows goes to."""
+    def _appended(self, info: TableInfo, rows: RowSource) -> list[str]:
+        """Return the target column in the table for each column of the rows."""
         names = []
         for name, target in zip(
             rows.schema.names, self._targets(info, (), list(rows.schema)), strict=True
@@ -234,7 +234,7 @@ class BaseDatabase(ABC):
         columns: Mapping[str, str],
         values: Sequence[str],
     ) -> int:
-        """Create a table from the temporary one.
+        """Create a table from the temporary table.
 
         Args:
             transaction: The transaction.
@@ -243,7 +243,7 @@ class BaseDatabase(ABC):
             values: The columns of the temporary table, in the order of `columns`.
 
         Returns:
-            How many rows it has.
+            The number of its rows.
         """
         made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
         transaction.run(f"CREATE TABLE {table} ({made})")
@@ -258,7 +258,7 @@ class BaseDatabase(ABC):
     def _targets(
         self, info: TableInfo, key: Sequence[str], fields: Sequence[pa.Field]
     ) -> list[str | None]:
-        """Return the column of the table that each column of values goes to, None if missing."""
+        """Return the target column for each column of values; None for one that is missing."""
         targets = [matching(field.name, info.columns) for field in fields]
         for field, target in zip(fields, targets, strict=True):
             if target is None:
@@ -269,7 +269,9 @@ class BaseDatabase(ABC):
             if target in info.generated:
                 why_not = why_generated(target)
             if why_not:
-                raise DatabaseError(f"{self.name}: {info.name} cannot take this: {why_not}")
+                raise DatabaseError(
+                    f"{self.name}: {info.name} cannot store these values: {why_not}"
+                )
         return targets
 
     def _types(self, schema: pa.Schema) -> list[str]:
@@ -279,7 +281,7 @@ class BaseDatabase(ABC):
     def _added(
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
-        """Add columns; takes them away again if the block fails and the database does not."""
+        """Add columns; if the block fails, they are removed again, here or by the rollback."""
         for name, type_ in self._still_missing(info, missing):
             added = f"{column_name(name, self.mark)} {type_}"
             transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {added}")
@@ -288,29 +290,31 @@ class BaseDatabase(ABC):
     def _still_missing(
         self, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Sequence[tuple[str, str]]:
-        """Return the columns that no other program has added meanwhile.
+        """Return the columns that no other program has added in the meantime.
 
         Raises:
-            DatabaseError: It has added one that the values do not fit.
+            DatabaseError: Another program has added a column that the values do not fit.
         """
         now = self._known(info.parts).columns
         for name, type_ in missing:
             there = matching(name, now)
             why_not = why_unfit(there, now[there], kind_of_column(type_)) if there else ""
             if why_not:
-                raise DatabaseError(f"{self.name}: {info.name} cannot take this: {why_not}")
+                raise DatabaseError(
+                    f"{self.name}: {info.name} cannot store these values: {why_not}"
+                )
         return [each for each in missing if matching(each[0], now) is None]
 
     def _update(
         self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
     ) -> str:
-        """Return the UPDATE.
+        """Return the UPDATE statement.
 
         Args:
             info: The table.
             keys: Column of the temporary table -> column of the key.
             values: Column of the table -> column of the temporary table.
-            part: What to update from; see `Transaction.given_parts`.
+            part: The source of the values; see `Transaction.given_parts`.
         """
         changes = ", ".join(
             f"{column_name(name, self.mark)} = given.{value}" for name, value in values.items()
@@ -327,7 +331,7 @@ class BaseDatabase(ABC):
         )
 
     def _key(self, key: str, type_: str | None) -> str:
-        """Return a column of the key in the temporary table as the type of the table's."""
+        """Return a key column of the temporary table, cast to its type in the target table."""
         return f"given.{key}" if type_ is None else f"CAST(given.{key} AS {type_})"
 
     def _check_duplicates(self, transaction: Transaction, table: Name, keys: Sequence[str]) -> None:
@@ -340,15 +344,15 @@ class BaseDatabase(ABC):
 
     def _twice(self, table: Name, key: str) -> DatabaseError:
         return DatabaseError(
-            f"{self.name}: {shown(table)} cannot be filled: the SELECT gives the row with the key "
-            f"{key} more than once, so it is unclear which prediction counts."
+            f"{self.name}: {shown(table)} cannot be filled: the SELECT returns the row with the "
+            f"key {key} more than once, so it is unclear which prediction to store."
         )
 
     def _unchanged(self, table: Name, count: int) -> DatabaseError:
         return DatabaseError(
             f"{self.name}: {shown(table)} was not filled: {counted(count, 'row')} of the SELECT "
-            "would not change. A trigger, a rule or a row security policy of the table suppresses "
-            "the UPDATE. Change it, or name another table for the predictions."
+            "could not be updated. A trigger, a rule or a row security policy of the table "
+            "suppresses the UPDATE. Change it, or name another table for the predictions."
         )
 
     def __enter__(self) -> Self:
@@ -364,9 +368,9 @@ class BaseDatabase(ABC):
 
 
 class _Cancellable(Transaction):
-    """A transaction whose statements are waited for in another thread."""
+    """A transaction whose statements run in another thread, so that they can be cancelled."""
 
-    def __init__(self, transaction: Transaction, query: Query) -> None:
+    def __init__(self, transaction: Transaction, query: DatabaseQuery) -> None:
         self._transaction, self._query = transaction, query
 
     def cancel(self) -> None:
@@ -381,27 +385,29 @@ class _Cancellable(Transaction):
     def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
         self._query.wait_for(lambda: self._transaction.create_given(columns, like, table))
 
-    def load(self, rows: Rows) -> int:
-        rows = Rows(rows.schema, until_cancelled(rows.batches, self._query))
+    def load(self, rows: RowSource) -> int:
+        rows = RowSource(rows.schema, until_cancelled(rows.batches, self._query))
         return self._query.wait_for(lambda: self._transaction.load(rows))
 
     def given_parts(self) -> Sequence[str]:
         return self._transaction.given_parts()
 
 
-def until_cancelled(batches: Iterable[pa.RecordBatch], query: Query) -> Iterator[pa.RecordBatch]:
-    """Yield batches; raise a `DatabaseError` instead of the next one if the query is cancelled."""
+def until_cancelled(
+    batches: Iterable[pa.RecordBatch], query: DatabaseQuery
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches; raise a `DatabaseError` before the next one if the query is cancelled."""
     for batch in batches:
-        # A driver may otherwise send all of them before it hears from the server.
+        # Otherwise a driver may send all batches before it notices the server's error.
         if query.is_cancelled:
             raise DatabaseError("The statement was cancelled.")
         yield batch
 
 
 class watched:  # noqa: N801 - used as a function
-    """Rows whose own error is raised, not what a driver makes of it."""
+    """Rows whose own errors are re-raised in place of the driver's version of them."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowSource) -> None:
         self._rows = rows
         self._error: Exception | None = None
 
@@ -412,8 +418,8 @@ class watched:  # noqa: N801 - used as a function
             self._error = error
             raise
 
-    def __enter__(self) -> Rows:
-        return Rows(self._rows.schema, self._batches())
+    def __enter__(self) -> RowSource:
+        return RowSource(self._rows.schema, self._batches())
 
     def __exit__(
         self,
@@ -426,7 +432,7 @@ class watched:  # noqa: N801 - used as a function
 
 
 def is_query(statement: str) -> bool:
-    """Return whether a statement only reads: SELECT, WITH, VALUES or TABLE.
+    """Return whether a statement is read-only: SELECT, WITH, VALUES or TABLE.
 
     Example:
         >>> is_query("-- all" + chr(10) + "(select 1)"), is_query("INSERT INTO t SELECT 1")
@@ -439,12 +445,12 @@ def _insert(table: str, columns: Sequence[str], values: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} FROM {GIVEN}"
 
 
-def renamed(rows: Rows, names: Sequence[str]) -> Rows:
-    """Return rows with other names for their columns."""
+def renamed(rows: RowSource, names: Sequence[str]) -> RowSource:
+    """Return rows with renamed columns."""
     schema = pa.schema(
         pa.field(name, field.type) for name, field in zip(names, rows.schema, strict=True)
     )
-    return Rows(schema, _renamed(schema, rows.batches))
+    return RowSource(schema, _renamed(schema, rows.batches))
 
 
 def _renamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

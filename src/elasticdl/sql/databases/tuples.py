@@ -1,4 +1,4 @@
-"""Arrow batches from drivers that give rows as Python tuples.
+"""Conversion between Arrow batches and Python tuples, for drivers that work with tuples.
 
 Used by `sqlite.py`, `mysql.py` and `sqlalchemy.py`.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.database import DatabaseError, RowSource
 from elasticdl.sql.databases.plain import check_years
 from elasticdl.sql.kinds import in_words
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of tuples.
+class TupleColumn:
+    """A column of rows that are tuples.
 
     Attributes:
         name: Its name.
         type: Its Arrow type.
-        convert: Makes a value that is not None one that Arrow takes for the type; None leaves all
-            as they are.
+        convert: Converts a value that is not None to one that Arrow accepts for the type; None
+            leaves all values unchanged.
     """
 
     name: str
@@ -35,25 +35,25 @@ class Column:
 
 
 def rows_of(
-    columns: Sequence[Column], fetch: Callable[[], Sequence[Sequence[Any]]], name: str
-) -> Rows:
-    """Return the rows that a cursor gives.
+    columns: Sequence[TupleColumn], fetch: Callable[[], Sequence[Sequence[Any]]], name: str
+) -> RowSource:
+    """Return the rows of a cursor.
 
     Args:
         columns: The columns.
-        fetch: Returns the next rows, none at the end; its errors are the database's.
-        name: Of the database, for errors.
+        fetch: Returns the next rows, empty at the end; raises the errors of the database.
+        name: Name of the database, for errors.
 
     Raises:
-        DatabaseError: A value does not fit its column; while the rows are read.
+        DatabaseError: A value does not fit its column. Raised while the rows are read.
     """
     schema = pa.schema(pa.field(column.name, column.type) for column in columns)
-    return Rows(schema, _batches(schema, columns, fetch, name))
+    return RowSource(schema, _batches(schema, columns, fetch, name))
 
 
 def _batches(
     schema: pa.Schema,
-    columns: Sequence[Column],
+    columns: Sequence[TupleColumn],
     fetch: Callable[[], Sequence[Sequence[Any]]],
     name: str,
 ) -> Iterator[pa.RecordBatch]:
@@ -70,19 +70,19 @@ def _batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(column: Column, values: Sequence[Any]) -> pa.Array:
+def _array(column: TupleColumn, values: Sequence[Any]) -> pa.Array:
     convert = column.convert
     if convert is not None:
         values = [None if value is None else convert(value) for value in values]
     return pa.array(values, column.type)
 
 
-def tuples_of(rows: Rows, convert: Callable[[pa.Array], list[Any]]) -> Iterator[list[Any]]:
-    """Return rows as tuples, batch by batch.
+def tuples_of(rows: RowSource, convert: Callable[[pa.Array], list[Any]]) -> Iterator[list[Any]]:
+    """Yield rows as tuples, one list per batch.
 
     Args:
         rows: The rows.
-        convert: Makes the values of a column ones that the driver takes.
+        convert: Converts the values of a column to values that the driver accepts.
     """
     for batch in rows.batches:
         yield list(zip(*(convert(column) for column in batch.columns), strict=True))

@@ -1,1 +1,1 @@
-"""The gRPC server of `elasticdl sql-server` and what it says on the wire."""
+"""The gRPC server of `elasticdl sql-server` and its wire format."""

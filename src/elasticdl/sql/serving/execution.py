@@ -1,11 +1,11 @@
-r"""The execution of one client's program: statements in, responses out, until done or cancelled.
+r"""Execution of a client's program: runs statements and sends responses until done or cancelled.
 
     waiting for its turn --> statement, statement, ... --> done
               \------------------ cancel --------------/
                  (the submitter gets SIGTERM, then SIGKILL; a query is interrupted)
 
-A DuckDB file belongs to one process at a time, and a submitter is a process: programs on the same
-file take turns. Other databases serve all sessions at once.
+Only one process at a time can open a DuckDB file, and each submitter is a process: programs on the
+same file take turns. Other databases serve all sessions at the same time.
 
 Used by `service.py`.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.errors import ElasticDLError, UsageError
-from elasticdl.sql.execute import Connection, Session, SubmitterError, execute
+from elasticdl.sql.execute import Connection, SqlSession, SubmitterError, execute
 from elasticdl.sql.serving import sqlflow_pb2
 from elasticdl.sql.serving.wire import packed
 from elasticdl.sql.submitter_process import GRACE_S, run_piped
@@ -30,7 +30,7 @@ from elasticdl.sql.submitter_process import GRACE_S, run_piped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from elasticdl.sql.database import Rows
+    from elasticdl.sql.database import RowSource
 
 MOST_PROGRAM_BYTES = 1 << 20
 
@@ -42,32 +42,32 @@ _ERROR = re.compile(r"(?:internal )?error: ")
 
 
 def check_kept(url: str) -> None:
-    """Raise a `UsageError` if a URL names a database in memory; nothing is opened."""
+    """Raise a `UsageError` if a URL names a database in memory; opens nothing."""
     if _IN_MEMORY.fullmatch(url):
         raise _empty(url)
 
 
 def _empty(name: str) -> UsageError:
     return UsageError(
-        f"{name}: a database in memory would be empty for every program. Name one in a file or "
-        "on a server."
+        f"{name}: an in-memory database would be empty for every program. Use a database file or a "
+        "server."
     )
 
 
 class CancelledError(ElasticDLError):
-    """The client has gone, or the server is ending."""
+    """The client has disconnected, or the server is shutting down."""
 
     exit_code = 143
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the programs of a server run.
+class ExecutionPlace:
+    """Settings for the programs of a server.
 
     Attributes:
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
-        grace_s: How long a cancelled submitter may save its progress.
+        grace_s: Time for a cancelled submitter to save its progress.
     """
 
     models: str
@@ -76,7 +76,7 @@ class Place:
 
 
 class Turns:
-    """Lets one program at a time use a DuckDB file."""
+    """One lock per DuckDB file, so that only one SQL program at a time uses it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,12 +84,12 @@ class Turns:
 
     @contextlib.contextmanager
     def turn(self, url: str, stop: threading.Event, waiting: Callable[[], None]) -> Iterator[None]:
-        """Wait for the database to be free.
+        """Wait until the database is free.
 
         Args:
-            url: Of the database.
-            stop: Ends the wait when it is set.
-            waiting: Called once if there is something to wait for.
+            url: URL of the database.
+            stop: Ends the wait when set.
+            waiting: Called once if the database is in use.
 
         Raises:
             CancelledError: `stop` was set.
@@ -104,7 +104,7 @@ class Turns:
             waiting()
             while not turn.acquire(timeout=_POLL_S):
                 if stop.is_set():
-                    raise CancelledError("Cancelled while it waited for its turn.")
+                    raise CancelledError("Cancelled while waiting in the queue.")
         try:
             yield
         finally:
@@ -112,21 +112,22 @@ class Turns:
 
 
 class Execution:
-    """A program of a client.
+    """The execution of one client's program.
 
     Args:
         program: The statements.
         database: URL of the database.
-        place: Where they run.
+        place: The settings for running them.
         turns: Shared by all executions of a server.
-        send: Takes the responses in order. It may block, and raises `CancelledError` to give up.
+        send: Receives the responses in order. It may block, and raises `CancelledError` to stop the
+            execution.
     """
 
     def __init__(
         self,
         program: str,
         database: str,
-        place: Place,
+        place: ExecutionPlace,
         turns: Turns,
         send: Callable[[sqlflow_pb2.Response], None],
     ) -> None:
@@ -138,27 +139,27 @@ class Execution:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
 
     def cancel(self) -> None:
-        """End the execution soon; returns at once and may be called again."""
+        """End the execution soon; returns immediately and may be called repeatedly."""
         if not self.stop.is_set():
             self.stop.set()
             threading.Thread(target=self._interrupt, daemon=True).start()
 
     def _interrupt(self) -> None:
-        # A query may begin just after an interrupt.
+        # Repeated, because a query may start just after an interrupt.
         while not self._done.wait(_POLL_S):
             connection = self._connection
             if connection is not None:
                 connection.interrupt()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until `run` has ended; return whether it has."""
+        """Wait until `run` has ended; return whether it has within the timeout."""
         return self._done.wait(timeout_s)
 
     def run(self) -> None:
         """Run the statements.
 
         Raises:
-            ElasticDLError: A statement is wrong or failed, or the execution was cancelled.
+            ElasticDLError: A statement is invalid or failed, or the execution was cancelled.
         """
         try:
             self._check_size()
@@ -178,18 +179,18 @@ class Execution:
         size = len(self._program.encode())
         if size > MOST_PROGRAM_BYTES:
             raise UsageError(
-                f"The program has {size:,} bytes; at most {MOST_PROGRAM_BYTES:,} are run. Load "
+                f"The program has {size:,} bytes; at most {MOST_PROGRAM_BYTES:,} are allowed. Load "
                 "data with the database's own client."
             )
 
     def _tell_of_wait(self) -> None:
         self._message(
-            "Waiting for another session: a DuckDB file serves one program at a time. PostgreSQL "
-            "and MySQL serve several."
+            "Waiting for another session: a DuckDB file can be used by one program at a time. "
+            "PostgreSQL and MySQL serve several."
         )
 
     def _run(self) -> None:
-        session = Session(
+        session = SqlSession(
             self._database, self._place.models, self._place.zoo, run_submitter=self._run_submitter
         )
         with Connection(session) as connection:
@@ -211,7 +212,7 @@ class Execution:
             finally:
                 self._connection = None
 
-    def _send_rows(self, rows: Rows) -> None:
+    def _send_rows(self, rows: RowSource) -> None:
         head = sqlflow_pb2.Head(column_names=rows.schema.names)
         self._send(sqlflow_pb2.Response(head=head))
         for batch in rows.batches:
@@ -228,7 +229,7 @@ class Execution:
 
         def on_line(line: str) -> None:
             self._lines.append(line)
-            # The one who would read it is gone; the submitter is saving its progress.
+            # After a stop the client is gone, while the submitter still saves its progress.
             if not self.stop.is_set():
                 self._message(line)
 
@@ -240,13 +241,13 @@ class Execution:
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise CancelledError(
-                "Cancelled. The progress of a training is saved; the same statement resumes it."
+                "Cancelled. Training progress is saved; run the same statement to resume."
             )
 
     def _reason(self, error: SubmitterError) -> str:
-        """Return what the submitter has written as its reason."""
+        """Return the error message that the submitter has printed."""
         lines = list(self._lines)
         for at in range(len(lines) - 1, -1, -1):
             if _ERROR.match(lines[at]):
                 return _ERROR.sub("", "\n".join(lines[at:]), count=1)
-        return f"{error} The same statement resumes a training."
+        return f"{error} Run the same statement to resume a training."

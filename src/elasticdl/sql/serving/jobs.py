@@ -1,8 +1,8 @@
-"""Jobs: programs that run on without their client, which fetches the output now and then.
+"""Jobs: programs that run without their client, which fetches the output from time to time.
 
-An id cannot be guessed, so whoever knows it may fetch. Of the output, the newest part is kept;
-what had to be dropped is counted in a message in its place. A job that has ended is kept for an
-hour, and there are at most a hundred of these.
+An id cannot be guessed, so knowing it is the permission to fetch. Only the newest part of the
+output is kept; a message in its place reports the number of dropped responses. A finished job is
+kept for an hour, and at most a hundred of them are kept.
 
 Used by `service.py`.
 """
@@ -26,8 +26,8 @@ MOST_ENDED = 100
 
 
 @dataclass
-class Output:
-    """What a job has sent.
+class JobOutput:
+    """The output of a job.
 
     Attributes:
         failure: Why it ended early; None if it did not.
@@ -41,7 +41,7 @@ class Output:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, response: sqlflow_pb2.Response) -> None:
-        """Keep a response, and drop the oldest ones if there is no room for it."""
+        """Store a response; drop the oldest ones if space runs out."""
         with self._lock:
             self._responses.append(response)
             self._num_bytes += response.ByteSize()
@@ -50,21 +50,22 @@ class Output:
                 self._first += 1
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Note that nothing more will come."""
+        """Mark the output as complete."""
         with self._lock:
             self.failure, self._ended_s = failure, time.monotonic()
 
     @property
     def ended_s(self) -> float | None:
-        """When it ended, on the monotonic clock; None while it runs."""
+        """End time of the job, on the monotonic clock; None while it runs."""
         return self._ended_s
 
     def since(self, number: int) -> tuple[list[sqlflow_pb2.Response], int, bool]:
-        """Return responses from a number on, the next number, and whether that is the end."""
+        """Return the responses from a number on, the next number, and whether this is the end."""
         with self._lock:
             found, size = [], 0
             if number < self._first:
-                text = f"{counted(self._first - number, 'response')} dropped: a job keeps 16 MiB."
+                dropped = counted(self._first - number, "response")
+                text = f"{dropped} dropped: at most 16 MiB are kept per job."
                 found.append(sqlflow_pb2.Response(message=sqlflow_pb2.Message(message=text)))
                 number = self._first
             for response in list(self._responses)[number - self._first :]:
@@ -82,29 +83,29 @@ class Jobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._outputs: dict[str, Output] = {}
+        self._outputs: dict[str, JobOutput] = {}
 
-    def add(self) -> tuple[str, Output]:
-        """Return the id of a new job and where its output goes."""
-        number, output = secrets.token_urlsafe(24), Output()
+    def add(self) -> tuple[str, JobOutput]:
+        """Create a job; return its id and its output."""
+        number, output = secrets.token_urlsafe(24), JobOutput()
         with self._lock:
             self._forget()
             self._outputs[number] = output
         return number, output
 
-    def output(self, number: str) -> Output:
+    def output(self, number: str) -> JobOutput:
         """Return the output of a job.
 
         Raises:
-            UsageError: There is no such job, or no longer.
+            UsageError: There is no such job, or it is no longer kept.
         """
         with self._lock:
             self._forget()
             found = self._outputs.get(number)
         if found is None:
             raise UsageError(
-                "There is no such job: its output is kept for an hour after its end, and not "
-                "beyond the server's."
+                "No such job. Its output is kept for an hour after it ends, and only while the "
+                "server runs."
             )
         return found
 

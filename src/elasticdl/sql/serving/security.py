@@ -1,7 +1,8 @@
-"""Where a server may listen, and who may call it.
+"""Access rules of the server: where it may listen, and who may call it.
 
-Without TLS it listens on loopback only, and without a token or certificates of clients as well.
-There, without either, it serves processes of the user who started it and no others (on Linux).
+Without TLS it listens on loopback only, and likewise with neither a token nor client certificates.
+On loopback, a server with neither of these two serves only processes of the user who started it
+(on Linux).
 
 Used by `service.py`.
 """
@@ -22,14 +23,16 @@ from elasticdl.peer_user import user_of
 
 @dataclass(frozen=True)
 class Security:
-    """Who may call, and how.
+    """Access rules for callers.
 
     Attributes:
-        token: What clients send; None without certificates of clients serves one user only.
-        certificate: The server's certificate chain, PEM; None is no TLS.
+        token: The token that clients must send. With None and without client certificates, only one
+            user is served.
+        certificate: The server's certificate chain, PEM; None disables TLS.
         key: Its private key, PEM.
-        authorities: Certificates that sign those of clients, PEM; None asks for none.
-        allow_any_database: Whether a client may name a database.
+        authorities: Certificates of the authorities that sign client certificates, PEM; None
+            requires no client certificate.
+        allow_any_database: Whether clients may choose a database.
     """
 
     token: str | None = None
@@ -40,13 +43,13 @@ class Security:
 
 
 def is_strangers(peer: str, host: str, port: int, security: Security) -> bool:
-    """Return whether a call is of another user, who has not shown that he may call.
+    """Return whether a call comes from another user, if neither token nor certificates are used.
 
     Args:
-        peer: What gRPC calls the other end, such as `ipv4:127.0.0.1:40000`.
-        host: Where the server listens.
-        port: Its port.
-        security: Who may call.
+        peer: gRPC's name of the other end, such as `ipv4:127.0.0.1:40000`.
+        host: The server's host.
+        port: The server's port.
+        security: The access rules.
     """
     if security.token or security.authorities or sys.platform != "linux":
         return False
@@ -59,10 +62,10 @@ def is_strangers(peer: str, host: str, port: int, security: Security) -> bool:
 
 
 def bind(server: grpc.Server, address: str, security: Security) -> int:
-    """Let a server listen; return its port.
+    """Make a server listen on an address; return its port.
 
     Raises:
-        UnavailableError: The address is taken, or the certificate cannot be used.
+        UnavailableError: The address is in use, or the certificate is unusable.
     """
     try:
         if security.certificate is None or security.key is None:
@@ -75,8 +78,8 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
         return int(server.add_secure_port(address, credentials))
     except RuntimeError as error:
         raise UnavailableError(
-            f"Cannot listen on {address}: {error}. Is the port taken, or is a file of --tls_cert, "
-            "--tls_key and --tls_ca not PEM?"
+            f"Cannot listen on {address}: {error}. Check that the port is free and that the files "
+            "of --tls_cert, --tls_key and --tls_ca are PEM."
         ) from error
 
 
@@ -84,7 +87,8 @@ def check_address(address: str, security: Security) -> None:
     """Check that a server may listen on an address.
 
     Raises:
-        UsageError: Other machines reach it, and TLS or the means to know a client is missing.
+        UsageError: The address is malformed; or other machines can reach it, and TLS or client
+            authentication is missing.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or not host:
@@ -97,13 +101,13 @@ def check_address(address: str, security: Security) -> None:
     ):
         if missing:
             raise UsageError(
-                f"--listen={address} can be reached by other machines, which needs {option}. "
+                f"--listen={address} can be reached from other machines, which requires {option}. "
                 "Without them the server listens on 127.0.0.1 only."
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host's address.
+    """Return whether an address can be reached from this machine only.
 
     Example:
         >>> is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("0.0.0.0")

@@ -1,12 +1,12 @@
-"""The gRPC service: who may call, how many at once, and the way from a call to an execution.
+"""The gRPC service: checks callers, limits the number of sessions, starts executions.
 
-    Run                 responses until the end; a call that is cancelled ends its execution
-    Run, exit_on_submit a Job at once; its execution runs on, and Fetch returns its output
-    Fetch               what a job has sent since the last call
+    Run                 responses until the end; cancelling the call cancels its execution
+    Run, exit_on_submit a Job immediately; its execution continues, and Fetch returns its output
+    Fetch               the output of a job since the last call
 
-Every call is checked for its token, in constant time, before anything else.
+The token of each Run call is checked in constant time before anything else.
 
-Called by `cli/sql_server.py`; the wire is in `wire.py` and `sqlflow.proto`.
+Called by `cli/sql_server.py`; the wire format is in `wire.py` and `sqlflow.proto`.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from elasticdl.sql.serving.wire import EXIT_CODE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elasticdl.sql.serving.execution import Place
+    from elasticdl.sql.serving.execution import ExecutionPlace
     from elasticdl.sql.serving.security import Security
 
 _LOG = logging.getLogger(__name__)
 _OUTBOX = 256
 _POLL_S = 0.2
-# Threads for calls that are short: Fetch, and those that are refused.
+# Threads for short calls: Fetch, and rejected calls.
 _MORE_THREADS = 8
 _MOST_DETAILS = 4000
 _NUMBER = re.compile(r"[0-9]{0,18}")
 _OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),
-    # A client whose machine has vanished is noticed within a minute.
+    # With these settings, a vanished client is detected within a minute.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 0),
@@ -66,29 +66,28 @@ _CODES = {
 
 
 class Server:
-    """The server; it listens from its start until `stop`.
+    """The server; it listens from its construction until `stop`.
 
     Attributes:
-        address: HOST:PORT where it listens.
+        address: HOST:PORT on which it listens.
 
     Args:
-        address: HOST:PORT; the port 0 takes a free one.
+        address: HOST:PORT; port 0 selects a free one.
         database: URL of the database.
-        place: Where programs run.
-        security: Who may call.
-        max_sessions: How many programs run at once; more are refused.
+        place: The settings for running programs.
+        security: The access rules.
+        max_sessions: Maximum number of concurrent programs; more are rejected.
 
     Raises:
-        UsageError: It must not listen there, the certificate cannot be used, or the database is
-            one in memory.
-        UnavailableError: The address is taken.
+        UsageError: The access rules forbid the address, or the database is in memory.
+        UnavailableError: The address is in use, or the certificate is unusable.
     """
 
     def __init__(
         self,
         address: str,
         database: str,
-        place: Place,
+        place: ExecutionPlace,
         security: Security,
         max_sessions: int = 8,
     ) -> None:
@@ -109,11 +108,11 @@ class Server:
         self._server.start()
 
     def wait(self) -> None:
-        """Wait until the server has stopped, which a signal may end."""
+        """Wait until the server has stopped; a signal may end the wait."""
         self._server.wait_for_termination()
 
     def stop(self) -> None:
-        """Take no more calls, and end what runs: submitters save their progress."""
+        """Reject new calls and cancel all executions; submitters save their progress."""
         with self._lock:
             running = list(self._running)
         for execution in running:
@@ -149,7 +148,8 @@ class Server:
         if not self._slots.acquire(blocking=False):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._max_sessions} programs run already (--max_sessions). Try again later.",
+                f"{self._max_sessions} programs are already running (--max_sessions). Try again "
+                "later.",
             )
         if checked.session.exit_on_submit:
             number, output = self._jobs.add()
@@ -173,7 +173,7 @@ class Server:
         return Execution(program, database, self._place, self._turns, send)
 
     def _start(self, execution: Execution, end: Callable[[BaseException | None], None]) -> None:
-        """Run an execution in a thread, which gives its slot back."""
+        """Run an execution in a thread, which releases its session slot at the end."""
 
         def run() -> None:
             failure: BaseException | None = None
@@ -181,8 +181,8 @@ class Server:
                 execution.run()
             except ElasticDLError as error:
                 failure = error
-            except Exception as error:  # noqa: BLE001 - the client is told
-                _LOG.exception("A mistake in ElasticDL.")
+            except Exception as error:  # noqa: BLE001 - reported to the client
+                _LOG.exception("Internal error in ElasticDL.")
                 failure = error
             finally:
                 with self._lock:
@@ -215,7 +215,7 @@ class Server:
         )
         return sqlflow_pb2.FetchResponse(
             updated_fetch_since=since,
-            # A failure is the answer to the next call.
+            # A failure is reported by the next call.
             eof=is_end and output.failure is None,
             responses=sqlflow_pb2.FetchResponse.Responses(response=responses),
         )
@@ -228,15 +228,16 @@ class Server:
         if is_strangers(context.peer(), self._host, self._port, self._security):
             context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                "Without --token_file or --tls_ca the server serves processes of the user who "
-                "started it only.",
+                "Without --token_file or --tls_ca, the server accepts only processes of the user "
+                "who started it.",
             )
         token = self._security.token
         given = request.session.token.encode()
         if token is not None and not hmac.compare_digest(given, token.encode()):
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "The token in the session is missing or wrong; the server has one in --token_file.",
+                "The token in the session is missing or wrong; it must be the one in the server's "
+                "--token_file.",
             )
         return request
 
@@ -246,14 +247,14 @@ class Server:
         if not self._security.allow_any_database:
             context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                "The session names a database of its own (db_conn_str), which this server does "
-                "not allow: it was started without --allow_any_database.",
+                "The session sets its own database (db_conn_str), which this server does not "
+                "allow: it was started without --allow_any_database.",
             )
         return given
 
 
 class _Outbox:
-    """Responses on their way from an execution to its call, in bounded memory."""
+    """Queue of responses from an execution to its call, in bounded memory."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -261,41 +262,41 @@ class _Outbox:
         self._failure: BaseException | None = None
 
     def put(self, response: sqlflow_pb2.Response | None) -> None:
-        """Wait for room.
+        """Queue a response; wait for space if necessary.
 
         Raises:
-            CancelledError: The client has gone.
+            CancelledError: The client has disconnected.
         """
         while not self.stop.is_set():
             with contextlib.suppress(queue.Full):
                 self._queue.put(response, timeout=_POLL_S)
                 return
-        raise CancelledError("The client has gone.")
+        raise CancelledError("The client disconnected.")
 
     def end(self, failure: BaseException | None) -> None:
         self._failure = failure
         try:
             self.put(None)
         except CancelledError:
-            # Whoever waits for a response finds room made.
+            # Make space for the end mark, in case a reader still waits.
             with contextlib.suppress(queue.Empty):
                 self._queue.get_nowait()
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait(None)
 
     def responses(self) -> Any:
-        """Yield the responses; return why the execution failed, if it did."""
+        """Yield the responses; return the error of the execution, None if it succeeded."""
         while (response := self._queue.get()) is not None:
             yield response
         return self._failure
 
 
 class _Unreadable:
-    """In place of a message; None would be an internal error to gRPC."""
+    """Placeholder for a message that cannot be parsed; gRPC treats None as an internal error."""
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return a function that reads a message."""
+    """Return a function that parses a message."""
 
     def read(content: bytes) -> Any:
         try:
@@ -309,7 +310,7 @@ def _reader(message: Any) -> Callable[[bytes], Any]:
 def _refuse_bytes(context: grpc.ServicerContext) -> NoReturn:
     context.abort(
         grpc.StatusCode.INVALID_ARGUMENT,
-        "The request is not a message of this protocol, or a text in it is not UTF-8.",
+        "The request is not a message of this protocol, or a string in it is not UTF-8.",
     )
     raise AssertionError  # `abort` never returns
 
@@ -320,7 +321,9 @@ def _abort(context: grpc.ServicerContext, failure: BaseException) -> NoReturn:
         status = _CODES.get(code, grpc.StatusCode.UNKNOWN)
     else:
         code, status = 1, grpc.StatusCode.INTERNAL
-        text = f"{type(failure).__name__}: {failure}\nThis is a mistake in ElasticDL, not yours."
+        text = (
+            f"{type(failure).__name__}: {failure}\nThis is a bug in ElasticDL, not in your program."
+        )
     context.set_trailing_metadata(((EXIT_CODE, str(code)),))
     context.abort(status, text[:_MOST_DETAILS])
     raise AssertionError  # `abort` never returns

@@ -1,9 +1,9 @@
-"""Values on the wire: what a column's value becomes in a `Row`, and back.
+"""Encoding of column values in a `Row`, and decoding.
 
     NULL              Row.Null
-    true, 1, 1.5      BoolValue, Int64Value (UInt64Value beyond), DoubleValue
+    true, 1, 1.5      BoolValue, Int64Value (UInt64Value if larger), DoubleValue
     text, bytes       StringValue, BytesValue
-    timestamp         Timestamp; one without a time zone is taken for UTC
+    timestamp         Timestamp; without a time zone it is read as UTC
     date, time, decimal, list, struct, an integer beyond 64 bits
                       StringValue: ISO 8601, the exact digits, JSON
 
@@ -32,7 +32,7 @@ _WRAPPERS = (
     wrappers_pb2.StringValue,
     wrappers_pb2.BytesValue,
     wrappers_pb2.UInt64Value,
-    # These come from SQLFlow's own servers.
+    # Only SQLFlow's own servers send these.
     wrappers_pb2.Int32Value,
     wrappers_pb2.UInt32Value,
     wrappers_pb2.FloatValue,
@@ -41,7 +41,7 @@ _INT64, _UINT64 = 1 << 63, 1 << 64
 
 
 def packed(value: Any) -> any_pb2.Any:
-    """Return a value as `google.protobuf.Any`.
+    """Encode a value as `google.protobuf.Any`.
 
     Example:
         >>> packed(1).type_url
@@ -80,10 +80,10 @@ def _message(value: Any) -> Any:  # noqa: C901, PLR0911 - one for each type
 
 
 def unpacked(message: any_pb2.Any) -> Any:
-    """Return the value that `packed` was given; see the module for types that become text.
+    """Decode a value encoded by `packed`; some types stay text, see the module docstring.
 
     Raises:
-        ValueError: It is of no type of this protocol.
+        ValueError: The value's type is not part of this protocol.
 
     Example:
         >>> [unpacked(packed(value)) for value in (None, True, 2**63, 1.5, "a", b"b")]

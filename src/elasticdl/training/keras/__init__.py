@@ -1,18 +1,18 @@
-"""Keras 3 on TensorFlow: the trainer, and what of Keras it needs taken apart.
+"""Keras 3 on TensorFlow: the trainer and its parts.
 
 trainer.py          the steps
 step_functions.py   how they are compiled and called
-loss.py             what is made small, and what it is divided by
-optimizers.py       what makes the updates
-seeds.py            what a step draws
+loss.py             the loss, and what it is divided by
+optimizers.py       creation and checks of optimizers
+seeds.py            the random numbers of a step
 metrics.py          metrics as states that add up
-inputs.py           how a batch's features are handed to a model
+inputs.py           how a batch's features are passed to a model
 labels.py           labels that are numpy arrays to the user and tensors to TensorFlow
 hooks.py            the user's Keras callbacks
-export.py           what serving needs
+export.py           exports for serving
 """
 
-# It says where autograph writes, before a function is traced.
+# It sets where autograph writes its files, before a function is traced.
 import elasticdl.data.tensorflow  # noqa: F401
 from elasticdl.training.keras.trainer import KerasTrainer
 

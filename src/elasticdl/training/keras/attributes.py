@@ -1,11 +1,11 @@
-"""Numbers and switches of Python that a compiled step is made with.
+"""Python attributes (numbers, switches) that a step reads when it is compiled.
 
 A step reads `optimizer.weight_decay`, `layer.rate` or `layer.trainable` when it is compiled, and
 never again. `fit` compiles it at the first batch, after callbacks were called for the first time; a
-resumed training compiles it in the middle, and workers before the training begins:
+resumed training compiles it in the middle, and workers compile it before the training begins:
 
     made by the model file          as_made(): every step is compiled with these
-    changed before the first step   refused: only `fit` would see it, once
+    changed before the first step   rejected: only `fit` would see it, once
     changed later                   not seen, as in `fit`
 
 Callers: `trainer.py`.
@@ -16,6 +16,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
 
@@ -34,16 +37,16 @@ class Attributes:
     """The attributes of a model's layers, weights and optimizer that are plain values.
 
     Args:
-        model: As its file has made it.
-        optimizer: The same.
-        origin: For errors.
+        model: As created by its file.
+        optimizer: As created by its file.
+        origin: Prefix of error messages.
     """
 
     def __init__(
         self, model: keras.Model, optimizer: keras.optimizers.Optimizer, origin: Origin
     ) -> None:
         self._origin = origin
-        # Keras has no public name for all layers, those within layers included.
+        # Keras has no public name for the list of all layers, including nested ones.
         layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001
         owners = (*layers, *_optimizers(optimizer), *model.variables)
         self._owners = list({id(each): each for each in owners}.values())
@@ -51,7 +54,7 @@ class Attributes:
 
     @contextlib.contextmanager
     def as_made(self) -> Iterator[None]:
-        """Give the attributes the values of the model file; what is changed meanwhile stays."""
+        """Set the attributes to the values of the model file; changes made in the block stay."""
         moved = []
         for owner, made in zip(self._owners, self._made, strict=True):
             for name, value in _changes(owner, made, _values(owner)).items():
@@ -66,14 +69,14 @@ class Attributes:
 
     @contextlib.contextmanager
     def watched(self, who: str, advice: str) -> Iterator[None]:
-        """Refuse that one of them changes meanwhile.
+        """Reject changes of these attributes in the block.
 
         Args:
-            who: Changes it, for the error.
+            who: The code that may change them, for the error message.
             advice: What to do instead.
 
         Raises:
-            DefinitionError: It has another value at the end.
+            DefinitionError: An attribute has another value at the end.
         """
         before = [_values(owner) for owner in self._owners]
         yield
@@ -87,17 +90,24 @@ class Attributes:
 
 
 def _values(owner: Any) -> dict[str, Any]:
-    return {
-        name: value
+    plain = {
+        name: _number(value)
         for name, value in vars(owner).items()
-        if type(value) in _PLAIN
-        and (name == _TRAINABLE or not name.startswith("_"))
-        and name not in _OF_KERAS
+        if name == _TRAINABLE or not (name.startswith("_") or name in _OF_KERAS)
     }
+    return {name: value for name, value in plain.items() if type(value) in _PLAIN}
+
+
+def _number(value: Any) -> Any:
+    """Return a single number of NumPy or TensorFlow, as callbacks compute them, as Python's."""
+    if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
+        value = value.numpy()
+    is_number = isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0
+    return value.item() if is_number else value
 
 
 def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are new; an attribute of a class may be set in the object."""
+    """Return the values that are new; an object may override an attribute of its class."""
     return {
         name: value
         for name, value in now.items()
@@ -111,7 +121,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
-    # Without the setters of Keras, which pass `trainable` on to other layers.
+    # Bypasses the setters of Keras, which pass `trainable` on to other layers.
     if value is _MISSING:
         vars(owner).pop(name, None)
     else:

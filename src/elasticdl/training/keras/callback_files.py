@@ -1,18 +1,18 @@
-"""The files of callbacks: written once, however many workers call the callbacks.
+"""Files of callbacks: written once, however many workers call the callbacks.
 
-On each worker the callbacks are called, since they remember things. One of them writes:
+Callbacks are called on every worker, because they have state. Only one worker writes:
 
-    the lowest slot   writes in place, as `fit` does
-    another worker    holds back what it would write until the next commit. If the lowest slot took
-                      part in that, it has written the same, which is dropped here. If it has died,
-                      the worker that follows it puts its own in place.
+    the lowest rank   writes in place, as `fit` does
+    another worker    holds back its files until the next commit. If the lowest rank took part
+                      in that commit, it has written the same files, and those held back are
+                      dropped. If it has died, the next worker puts its own in place.
 
     commit -> callbacks write -> commit: who leads?  -- another one --> drop
                                                      -- this one -----> put in place
 
-What is held back: whole models in a temporary folder (`model.save`, `save_weights`, `export`, so
-`ModelCheckpoint` and users' own callbacks too), TensorBoard's event files there as well, and the
-rows of a `CSVLogger` in memory. Files that a user's callback opens itself are not known here.
+Held back are: whole models, in a temporary folder (`model.save`, `save_weights`, `export`, so also
+those of `ModelCheckpoint` and users' own callbacks), TensorBoard's event files, there as well, and
+the rows of a `CSVLogger`, in memory. Files that a user's callback opens itself are not handled.
 
 Callers: `hooks.py`.
 """
@@ -38,30 +38,30 @@ class CallbackFiles:
     """Decides where callbacks write.
 
     Args:
-        callbacks: The user's.
-        model: Theirs.
+        callbacks: The user's callbacks.
+        model: Their model.
 
     Attributes:
-        leads: This process writes in place. One that is alone always does.
+        leads: Whether this process writes in place. A single process always does.
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model) -> None:
         self._model = model
         self._loggers = [each for each in callbacks if isinstance(each, keras.callbacks.CSVLogger)]
         self._boards = [
-            Board(each, self._new_folder)
+            TensorBoardFiles(each, self._new_folder)
             for each in callbacks
             if isinstance(each, keras.callbacks.TensorBoard)
         ]
         self.leads = True
         self._folder: TemporaryFolder | None = None
-        # Where it lies, where it belongs.
+        # Pairs of temporary path and final path.
         self._held: list[tuple[Path, str]] = []
         self._num_folders = 0
         self._has_begun = self._is_shared = False
 
     def set_model(self, callbacks: keras.callbacks.CallbackList) -> None:
-        """Give callbacks their model; `TensorBoard` writes its graph then."""
+        """Set the model of the callbacks; `TensorBoard` writes its graph then."""
         with contextlib.ExitStack() as aside:
             for board in self._boards:
                 if not self.leads:
@@ -70,7 +70,7 @@ class CallbackFiles:
         self._has_begun = True
 
     def begin(self, callbacks: keras.callbacks.CallbackList) -> None:
-        """Call `on_train_begin`; no file is opened or emptied but by the process that leads."""
+        """Call `on_train_begin`; only the process that leads opens or empties a file."""
         arguments = [(each.filename, each.append) for each in self._loggers]
         for each in self._loggers:
             each.filename, each.append = os.devnull, False
@@ -82,13 +82,13 @@ class CallbackFiles:
         for each in self._loggers:
             if each.csv_file is not None:
                 each.csv_file.close()
-            each.csv_file = Rows(each.filename, append=each.append)
+            each.csv_file = LoggedRows(each.filename, append=each.append)
             each.append_header = each.csv_file.is_empty
             each.csv_file.leads = self.leads
             each.csv_file.flush()
 
     def redirected(self) -> dict[str, Callable[..., Any]]:
-        """Return methods of the model that write aside; none where it writes in place."""
+        """Return methods of the model that write to a temporary folder; none for the leader."""
         if self.leads:
             return {}
         return {
@@ -98,7 +98,7 @@ class CallbackFiles:
         }
 
     def committed(self, *, leads: bool) -> None:
-        """Put in place or drop what was held back; see the module."""
+        """Put files that were held back in place, or drop them; see the module docstring."""
         self.leads = leads
         if not leads:
             self._is_shared = True
@@ -107,7 +107,7 @@ class CallbackFiles:
         for board in self._boards:
             board.committed(leads=leads)
         for each in self._loggers:
-            if isinstance(each.csv_file, Rows):
+            if isinstance(each.csv_file, LoggedRows):
                 each.csv_file.leads = leads
                 each.csv_file.flush()
         if leads:
@@ -116,7 +116,7 @@ class CallbackFiles:
         self._drop()
 
     def forget(self) -> None:
-        """Drop what was held back: it is of a state that another one has replaced."""
+        """Drop files that were held back, because their state has been replaced by another."""
         self._drop()
         for board in self._boards:
             board.drop()
@@ -124,12 +124,12 @@ class CallbackFiles:
             self.committed(leads=True)
 
     def flush(self) -> None:
-        """Write what is buffered: a checkpoint that is made now takes it for written."""
+        """Write buffered data; a checkpoint that is made now assumes that it is written."""
         for board in self._boards:
             board.flush()
 
     def flush_for_others(self) -> None:
-        """Write what is buffered before a commit: after it the other workers drop theirs."""
+        """Write buffered data before a commit, after which the other workers drop theirs."""
         if self._is_shared and self.leads:
             self.flush()
 
@@ -143,10 +143,10 @@ class CallbackFiles:
             if not isinstance(filepath, (str, os.PathLike)):
                 return method(filepath, *args, **named)
             target = os.fspath(filepath)
-            # The ending of the name decides about the format.
+            # The file name extension determines the format.
             private = self._new_folder() / Path(target).name
             if "://" not in target:
-                # A callback may change the directory until it is put in place.
+                # A callback may change the working directory before the file is put in place.
                 target = os.path.abspath(target)  # noqa: PTH100 - `..` of a link as `save` does it
             written = method(str(private), *args, **named)
             self._held.append((private, target))
@@ -163,26 +163,26 @@ class CallbackFiles:
         return folder
 
 
-class Rows:
-    """The file of a `CSVLogger`: knows all rows that it was given since the job began.
+class LoggedRows:
+    """The file of a `CSVLogger`: holds all rows logged since the job began.
 
-    So what a checkpoint holds is the file, whichever process writes it and whatever a killed one
-    has written beyond.
+    The file therefore equals what a checkpoint holds, whichever process writes it and whatever a
+    killed process wrote beyond the checkpoint.
 
     Args:
-        path: Where the file lies, in a store maybe.
-        append: Rows come after those that are there now.
+        path: Path of the file, possibly in a store.
+        append: Whether rows are appended to those already in the file.
 
     Attributes:
-        leads: This process writes the file.
-        closed: As of a file.
+        leads: Whether this process writes the file.
+        closed: As for a file object.
     """
 
     def __init__(self, path: str, *, append: bool) -> None:
         self._path = path
         self._before = _read(path) if append else b""
         self._rows = b""
-        # How much of the rows is in the file; None if that is not known.
+        # Length of the rows already in the file; None if unknown.
         self._num_written: int | None = None
         self.leads = self.closed = False
 
@@ -192,7 +192,7 @@ class Rows:
         return not self._before and not self._rows
 
     def write(self, text: str) -> int:
-        """Take a part of a row."""
+        """Append a part of a row."""
         self._rows += text.encode()
         return len(text)
 
@@ -200,7 +200,7 @@ class Rows:
         """Write what is not yet in the file, if this process leads.
 
         Raises:
-            OSError: There is no such folder, or no room.
+            OSError: The folder does not exist, or the disk is full.
         """
         if not self.leads:
             self._num_written = None
@@ -216,23 +216,23 @@ class Rows:
         self._num_written = len(self._rows)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the remaining rows."""
         if not self.closed:
             self.flush()
             self.closed = True
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: the length of what was there before, and the rows."""
+        """Return the state for a checkpoint: the length of the earlier content, and the rows."""
         return {"before": len(self._before), "rows": self._rows.decode()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over the rows of a checkpoint; the file is made of them when this process leads."""
+        """Restore the rows of a checkpoint; the file is rewritten once this process leads."""
         self._before = (self._before or _read(self._path))[: state["before"]]
         self._rows, self._num_written = state["rows"].encode(), None
 
 
-class Board:
-    """Where a `TensorBoard` writes its events.
+class TensorBoardFiles:
+    """The event files of a `TensorBoard` callback.
 
     Args:
         callback: The callback.
@@ -241,12 +241,12 @@ class Board:
 
     def __init__(self, callback: Any, private: Callable[[], Path]) -> None:
         self._callback, self._private = callback, private
-        # Where they are held back now; None where the callback writes in place.
+        # Folder of the events held back; None while the callback writes in place.
         self._folder: Path | None = None
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Let the callback hold back its events, while it is given its model."""
+        """Hold back the callback's events while its model is set."""
         log_dir = self._callback.log_dir
         self._folder = self._private()
         self._callback.log_dir = str(self._folder)
@@ -256,12 +256,12 @@ class Board:
             self._callback.log_dir = log_dir
 
     def committed(self, *, leads: bool) -> None:
-        """Put events in place from now on, those held back too; or drop them, and hold back."""
+        """If leading, put held-back events in place and write there from now on; else drop them."""
         held = self._folder
         if not leads:
             self.drop()
             if held is None:
-                # Another worker has a lower slot now, and writes them from here on.
+                # A worker with a lower rank has joined, and writes them from now on.
                 self._folder = self._private()
                 self._write_to(str(self._folder))
         elif held is not None:
@@ -278,14 +278,14 @@ class Board:
             _remove(before)
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write buffered events."""
         for writer in self._callback._writers.values():  # noqa: SLF001 - no public name
             writer.flush()
 
     def _write_to(self, folder: str) -> None:
-        """Close the files of the callback, and let it open others in a folder."""
+        """Close the callback's files and make it open new ones in a folder."""
         callback = self._callback
-        # Those of a batch of the training, and of one of an evaluation within it.
+        # Writers of a training batch, and of an evaluation batch within it.
         stack = len(callback._prev_summary_state)  # noqa: SLF001
         for _ in range(stack):
             callback._pop_writer()  # noqa: SLF001
@@ -301,7 +301,7 @@ class Board:
 
 
 def _put(private: Path, target: str) -> None:
-    """Move a file or a folder to its place, in a store maybe."""
+    """Move a file or a folder to its final path, possibly in a store."""
     if private.is_dir():
         shutil.copytree(private, target, dirs_exist_ok=True)
     else:

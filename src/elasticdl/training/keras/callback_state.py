@@ -1,7 +1,7 @@
-"""What a Keras callback remembers, as JSON values and arrays, and back.
+"""State of Keras callbacks: converts it to JSON values and arrays, and back.
 
-To what `training/callback_state.py` keeps, this adds variables, tensors, metrics, and callbacks
-within callbacks.
+Extends `training/callback_state.py` with variables, tensors, metrics, and callbacks within
+callbacks.
 
 Callers: `hooks.py`.
 """
@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from elasticdl.training.callback_state import (
     Arrays,
+    CallbackValues,
     CannotKeepError,
-    Values,
     arguments_of,
     pack_array,
 )
@@ -28,7 +28,7 @@ __all__ = [
     "CannotKeepError", "arguments_of", "attributes_of", "decode", "digest", "encode", "is_code",
 ]  # fmt: skip
 
-# What Keras' own callbacks make again by themselves: open files and what writes into them.
+# Attributes that Keras' own callbacks recreate: open files and their writers.
 _REMADE: dict[str, set[str]] = {
     "CSVLogger": {"csv_file", "writer"},
     "ProgbarLogger": {"progbar"},
@@ -37,12 +37,12 @@ _REMADE: dict[str, set[str]] = {
         "_summary_module",
         "_prev_summary_state",
         "_batch_trace_context",
-        # Other folders on each worker.
+        # These folders differ between workers.
         "_log_write_dir",
         "_train_dir",
         "_val_dir",
     },
-    # They turn the sign of an argument together with the function that compares.
+    # Keras changes the sign of `min_delta` together with the comparison function.
     "MonitorCallback": {"min_delta", "monitor_op"},
 }
 _OF_KERAS = {"_model", "params"}
@@ -56,7 +56,7 @@ def attributes_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 def is_code(value: Any) -> bool:
-    """Whether a value comes from the user's code again and has no state of its own."""
+    """Whether a value is recreated by the user's code and has no state of its own."""
     return (
         isinstance(value, (type, keras.Model, keras.optimizers.Optimizer))
         or inspect.isroutine(value)
@@ -65,11 +65,11 @@ def is_code(value: Any) -> bool:
     )
 
 
-class KerasValues(Values):
-    """Values of Keras and TensorFlow as well; see `training/callback_state.py`."""
+class KerasValues(CallbackValues):
+    """Adds the values of Keras and TensorFlow; see `training/callback_state.py`."""
 
     def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
-        """See `Values.encode`."""
+        """See `CallbackValues.encode`."""
         match value:
             case keras.metrics.Metric():
                 return {"$metric": self.encode([v.value for v in value.variables], path, arrays)}
@@ -93,7 +93,7 @@ class KerasValues(Values):
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """See `Values.decode`; variables, metrics and callbacks are changed in place."""
+        """See `CallbackValues.decode`; variables, metrics and callbacks are changed in place."""
         match tag:
             case "$tensor":
                 return tf.constant(np.array(arrays[content]))

@@ -1,7 +1,7 @@
-"""Models that were compiled: the loss and the metrics they were given by `compile`.
+"""Compiled models: uses the loss and the metrics passed to `compile`.
 
-Labels are pairs (labels, sample weights) here. What `compile` was given is asked by the public
-methods of the model, so a model that overrides them is served as well.
+Labels are pairs (labels, sample weights) here. The loss and metrics are computed through the
+public methods of the model, so models that override these methods work as well.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check(model: keras.Model, origin: Origin) -> None:
 def loss(
     model: keras.Model, features: Arrays, outputs: Any, labels: Arrays, *, training: bool = True
 ) -> Any:
-    """Return the batch's loss, what layers have added included."""
+    """Return the batch's loss, including losses added by layers."""
     targets, weights = labels
     for tracker in _trackers(model):
         tracker.reset_state()
@@ -52,33 +52,34 @@ def loss(
 def own_loss(
     model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool
 ) -> Any:
-    """Return what a model's `compute_loss` says of a batch; see `keras.Model.compute_loss`."""
-    # Models written for the first versions of Keras 3 do not know the last argument.
+    """Return the result of a model's `compute_loss`; see `keras.Model.compute_loss`."""
+    # Models written for early versions of Keras 3 do not accept the last argument.
     knows_training = "training" in inspect.signature(model.compute_loss).parameters
     more = {"training": training} if knows_training else {}
     return model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **more)
 
 
 def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
-    """Let a model's own `compute_loss` find a loss, as if the model had been compiled with it.
+    """Set the loss that a model's own `compute_loss` uses, as if it had been compiled with it.
 
     Args:
-        model: Compiled with an optimizer.
-        loss: Takes outputs, labels and sample weights; all of them, where there are several.
+        model: A model compiled with an optimizer.
+        loss: Takes outputs, labels and sample weights; each holds all outputs if there are several.
     """
     given = _GivenLoss(loss)
     model.loss = given
-    # There is no public name, and `compile` would call it for each of several outputs.
+    # Keras has no public name for it, and `compile` would call the loss for each of several
+    # outputs.
     model._compile_loss = given  # noqa: SLF001
 
 
 class _GivenLoss(keras.losses.Loss):
-    """A definition's loss in the place of one that was compiled in."""
+    """A definition's loss in place of a compiled one."""
 
     def __init__(self, loss: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__(name="loss")
         self._loss = loss
-        # As Keras asks what it is compiled with.
+        # Keras reads these attributes of a compiled loss.
         self.metrics: list[Any] = []
         self.variables: list[Any] = []
 
@@ -87,33 +88,33 @@ class _GivenLoss(keras.losses.Loss):
 
 
 class CompiledMetrics:
-    """Computes the states of a compiled model's metrics and reads them; see `KerasMetrics`.
+    """Computes and reads the states of a compiled model's metrics; see `KerasMetrics`.
 
     Args:
         model: The model.
-        features: Of an example batch.
-        outputs: What the model says of it.
-        labels: Of that batch.
+        features: Features of an example batch.
+        outputs: The model's outputs for them.
+        labels: Labels of that batch.
         where: The user's file, for errors.
 
     Attributes:
-        variables: Those of all metrics.
+        variables: The variables of all metrics.
 
     Raises:
-        DefinitionError: Two metrics have one name, or one has the name of the loss.
+        DefinitionError: Two metrics have the same name, or one has the name of the loss.
     """
 
     def __init__(
         self, model: keras.Model, features: Arrays, outputs: Any, labels: Arrays, *, where: str
     ) -> None:
         self._model = model
-        # Their variables are made at the first call, which must not be within a compiled one.
+        # The first call creates their variables, which must not happen within a compiled function.
         self._update(outputs, labels)
         loss(model, features, outputs, labels)
-        # Means over examples here, over batches in Keras: the loss, and one for each of several
-        # outputs.
+        # These are means over examples here, over batches in Keras: the loss, and one mean for each
+        # of several outputs.
         self._trackers = _trackers(model)
-        # There is no public name.
+        # Keras has no public name for it.
         by_compile = getattr(model, "_compile_metrics", None)
         self._metrics = [by_compile] if by_compile is not None and by_compile.metrics else []
         self._metrics += tracked_metrics(model)
@@ -129,7 +130,7 @@ class CompiledMetrics:
 
     @property
     def looks_at_outputs(self) -> bool:
-        """Something of the user's own is to be tried before the first step."""
+        """Whether a user metric must be tested before the first step."""
         return bool(self.variables.unproved)
 
     def _update(self, outputs: Any, labels: Arrays) -> None:
@@ -145,7 +146,7 @@ class CompiledMetrics:
         weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
         """Return the batch's states, traced into a step; see `KerasMetrics.states`."""
-        # Those of a compiled model are beside its labels.
+        # The sample weights of a compiled model come with its labels.
         del weights
         states: dict[str, tuple[tf.Tensor, ...]] = {}
         if batch_loss is not None:
@@ -158,7 +159,7 @@ class CompiledMetrics:
         return {**states, **self.variables.shares()}
 
     def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
-        """Return nothing: the metrics of a compiled model have states; see `KerasMetrics`."""
+        """Return an empty dict: the metrics of a compiled model have states; see `KerasMetrics`."""
         del outputs, labels
         return {}
 
@@ -181,14 +182,14 @@ class CompiledMetrics:
 
 
 def _members(metrics: list[Any], taken: Collection[str]) -> dict[str, Any]:
-    """Return name -> metric, those within the metric that `compile` makes one by one."""
+    """Return name -> metric, splitting the compound metric that `compile` creates."""
     members: dict[str, Any] = {}
     for metric in metrics:
         parts = metric.metrics if hasattr(metric, "output_names") else [metric]
         for part in parts:
             name, number = part.name, 1
             while name in members or name in taken:
-                # Outputs may have metrics of equal names.
+                # Metrics of different outputs may have equal names.
                 number += 1
                 name = f"{part.name}#{number}"
             members[name] = part
@@ -196,7 +197,7 @@ def _members(metrics: list[Any], taken: Collection[str]) -> dict[str, Any]:
 
 
 def _trackers(model: keras.Model) -> list[Any]:
-    """Return what holds the batch's loss of each output; nothing where there is one output."""
-    # There is no public name.
+    """Return the metrics that track the loss of each output; none if there is one output."""
+    # Keras has no public name for it.
     compiled_loss = getattr(model, "_compile_loss", None)
     return [] if compiled_loss is None else list(compiled_loss.metrics)

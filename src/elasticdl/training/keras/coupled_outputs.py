@@ -1,9 +1,14 @@
-"""Detects models whose output for an example depends on the other examples of its batch.
+"""Detects models and losses for which an example depends on the other examples of its batch.
 
-Workers that sum gradients need a model that processes each example independently: a layer that
-compares the examples of a batch (a minibatch standard deviation, attention across the batch) sees
-different batches on two workers than in one process. The first batch is run through the model in
-inference mode, whole and in two parts, and the outputs are compared.
+Workers that sum gradients need each example to be processed independently: a layer that compares
+the examples of a batch (a minibatch standard deviation, attention across the batch) sees different
+batches on two workers than in one process. The first batches are run through the model, whole and
+in two parts, and outputs and losses are compared. The model runs as in training, because some
+models mix examples in training only, but without dropout and with BatchNormalization as in
+inference. If its outputs are random then, or it moves a statistic (a running mean of its own, which
+differs on workers as BatchNormalization does), it runs in inference mode.
+
+The loss is computed right after each run, because it may read what the model left in an attribute.
 
 BatchNormalization is exempt. In inference mode it does not use batch statistics, and its behaviour
 in training is a documented difference, even if a layer fixes it to `training=True`.
@@ -13,18 +18,21 @@ Callers: `trainer.py`, before the first gradients.
 
 from __future__ import annotations
 
+import functools
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.data.batch import leaves
+from elasticdl.data.batch import leaves, map_arrays
 from elasticdl.errors import DefinitionError
+from elasticdl.training.keras import splitting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import keras
+    from collections.abc import Callable, Iterator
 
     from elasticdl.definition import Origin
     from elasticdl.training.keras.splitting import Trial
@@ -33,55 +41,153 @@ if TYPE_CHECKING:
 _RTOL = 1e-3
 _HALF_PRECISION = {"float16", "bfloat16"}
 _HALF_PRECISION_RTOL = 0.02
+# Attributes that say how much a layer draws in training; 0 switches it off.
+_RATES = ("rate", "stddev")
 
 
-def check(
-    forward: Callable[[Trial, int], Any],
-    batch: Trial,
-    origin: Origin,
-    *,
-    rtol: float,
-    normalizes_by_batch: Callable[[Trial], bool],
-) -> None:
-    """Check that the outputs for a batch equal the outputs for its parts.
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """How a model is run on some examples.
+
+    Attributes:
+        forward: Returns the outputs for a trial; then an integer that determines its random
+            numbers, and whether the model runs as in training.
+        loss_of: Returns the loss of a trial that has outputs.
+        divisor_of: Returns what that loss was divided by.
+        normalizes_by_batch: Whether a trial moves statistics of a BatchNormalization in inference
+            mode, so that its outputs are known to depend on the batch.
+        moves_statistics: Whether a trial moves a statistic in training.
+    """
+
+    forward: Callable[[Trial, int, bool], Any]
+    loss_of: Callable[[Trial], float]
+    divisor_of: Callable[[Trial], float]
+    normalizes_by_batch: Callable[[Trial], bool]
+    moves_statistics: Callable[[Trial], bool]
+
+
+def check(runs: Runs, batch: Trial, model: keras.Model, origin: Origin, of_loss: Origin) -> None:
+    """Check that the outputs and the loss of a batch are those of its parts.
 
     Args:
-        forward: Returns the model's outputs in inference mode; its other argument determines its
-            random numbers.
-        batch: The first batch for which gradients are computed.
+        runs: How the model is run.
+        batch: One of the first batches for which gradients are computed.
+        model: The model.
         origin: Prefix of error messages.
-        rtol: Differences up to this share of the largest output are rounding; see `rounding_of`.
-        normalizes_by_batch: Whether the batch moves statistics of a BatchNormalization in
-            inference mode, so that its outputs are known to depend on the batch.
+        of_loss: Prefix of error messages about the loss.
 
     Raises:
         DefinitionError: They differ, and neither randomness nor BatchNormalization explains it.
     """
-    size = batch.num_examples
-    if size == 1:
+    if batch.num_examples == 1:
         return
+    for training in (True, False):
+        with _quiet(model) if training else nullcontext():
+            if _compare(runs, batch, model, origin, of_loss, training=training):
+                return
+
+
+def _compare(
+    runs: Runs,
+    batch: Trial,
+    model: keras.Model,
+    origin: Origin,
+    of_loss: Origin,
+    *,
+    training: bool,
+) -> bool:
+    """Return whether a comparison was possible."""
+    size, rtol = batch.num_examples, rounding_of(model)
     first = max(1, size // 3)
-    whole = _numbers(forward(batch, 0))
+
+    def run(part: Trial, step: int) -> tuple[list[np.ndarray[Any, Any]], float, float]:
+        made = replace(part, outputs=runs.forward(part, step, training))
+        return _numbers(made.outputs), runs.loss_of(made), runs.divisor_of(made)
+
     try:
-        ones = _numbers(forward(batch.rows(np.arange(first)), 0))
-        others = _numbers(forward(batch.rows(np.arange(first, size)), 0))
+        if training and runs.moves_statistics(batch):
+            return False
+        whole, loss, _ = run(batch, 0)
+        again, loss_again, _ = run(batch, 1)
+        one, *of_one = run(batch.rows(np.arange(first)), 0)
+        other, *of_other = run(batch.rows(np.arange(first, size)), 0)
     except Exception:  # noqa: BLE001 - the first batch of this size reports it as the user's error
-        return
+        return False
+    is_random = loss != loss_again or not _are_near(whole, again, 0.0)
+    if is_random:
+        return False
     joined = [
-        _joined(*outputs, num_examples=size) for outputs in zip(whole, ones, others, strict=True)
+        _joined(*outputs, num_examples=size) for outputs in zip(whole, one, other, strict=True)
     ]
-    if all(_is_near(one, other, rtol) for one, other in zip(whole, joined, strict=True)):
-        return
-    again = _numbers(forward(batch, 1))
-    is_random = not all(_is_near(one, other, 0.0) for one, other in zip(whole, again, strict=True))
-    if is_random or normalizes_by_batch(batch):
-        return
-    raise DefinitionError(
-        f"{origin}: the model's outputs for an example depend on the other examples of its batch: "
-        f"the outputs for a batch of {size} differ from those for its first {first} and last "
-        f"{size - first} examples. Workers, parties and minibatches of a global batch would each "
-        "compare only the examples of their own batch. The model trains in one process without "
-        "--global_batch_size."
+    if not _are_near(whole, joined, rtol):
+        if runs.normalizes_by_batch(batch):
+            return True
+        raise DefinitionError(
+            f"{origin}: the model's outputs for an example depend on the other examples of its "
+            f"batch: the outputs for a batch of {size} differ from those for its first {first} and "
+            f"last {size - first} examples. Workers, parties and minibatches of a global batch "
+            "would each compare only the examples of their own batch. The model trains in one "
+            "process without --global_batch_size."
+        )
+    splitting.check_run(
+        loss, [of_one[0], of_other[0]], [of_one[1], of_other[1]], (first, size - first), of_loss
+    )
+    return True
+
+
+@contextmanager
+def _quiet(model: keras.Model) -> Iterator[None]:
+    """Run BatchNormalization as in inference, and let no layer of Keras draw."""
+    # A loaded SavedModel has layers of another kind within.
+    layers = [] if hasattr(model, "inner") else list(model._flatten_layers())  # noqa: SLF001 - Keras has no public name
+    rates = [
+        (layer, name, getattr(layer, name))
+        for layer in layers
+        if layer.__module__.startswith("keras.src.layers.regularization")
+        for name in _RATES
+        if isinstance(getattr(layer, name, None), (int, float))
+    ]
+    normalizing = [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
+    try:
+        for layer, name, _ in rates:
+            vars(layer)[name] = 0.0
+        for layer in normalizing:
+            # Past __setattr__, which tracks what a layer has.
+            vars(layer)["call"] = functools.partial(_call_in_inference, layer.call)
+        yield
+    finally:
+        for layer, name, value in rates:
+            vars(layer)[name] = value
+        for layer in normalizing:
+            del vars(layer)["call"]
+
+
+def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return call(*args, **{**options, "training": False})
+
+
+def joined(one: Trial, other: Trial) -> Trial | None:
+    """Return two trials as one; None if they do not fit or are equal."""
+    before = leaves([one.features, one.labels, one.weights])
+    after = leaves([other.features, other.labels, other.weights])
+    if len(before) != len(after) or any(
+        a.dtype != b.dtype or a.shape[1:] != b.shape[1:] for a, b in zip(before, after, strict=True)
+    ):
+        return None
+    if all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)):
+        return None
+    rest = iter(after)
+
+    def join(tensor: Any) -> Any:
+        return tf.concat([tensor, next(rest)], 0)
+
+    features, labels, weights = map_arrays(join, [one.features, one.labels, one.weights])
+    return replace(
+        one,
+        features=features,
+        labels=labels,
+        weights=weights,
+        num_examples=one.num_examples + other.num_examples,
     )
 
 
@@ -120,6 +226,10 @@ def _joined(
     # One value per batch: a mean over its examples, or a value that does not depend on them.
     first = max(1, num_examples // 3)
     return np.asarray((one * first + other * (num_examples - first)) / num_examples)
+
+
+def _are_near(some: list[Any], others: list[Any], rtol: float) -> bool:
+    return all(_is_near(one, other, rtol) for one, other in zip(some, others, strict=True))
 
 
 def _is_near(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any] | None, rtol: float) -> bool:

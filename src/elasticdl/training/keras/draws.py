@@ -1,10 +1,10 @@
-"""Randomness of a model's that is in no layer: `tf.random.*`, and `keras.random.*` without a seed.
+"""Random numbers drawn outside layers: `tf.random.*`, and `keras.random.*` without a seed.
 
-TensorFlow's operations draw from states that nothing can read or set, and Keras' functions without
-a seed from one generator for a whole thread. Steps would then draw otherwise after a resume, and
-the same on every worker. While a step is traced, both draw from one generator of the trainer's
-instead, whose state the trainer sets for every step, as it sets those of dropout layers. What
-cannot be replaced is refused.
+TensorFlow's operations draw from states that cannot be read or set, and Keras' functions without
+a seed from one generator per thread. Steps would then draw other numbers after a resume, and the
+same ones on every worker. While a step is traced, both draw from one generator of the trainer
+instead. The trainer sets its state for every step, as it sets those of dropout layers. Draws that
+cannot be replaced are rejected.
 
 Callers: `trainer.py`.
 """
@@ -23,8 +23,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# No public names: the generator that `seed=None` stands for, and what TensorFlow's debugger sees
-# operations with.
+# Keras has no public name for the generator behind `seed=None`, nor TensorFlow for the hook by
+# which its debugger observes operations.
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from tensorflow.core.framework import attr_value_pb2
@@ -43,9 +43,9 @@ _LIBRARIES = (os.fspath(Path(__file__).parents[2]), sysconfig.get_path("stdlib")
 _SEED_VARIABLE = "seed_generator_state"
 _REPLACED = "_elasticdl_replaced"
 _ADVICE = (
-    "Steps could not be repeated after a resume, and workers would draw the same. Draw with "
-    "keras.random, its seed a keras.random.SeedGenerator that is an attribute of the layer; in an "
-    "optimizer or a constraint draw without a seed."
+    "Steps could not be reproduced after a resume, and all workers would draw the same numbers. "
+    "Use keras.random, seeded by a keras.random.SeedGenerator that is an attribute of the layer; "
+    "in an optimizer or a constraint, use it without a seed."
 )
 
 # Operation -> the same distribution, as a function of a seed.
@@ -81,7 +81,7 @@ _STATELESS: Mapping[str, Callable[[Sequence[Any], Any, Any], Any]] = {
         inputs[0], seed
     ),
 }
-# They draw too, from a state of their own or from a `tf.random.Generator`.
+# These draw too, from a state of their own or from a `tf.random.Generator`.
 _REFUSED = frozenset(
     [
         "ParameterizedTruncatedNormal",
@@ -107,12 +107,12 @@ _REFUSED = frozenset(
 )
 
 
-class Draws:
-    """One generator for all that a model draws outside of its layers' own generators.
+class KerasDraws:
+    """One generator for everything that a model draws outside its layers' own generators.
 
     Args:
-        origin: For errors.
-        is_strict: Whether to refuse what cannot be replaced.
+        origin: Prefix of error messages.
+        is_strict: Whether to reject draws that cannot be replaced.
     """
 
     def __init__(self, origin: Origin, *, is_strict: bool = True) -> None:
@@ -124,19 +124,20 @@ class Draws:
 
     @property
     def state(self) -> Any:
-        """The variable that decides what is drawn next."""
+        """The variable that determines the next draw."""
         return self._generator.state
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[None]:
-        """Let what this thread traces meanwhile draw from this generator.
+        """Make everything that this thread traces in the block draw from this generator.
 
         Raises:
-            DefinitionError: By operations that cannot be replaced.
+            DefinitionError: An operation that draws cannot be replaced.
         """
         before = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, self._generator)
-        # While a function is traced, and only there: a callback cannot replace what has run.
+        # Only while a function is traced: the hook cannot replace an operation that has already
+        # run.
         is_tracing = tf.inside_function()
         if is_tracing:
             op_callbacks.add_op_callback(self._replace)
@@ -149,12 +150,12 @@ class Draws:
 
     @contextlib.contextmanager
     def in_callbacks(self, seed: int) -> Iterator[None]:
-        """Let callbacks that this thread calls meanwhile draw from this generator.
+        """Make callbacks that this thread calls in the block draw from this generator.
 
-        What TensorFlow's own operations draw cannot be replaced where they run at once; it is told.
+        TensorFlow's own operations cannot be replaced where they run eagerly; a warning is logged.
 
         Args:
-            seed: Decides what is drawn.
+            seed: Determines the numbers drawn.
         """
         self.state.assign(np.array([seed % 2**32, 0], np.uint32))
         with self.replaced():
@@ -165,7 +166,7 @@ class Draws:
                 op_callbacks.remove_op_callback(self._tell_of_callback)
 
     def check_uncompiled(self) -> None:
-        """Make sure that nothing was replaced: steps that run uncompiled draw as they are.
+        """Make sure that nothing was replaced, because steps that run uncompiled draw unreplaced.
 
         Raises:
             DefinitionError: TensorFlow's own operations draw.
@@ -184,7 +185,8 @@ class Draws:
             known: The variables whose values are set for every step.
 
         Raises:
-            DefinitionError: It does: functions that were traced before, generators of no layer.
+            DefinitionError: It draws from something else: a function traced earlier, or a generator
+                that belongs to no layer.
         """
         if not self._is_strict:
             return
@@ -197,7 +199,7 @@ class Draws:
         handles = {id(handle(variable)) for variable in (*known, self.state)}
         for variable in traced.graph.variables:
             if _SEED_VARIABLE in variable.name and id(variable.handle) not in handles:
-                raise self._refusal(f"it draws from {variable.name!r}, which is in no layer")
+                raise self._refusal(f"it draws from {variable.name!r}, which is not in any layer")
 
     def _replace(  # noqa: PLR0917 - TensorFlow gives the name by its place or by its name
         self,
@@ -221,7 +223,7 @@ class Draws:
         seed = tf.cast(self._generator.next() % (2**31 - 1), tf.int32)
         drawn = _STATELESS[op_type](inputs, outputs[0].dtype, seed)
         drawn.set_shape(outputs[0].shape)
-        # What it replaces stays in the graph, where nothing uses it.
+        # The replaced operation stays in the graph, where nothing uses it.
         outputs[0].op._set_attr(_REPLACED, attr_value_pb2.AttrValue(b=True))  # noqa: SLF001
         return [drawn]
 
@@ -234,34 +236,34 @@ class Draws:
         op_name: str | None = None,
         graph: Any = None,
     ) -> None:
-        """Warn once of an operation that draws in a callback; functions it traces may draw too."""
+        """Warn once about an operation that draws in a callback, or in a function it traces."""
         del inputs, attrs, outputs, op_name, graph
         if (op_type in _STATELESS or op_type in _REFUSED) and not self._told_of_callback:
             self._told_of_callback = True
             _log.warning(
-                "%sa callback draws random numbers by TensorFlow's %s, which nothing can set: "
-                "it draws others in a resumed training and on each worker. Draw from "
-                "numpy.random, or from keras.random without a seed.",
+                "%sa callback draws random numbers with TensorFlow's %s, which cannot be seeded: "
+                "they differ in a resumed training and on each worker. Draw from numpy.random, or "
+                "from keras.random without a seed.",
                 users_line() or f"{self._origin}: ",
                 op_type,
             )
 
     def _refusal(self, what: str) -> DefinitionError:
         return DefinitionError(
-            f"{self._origin}: the model or its optimizer draws random numbers that cannot be set "
-            f"for a step: {what}."
-            f"\n  {_ADVICE}"
+            f"{self._origin}: the model or its optimizer draws random numbers that cannot be "
+            f"seeded for each step: {what}.\n"
+            f"  {_ADVICE}"
         )
 
 
 def handle(variable: Any) -> Any:
-    """Return what a variable of TensorFlow's or of Keras' is known by."""
+    """Return the handle that identifies a TensorFlow or Keras variable."""
     inner = getattr(variable, "_value", variable)
     return getattr(inner, "handle", inner)
 
 
 def users_line() -> str:
-    """Return the line of the user's that is being executed, as the start of a text."""
+    """Return the line of user code being executed, as the prefix of a message."""
     for frame in reversed(traceback.extract_stack()):
         library = "site-packages" in frame.filename or frame.filename.startswith(_LIBRARIES)
         if not library and not frame.filename.startswith("<"):

@@ -1,14 +1,15 @@
-"""Weights that a model's `call` changes where it is not trained, found by calling it once.
+"""Detects weights that a model's `call` changes outside training, by calling it once.
 
     total.assign_add(sum(x))                   in every call: also in validation of `fit`
-    if training: total.assign_add(sum(x))      in training only: what can be kept and summed
+    if training: total.assign_add(sum(x))      in training only: can be kept and summed
 
-In a plain script such a weight moves from batch to batch of the validation, and the training goes
-on with what it became. An evaluation here leaves no trace, since several workers share it and it
-may be made again after a kill. So a model that does this is refused before it is evaluated.
+In a plain script such a weight changes from batch to batch of the validation, and training
+continues with its new value. An evaluation here has no side effects, because several workers share
+it and it may be repeated after a kill. A model that changes a weight is therefore rejected before
+it is evaluated.
 
-BatchNormalization that is called with training=True is not: its outputs do not depend on what it
-keeps. It moves in training only, which is logged.
+BatchNormalization that is called with training=True is not rejected: its outputs do not depend on
+its statistics. They change in training only, which is logged.
 
 Callers: `trainer.py`.
 """
@@ -35,7 +36,7 @@ _OF_BATCH_NORM = ("moving_mean", "moving_variance")
 
 
 def changed_by(call: Callable[[], object], variables: Sequence[Any]) -> list[Any]:
-    """Return the variables that a call changes; they hold afterwards what they held before."""
+    """Return the variables that a call changes; their values are restored afterwards."""
     before = [np.array(variable.numpy()) for variable in variables]
     changed = []
     try:
@@ -49,18 +50,18 @@ def changed_by(call: Callable[[], object], variables: Sequence[Any]) -> list[Any
 
 
 def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) -> None:
-    """Make sure that a model changes nothing where it is evaluated.
+    """Make sure that a model changes nothing when it is evaluated.
 
     Args:
-        model: Whose variables they are.
-        changed: What a call with training=False changes.
-        origin: For errors, where the layer has no line.
+        model: The model that owns the variables.
+        changed: The variables that a call with training=False changes.
+        origin: Prefix of errors, where the layer has no line.
 
     Raises:
-        DefinitionError: It changes something else than what BatchNormalization keeps.
+        DefinitionError: It changes something other than statistics of BatchNormalization.
     """
     known = means_of(model)
-    # What tf_keras loaded has no layers of Keras 3.
+    # A model loaded by tf_keras has no Keras 3 layers.
     is_loaded = hasattr(model, "inner")
     harmless = [
         variable
@@ -75,22 +76,22 @@ def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) 
         raise DefinitionError(
             f"{place or origin}: {type(owner).__name__} changes its weight {others[0].path} where "
             "it is called with training=False. In a plain script validation and prediction change "
-            "it too, from batch to batch, and the training goes on with what it became. Here they "
-            "change nothing, since workers share them. Change it in training only: def "
+            "it too, from batch to batch, and training continues with the changed value. Here "
+            "they do not change it, because workers share them. Change it in training only: def "
             "call(self, inputs, training=None): if training: ...; or train without validation "
             "data, and evaluate and predict with a layer that changes nothing."
         )
     if harmless:
         _log.warning(
             "%s: BatchNormalization is called with training=True, so validation of a plain script "
-            "moves %s. Here training alone moves it; outputs do not depend on it.",
+            "changes %s. Here only training changes it; outputs do not depend on it.",
             origin,
             harmless[0].path,
         )
 
 
 def _owner(model: keras.Model, variable: Any) -> Any:
-    """Return the layer that a variable is of."""
+    """Return the layer that owns a variable."""
     for layer in model._flatten_layers(include_self=False):  # noqa: SLF001 - no public name
         own = (*layer._trainable_variables, *layer._non_trainable_variables)  # noqa: SLF001
         if any(each is variable for each in own):

@@ -1,4 +1,4 @@
-"""What a function of a batch says of each example of it, computed inside a step.
+"""Applies a function of a batch to each of its examples, inside a step.
 
 Callers: `trainer.py`.
 """
@@ -14,15 +14,15 @@ from elasticdl.data.batch import leaves, map_arrays
 
 
 def one_by_one(function: Callable[..., tf.Tensor], *batch: Any, eager: bool) -> tf.Tensor:
-    """Return what the function says of batches of one example each.
+    """Apply a function to batches of one example each.
 
     Args:
         function: Takes a batch, returns a float32 scalar.
-        *batch: What it takes: tensors, or nestings of them; the first axis is the example.
-        eager: Whether steps run uncompiled: then the function cannot be traced.
+        *batch: Its arguments: tensors, or nestings of them; the first axis is the example.
+        eager: Whether steps run uncompiled, so that the function cannot be traced.
 
     Returns:
-        float32, one value an example.
+        float32, one value per example.
     """
 
     def of_one(example: Any) -> tf.Tensor:
@@ -35,6 +35,6 @@ def one_by_one(function: Callable[..., tf.Tensor], *batch: Any, eager: bool) -> 
     try:
         return tf.vectorized_map(of_one, batch, fallback_to_while_loop=False)
     except ValueError:
-        # An operation that TensorFlow has no form of for many examples at once.
+        # TensorFlow cannot vectorize one of the operations.
         spec = tf.TensorSpec([], tf.float32)
         return tf.map_fn(of_one, batch, fn_output_signature=spec)

@@ -1,8 +1,8 @@
-"""What serving needs of a trained Keras model.
+"""Exports a trained Keras model for serving.
 
-`model.export` of Keras calls a model without saying `training=False`, and layers that augment
-pictures take that for training. So the function that is served is made here, and is compared with
-what the model predicts before anything is written.
+Keras' `model.export` calls a model without `training=False`, and layers that augment images treat
+that as training. The served function is therefore created here, and compared with the model's
+predictions before anything is written.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _log = logging.getLogger("elasticdl")
 
 KERAS_FILE = "model.keras"
 SAVED_MODEL = "saved_model"
-# Layers of Keras that call what a user wrote.
+# Keras layers that call user code.
 _RUNS_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
-# Of the largest output: the graph may be optimized otherwise.
-# Of what Keras says, which may be the whole config of a model.
+# Length of Keras' messages, which may contain the whole config of a model; and the tolerance,
+# relative to the largest output, because the exported graph may be optimized differently.
 _MOST_SHOWN = 200
 _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A few examples, and what the model says of them.
+    """A few examples, and the model's outputs for them.
 
     Attributes:
-        inputs: As the model takes them, arrays.
-        outputs: What it predicts, arrays.
-        open_axes: Axes of the inputs, (number of the array, axis after the batch's), that differ
-            from batch to batch.
+        inputs: Arrays, as the model takes them.
+        outputs: The model's predictions, arrays.
+        open_axes: Axes of the inputs, (number of the array, axis after the batch's), whose size
+            differs from batch to batch.
     """
 
     inputs: Arrays
@@ -54,24 +54,24 @@ class Example:
 
 
 class ExportError(Exception):
-    """A model cannot be written in a form; says why in one line."""
+    """A model cannot be written in a format; the message gives the reason in one line."""
 
 
 def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
     """Write `model.keras` and `saved_model/` into a folder.
 
-    `saved_model/` can be served without the user's code. A model that is not made of Keras' own
-    layers needs its classes to be read back from `model.keras`; there is one if it can be read
-    back here.
+    `saved_model/` can be served without the user's code. A model that does not consist of Keras'
+    own layers needs its classes to be loaded from `model.keras`, which is written only if it can be
+    loaded here.
 
     Args:
         model: A built model.
         folder: An existing folder.
-        example: What is tried on it.
+        example: Examples for comparing the export with the model.
 
     Returns:
-        The names that were written. A model that Keras cannot save or TensorFlow cannot export
-        trains and predicts all the same: the reason is logged and the name left out.
+        The names written. A model that Keras cannot save or TensorFlow cannot export still trains
+        and predicts: the reason is logged and the name omitted.
     """
     written = []
     try:
@@ -89,7 +89,7 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
 
 
 def why_not_exported(model: keras.Model, example: Example) -> dict[str, str]:
-    """Return what `export` would leave out, and why; writes nothing and makes no other model."""
+    """Return what `export` would leave out, and why. Writes nothing and creates no other model."""
     reasons = {}
     try:
         with _one_line(), _quiet():
@@ -111,18 +111,18 @@ def _save(model: keras.Model, file: Path, example: Example) -> None:
     with _one_line(), _quiet():
         again = keras.saving.load_model(file, compile=False)
         outputs = again(map_arrays(tf.convert_to_tensor, example.inputs), training=False)
-    _check_same(outputs, example, "read back from there, it")
+    _check_same(outputs, example, "loaded from that file, it")
 
 
 def _write_saved_model(model: keras.Model, folder: Path, example: Example) -> None:
     if type(model).export is not keras.Model.export:
-        # A model of tf_keras writes a folder that tf_keras can train again.
+        # A tf_keras model writes a folder that tf_keras can continue to train.
         with _one_line(), _quiet():
             model.export(folder)
         return
     serve, signature = _serving(model, example)
     archive = keras.export.ExportArchive()
-    # Keras prints the endpoints; the run has its own voice.
+    # Keras prints the endpoints; the run prints its own messages.
     with _one_line(), _quiet(), contextlib.redirect_stdout(io.StringIO()):
         archive.track(model)
         archive.add_endpoint("serve", serve, signature)
@@ -130,10 +130,10 @@ def _write_saved_model(model: keras.Model, folder: Path, example: Example) -> No
 
 
 def _serving(model: keras.Model, example: Example) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that is served, and what it takes.
+    """Return the function that is served, and its signature.
 
     Raises:
-        ExportError: It cannot be compiled, or says something else than the model predicts.
+        ExportError: It cannot be compiled, or its outputs differ from the model's predictions.
     """
 
     def serve(inputs: Any) -> Any:
@@ -152,7 +152,7 @@ def _serving(model: keras.Model, example: Example) -> tuple[Callable[..., Any], 
 
 
 def _signature(model: keras.Model, example: Example) -> list[Any]:
-    """Return the one argument of the served function: with an open batch axis."""
+    """Return the one argument of the served function, with an open batch axis."""
 
     def of_tensor(tensor: Any) -> keras.InputSpec:
         shape = (None, *tensor.shape[1:])
@@ -171,7 +171,7 @@ def _signature(model: keras.Model, example: Example) -> list[Any]:
             None if (number, axis) in example.open_axes else size
             for axis, size in enumerate(array.shape[1:])
         ]
-        # Keras computes with float32 where NumPy has float64.
+        # Keras computes with float32 where NumPy uses float64.
         dtype = "float32" if array.dtype == np.float64 else array.dtype.name
         return keras.InputSpec(shape=(None, *shape), dtype=dtype, name=next(names))
 
@@ -179,7 +179,7 @@ def _signature(model: keras.Model, example: Example) -> list[Any]:
 
 
 def is_of_keras_only(model: keras.Model) -> bool:
-    """Whether a model has no line of a user's: then it can be exported."""
+    """Whether a model contains no user code, so that it can certainly be exported."""
     layers = getattr(model, "_flatten_layers")()  # noqa: B009 - no public name goes into layers
     return _is_described_by_layers(model) and all(
         type(layer).__module__.startswith("keras.") and type(layer).__name__ not in _RUNS_CODE
@@ -192,7 +192,7 @@ def _is_described_by_layers(model: keras.Model) -> bool:
 
 
 def _names(inputs: Arrays) -> list[str]:
-    """Return a name for each array: its key, or its place."""
+    """Return a name for each array: its key or its position."""
     if isinstance(inputs, Mapping):
         return [f"{key}{rest}" for key, value in inputs.items() for rest in _rests(value)]
     if isinstance(inputs, (list, tuple)):
@@ -205,7 +205,7 @@ def _rests(value: Arrays) -> list[str]:
 
 
 def _as_asked(inputs: Arrays, asked: Any) -> Any:
-    """Return inputs in the types, and in the nesting, that a functional model asks for."""
+    """Return inputs with the types and the nesting that a functional model requires."""
     if isinstance(asked, (list, tuple)) and not isinstance(inputs, (list, tuple)):
         inputs = [inputs[spec.name] for spec in asked] if isinstance(inputs, Mapping) else [inputs]
     return keras.tree.map_structure(
@@ -225,27 +225,28 @@ def _check_same(outputs: Any, example: Example, it: str) -> None:
         bound = _TOLERANCE * max(1.0, float(finite.max(initial=0.0)))
         if not np.allclose(one, other, rtol=_TOLERANCE, atol=bound, equal_nan=True):
             raise ExportError(
-                f"{it} says something else than it predicts: does a layer draw random numbers, or "
-                "keep something outside the model's variables?"
+                f"{it} has other outputs than the trained model: does a layer draw random numbers, "
+                "or keep state outside the model's variables?"
             )
 
 
 @contextlib.contextmanager
 def _one_line() -> Any:
-    """Raise as ExportError, in one line, whatever a user's layer cannot do."""
+    """Turn any exception in the block into an ExportError with a one-line message."""
     try:
         yield
     except ExportError:
         raise
     except Exception as error:
-        # Keras writes sentences over several lines, and whole configs.
-        said = textwrap.shorten(str(error), _MOST_SHOWN)
-        raise ExportError(f"{type(error).__name__}: {said}") from error
+        # Keras' messages span several lines and may contain whole configs.
+        message = textwrap.shorten(str(error), _MOST_SHOWN)
+        raise ExportError(f"{type(error).__name__}: {message}") from error
 
 
 @contextlib.contextmanager
 def _quiet() -> Any:
     with warnings.catch_warnings():
-        # Keras' own, of NumPy's copies and of layers that it serializes; an error is told.
+        # Keras' own warnings about NumPy's copies and about layers that it serializes; errors are
+        # reported.
         warnings.simplefilter("ignore")
         yield

@@ -1,6 +1,6 @@
-"""What a compiled Keras model says of itself: inputs, last layers, losses.
+"""Facts of a compiled Keras model: inputs, last layers, losses.
 
-Looks only; what follows from it is decided elsewhere (`sessions/checks/model.py`).
+Inspects only; `sessions/checks/model.py` decides what follows.
 """
 
 from __future__ import annotations
@@ -13,31 +13,16 @@ import keras
 
 from elasticdl.data.batch import map_arrays
 
-# They take values as they come, or bring them into a range themselves.
-_SCALING = {
-    "CategoryEncoding",
-    "Discretization",
-    "Embedding",
-    "Hashing",
-    "IntegerLookup",
-    "Lambda",
-    "Normalization",
-    "Rescaling",
-    "StringLookup",
-    "TextVectorization",
-}
-_NORMALIZING = {"BatchNormalization", "LayerNormalization", "GroupNormalization"}
-
 
 @dataclass(frozen=True)
 class OutputFacts:
     """One output of a model.
 
     Attributes:
-        shape: None along axes that are open.
-        activation: Of the layer that makes it; None where that is not known.
-        loss: Name of the function it is trained by; None where that is not known.
-        from_logits: Whether that takes logits; None where it does not say.
+        shape: None along open axes.
+        activation: Activation of the layer that produces it; None if unknown.
+        loss: Name of its loss function; None if unknown.
+        from_logits: Whether the loss takes logits; None if it does not state it.
     """
 
     shape: tuple[int | None, ...]
@@ -48,36 +33,29 @@ class OutputFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A compiled model.
+    """Facts of a compiled model.
 
     Attributes:
-        inputs: Their shapes; empty where they are not known.
-        outputs: In order; empty where they are not known.
-        scales: A layer brings x into a range.
+        inputs: Shapes of the inputs; empty if unknown.
+        outputs: The outputs, in order; empty if unknown.
     """
 
     inputs: tuple[tuple[int | None, ...], ...]
     outputs: tuple[OutputFacts, ...]
-    scales: bool
 
 
 def facts_of(model: keras.Model, outputs: int = 1) -> ModelFacts:
-    """Return what a model says of itself.
+    """Return the facts of a model.
 
     Args:
-        model: Compiled.
-        outputs: How many it has, where it does not know its own.
+        model: A compiled model.
+        outputs: Number of outputs, for a model that does not know its own.
     """
     tensors = _tensors(model, "outputs")
     losses = _losses(getattr(model, "loss", None), tensors, outputs)
-    said = [_loss(loss) for loss in losses]
+    declared = [_loss(loss) for loss in losses]
     made = tensors or [None] * outputs
-    pairs = zip(made, said, strict=True) if len(made) == len(said) else ()
-    layers = [
-        type(layer).__name__
-        for layer in getattr(model, "_flatten_layers")(include_self=False)  # noqa: B009 - no public name goes into nested models
-        if type(layer).__name__ != "InputLayer"
-    ]
+    pairs = zip(made, declared, strict=True) if len(made) == len(declared) else ()
     return ModelFacts(
         inputs=tuple(tuple(tensor.shape) for tensor in _tensors(model, "inputs")),
         outputs=tuple(
@@ -86,13 +64,11 @@ def facts_of(model: keras.Model, outputs: int = 1) -> ModelFacts:
             )
             for tensor, loss in pairs
         ),
-        scales=any(name in _SCALING for name in layers)
-        or any(name in _NORMALIZING for name in layers[:2]),
     )
 
 
 def outputs_of(model: keras.Model, features: Any) -> Any:
-    """Return what a model says of a batch, as numpy; None if it cannot take it."""
+    """Return a model's outputs for a batch, as numpy arrays; None if it rejects the batch."""
     try:
         outputs = model(map_arrays(keras.ops.convert_to_tensor, features), training=False)
     except Exception:  # noqa: BLE001 - a user's `call` may raise anything
@@ -108,7 +84,7 @@ def _tensors(model: keras.Model, name: str) -> list[Any]:
 
 
 def _activation(tensor: Any) -> str | None:
-    """Return the activation of the layer that makes a tensor."""
+    """Return the activation of the layer that produces a tensor."""
     history = getattr(tensor, "_keras_history", None)
     layer = getattr(history, "operation", None)
     if isinstance(layer, keras.Model):
@@ -121,7 +97,7 @@ def _activation(tensor: Any) -> str | None:
 
 
 def _losses(loss: Any, tensors: list[Any], outputs: int) -> list[Any]:
-    """Return a loss for each output, as far as it can be told."""
+    """Return a loss for each output, as far as known."""
     if isinstance(loss, Mapping):
         loss = list(loss.values()) if len(loss) == 1 else None
     if isinstance(loss, (list, tuple)):
@@ -142,6 +118,9 @@ def _loss(loss: Any) -> tuple[str | None, bool | None]:
     name = getattr(function, "__name__", None)
     if isinstance(loss, keras.losses.Loss):
         config = loss.get_config()
+        if config.get("ignore_class") is not None:
+            # Labels outside the classes are intended.
+            return None, None
         logits = config.get("from_logits")
         return name or config.get("name"), logits if isinstance(logits, bool) else None
     ours = str(getattr(function, "__module__", "")).partition(".")[0] == "keras"

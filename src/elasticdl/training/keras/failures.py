@@ -1,11 +1,11 @@
-"""What TensorFlow raises in a step, as an error in the user's words.
+"""Translates TensorFlow's errors in a step into errors about the user's model and data.
 
-    a label or an id that is out of range   DataError       the label, the outputs, the records
-    an operation that got what it cannot take   UserCodeError   the user's line that made it
-    memory, devices, what was cancelled     TrainingError   what TensorFlow says
+    a label or an id that is out of range    DataError       the label, the outputs, the records
+    an operation with unsuitable arguments   UserCodeError   the user's line that created it
+    memory, devices, cancellation            TrainingError   TensorFlow's message
 
-A compiled step is far from the user's lines when it fails; where an operation was made is in
-TensorFlow's text (see `tracebacks.py`).
+A compiled step is far from the user's lines when it fails; TensorFlow's message contains where an
+operation was created (see `tracebacks.py`).
 
 Callers: `trainer.py`, after a failure.
 """
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from elasticdl.definition import ModelDefinition
 
-# By the operation that compares, and by the one that looks rows up, which also compares where
-# operations are deterministic.
+# Messages of the operation that compares, and of the one that looks up rows, which also compares
+# where operations are deterministic.
 _OUT_OF_RANGE = re.compile(
     r"(?:label value of -?\d+ which is outside the valid range of|= -?\d+ is not in) \[0, (\d+)\)"
 )
-# The gradient of the latter; what it says of places in a flat table is no use to a person.
+# The gradient of the latter; its positions in a flat table mean nothing to a person.
 _OF_A_GRADIENT = re.compile(r"segment_ids\[\d+\] = \d+ is out of range \[0, \d+\)")
 _COMPARES = ("label value of", "sparse_categorical_crossentropy", "SparseSoftmaxCrossEntropy")
 _LOOKS_UP = ("layers/core/embedding.py", "Embedding.call()")
@@ -61,12 +61,12 @@ def out_of_range(
     definition: ModelDefinition,
     predict: Callable[[Arrays], Arrays],
 ) -> DataError | None:
-    """Return the error for a label or an id that is out of range; None if it is another mistake.
+    """Return the error for a label or an id that is out of range; None for any other mistake.
 
     Args:
-        error: What TensorFlow raised.
-        batches: Those of the steps that failed.
-        definition: Whose model it is.
+        error: TensorFlow's exception.
+        batches: The batches of the failed steps.
+        definition: The model's definition.
         predict: Returns the model's outputs for features.
     """
     if _OF_A_GRADIENT.search(str(error)):
@@ -78,13 +78,14 @@ def out_of_range(
     found = _OUT_OF_RANGE.search(str(error))
     if found is None:
         return None
-    # Of a compiled step the text says where the operation was made; else the traceback does.
+    # For a compiled step the message contains where the operation was created; else the traceback
+    # does.
     frames = traceback.extract_tb(error.__traceback__)
-    said = "\n".join([str(error), *(f"{frame.filename} {frame.name}" for frame in frames)])
+    text = "\n".join([str(error), *(f"{frame.filename} {frame.name}" for frame in frames)])
     stop = int(found[1])
-    if any(each in said for each in _COMPARES):
+    if any(each in text for each in _COMPARES):
         return label_mistake(batches, stop, raised_at(error, definition.where("loss")))
-    if any(each in said for each in _LOOKS_UP):
+    if any(each in text for each in _LOOKS_UP):
         return id_mistake(batches, stop, raised_at(error, definition.where("model")))
     return None
 
@@ -98,14 +99,14 @@ def of_a_step(
     definition: ModelDefinition,
     predict: Callable[[Arrays], Arrays],
 ) -> ElasticDLError:
-    """Return the error of a step that failed.
+    """Return the error for a failed step.
 
     Args:
-        error: What was raised by TensorFlow, or by code of the user's.
-        what: What was to be done: "train", "evaluate", ...
-        step: Its number, from 1.
-        batches: What it was to be done with.
-        definition: Whose model it is.
+        error: An exception of TensorFlow or of user code.
+        what: The action: "train", "evaluate", ...
+        step: The step's number, from 1.
+        batches: The batches of the step.
+        definition: The model's definition.
         predict: Returns the model's outputs for features.
     """
     mistake = out_of_range(error, batches, definition, predict)
@@ -121,12 +122,12 @@ def of_a_step(
 
 
 def of_an_update(error: Exception, step: int, definition: ModelDefinition) -> ElasticDLError:
-    """Return the error of an update with summed gradients that failed.
+    """Return the error for a failed update with summed gradients.
 
     Args:
-        error: What was raised by TensorFlow, or by the optimizer or a constraint of the user's.
-        step: Its number, from 1.
-        definition: Whose model it is.
+        error: An exception of TensorFlow, or of the user's optimizer or constraint.
+        step: The step's number, from 1.
+        definition: The model's definition.
     """
     if isinstance(error, _NOT_OF_THE_USER):
         return _of_tensorflow(error, "apply gradients", step, definition)
@@ -140,17 +141,17 @@ def of_an_update(error: Exception, step: int, definition: ModelDefinition) -> El
 def naming(
     what: str, batch: Batch, definition: ModelDefinition, predict: Callable[[Arrays], Arrays]
 ) -> Iterator[None]:
-    """Turn what user code raises into an error that names the batch and their lines.
+    """Turn an exception from user code into an error that names the batch and their lines.
 
     Args:
         what: What runs, as the error names it: "the model or its loss".
-        batch: What it is given.
-        definition: Whose model it is.
+        batch: Its input.
+        definition: The model's definition.
         predict: Returns the model's outputs for features.
 
     Raises:
         DataError: A label or an id is out of range.
-        UserCodeError: Anything else that is no error of ours.
+        UserCodeError: Any other exception that is not an `ElasticDLError`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The user's Keras callbacks, called at the moments and in the order of `Model.fit`."""
+"""Calls the user's Keras callbacks for the same events, in the same order, as `Model.fit`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.keras import callback_state, overrides
-from elasticdl.training.keras.callback_files import CallbackFiles, Rows
+from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.outside import variables_in
 from elasticdl.training.trainer import CALLBACKS
@@ -35,29 +35,29 @@ _BATCH_MOMENTS = (
     "on_train_batch_end",
 )
 _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
-# Of a model, with a loss; without one they know only what layers add.
+# Methods of a model that need its loss; without one they use only losses added by layers.
 _NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
-# A compiled step keeps the optimizer and the loss that it was made with.
+# A compiled step keeps the optimizer and the loss that it was compiled with.
 _NEVER = ("compile",)
-# What a CSVLogger has written.
+# The rows that a CSVLogger has written.
 _ROWS = "$rows"
 
 _STOPS = "stop_training"
-# The weights of a model that a callback has beside the trained one.
+# The weights of a model that a callback holds in addition to the trained one.
 _WEIGHTS = "$weights"
 
 
 class KerasHooks:
-    """Forwards the loop's moments to Keras callbacks; see `trainer.Hooks`.
+    """Forwards the events of the training loop to Keras callbacks; see `trainer.Hooks`.
 
     Args:
         model: The model, compiled with its optimizer.
-        callbacks: The user's.
+        callbacks: The user's callbacks.
         where: Names the user's code, for messages.
-        direction: Says which values of a metric are better, where the model was not compiled
-            with its metrics and Keras cannot find it.
+        direction: Returns whether lower or higher values of a metric are better, for a model that
+            was not compiled with its metrics, so that Keras cannot find out.
         is_compiled: Whether the model was compiled with its loss and metrics.
-        drawing: Takes a moment, and the number of a batch in it; seeds what is drawn meanwhile.
+        drawing: Takes an event, and the number of a batch in it; seeds what is drawn meanwhile.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class KerasHooks:
         self._drawing = drawing or (lambda *_: contextlib.nullcontext())
         self._is_compiled = is_compiled
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
-        # One of Keras draws no numbers, but for a function that it was given.
+        # Keras' own callbacks draw no random numbers, except through functions passed to them.
         self.are_of_users = any(
             not overrides.is_of_keras(each) or isinstance(each, keras.callbacks.LambdaCallback)
             for each in self._callbacks
@@ -86,11 +86,11 @@ class KerasHooks:
         for each in self._callbacks:
             if direction and getattr(each, "mode", None) == "auto" and hasattr(each, "monitor_op"):
                 each.mode = direction(each.monitor.removeprefix("val_")) or "auto"
-        # With the history that `fit` adds.
+        # Includes the history callback that `fit` adds.
         self._callbacks = list(self._list.callbacks)
         self.observes_batches = self._any_overrides(_BATCH_MOMENTS)
         self.observes_test_batches = self._any_overrides(_TEST_BATCH_MOMENTS)
-        # Arguments come from the user's code again; one that a callback has changed is state.
+        # The user's code sets arguments again; an argument that a callback has changed is state.
         self._first = [
             {
                 name: (value, callback_state.digest(value))
@@ -105,29 +105,29 @@ class KerasHooks:
 
     @property
     def stop_requested(self) -> bool:
-        """A callback has set `model.stop_training`."""
+        """Whether a callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))
 
     def check_sharing(self) -> None:
-        """See `trainer.Hooks`; Keras' own callbacks only show the batches of an evaluation."""
+        """See `trainer.Hooks`; Keras' own callbacks only display the batches of an evaluation."""
         for each in self._callbacks:
             for moment in _TEST_BATCH_MOMENTS:
                 if _is_own(each, moment):
                     raise DefinitionError(
                         f"{self._where}: the callback {type(each).__name__} has {moment}(). "
                         "Workers share the batches of an evaluation, so each would call it for "
-                        "other ones. Use on_test_end(logs), which sees the metrics of all, or "
-                        "train in one process."
+                        "different batches. Use on_test_end(logs), which receives the metrics of "
+                        "all batches, or train in one process."
                     )
 
     def check_grouping(self, steps: int) -> None:
-        """Make sure that no callback of the user's counts batches that `fit` would not show.
+        """Make sure that no user callback counts batches that `fit` would not report.
 
         Args:
             steps: `steps_per_execution` of the model.
 
         Raises:
-            DefinitionError: One does.
+            DefinitionError: A callback does.
         """
         for each in self._callbacks:
             for moment in _BATCH_MOMENTS:
@@ -135,8 +135,8 @@ class KerasHooks:
                     raise DefinitionError(
                         f"{self._where}: the callback {type(each).__name__} has {moment}(), which "
                         f"`fit` calls once for {steps} batches with steps_per_execution={steps}. "
-                        "Here it would be called for each. Leave out steps_per_execution: "
-                        "ElasticDL groups steps by itself."
+                        "Here it would be called for each batch. Leave out steps_per_execution: "
+                        "ElasticDL groups steps itself."
                     )
 
     def variables(self) -> list[Any]:
@@ -164,7 +164,7 @@ class KerasHooks:
         except OSError as error:
             raise UserCodeError(
                 f"{self._where}: a file of a callback cannot be written: {error}. Give this user "
-                "the right to write there, or let the callback write elsewhere."
+                "write permission, or let the callback write elsewhere."
             ) from error
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
@@ -205,7 +205,7 @@ class KerasHooks:
             self._list.on_train_end(dict(logs))
 
     def measures_averages(self, state: Mapping[str, Any]) -> bool:
-        """See `trainer.Hooks`; `SwapEMAWeights` puts them in place to evaluate, and back."""
+        """See `trainer.Hooks`; `SwapEMAWeights` swaps the averages in for an evaluation."""
         return any(
             isinstance(each, keras.callbacks.SwapEMAWeights)
             # With `swap_on_epoch` they are in place from the end of an epoch to the next.
@@ -213,11 +213,11 @@ class KerasHooks:
             for number, each in enumerate(self._callbacks)
         )
 
-    # --- what callbacks remember ----------------------------------------------------------
+    # --- the state of callbacks -----------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """See `trainer.Hooks`: `EarlyStopping.wait`, `.best`, ..."""
-        # A callback may have asked for the end just before a checkpoint.
+        # A callback may have requested the end just before a checkpoint.
         return {**self._keep()[0], _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
@@ -240,7 +240,7 @@ class KerasHooks:
                 callback.append_header, callback.writer = callback.csv_file.is_empty, None
         self._model.stop_training = bool(state.get(_STOPS, False))
         self._files.forget()
-        # What cannot be kept is named at every start.
+        # Logs at every start which attributes cannot be stored.
         self._keep()
 
     def _keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
@@ -271,13 +271,13 @@ class KerasHooks:
                     self._warn(type(callback).__name__, name, str(error))
                     continue
                 arrays |= found
-            if isinstance(getattr(callback, "csv_file", None), Rows):
+            if isinstance(getattr(callback, "csv_file", None), LoggedRows):
                 values[key][_ROWS] = callback.csv_file.state()
             self._warn_of_closures(callback)
         return values, arrays
 
     def _weights_beside(self, value: Any) -> list[Any]:
-        """Return the variables of a model or optimizer that is no part of what is trained."""
+        """Return the variables of a model or optimizer that is not part of the trained one."""
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []
         optimizer = getattr(self._model, "optimizer", None)
@@ -294,7 +294,7 @@ class KerasHooks:
             raise DefinitionError(
                 f"{self._where}: the callback {type(callback).__name__} had a model or optimizer "
                 f"in {name} when the checkpoint was written, and now has none with the same "
-                "weights, so that they cannot be restored. Make it in on_train_begin()."
+                "weights, so it cannot be restored. Create it in on_train_begin()."
             )
         for variable, weight in zip(variables, weights, strict=True):
             variable.assign(weight)
@@ -312,8 +312,8 @@ class KerasHooks:
         if (callback, name) not in self._warned:
             self._warned.add((callback, name))
             _log.warning(
-                "%s: the callback %s keeps a %s in %s, which a checkpoint cannot hold: when this "
-                "job resumes, it is as new.",
+                "%s: the callback %s keeps a %s in %s, which a checkpoint cannot store: it is "
+                "reset when this job resumes.",
                 self._where,
                 callback,
                 kind,
@@ -333,35 +333,35 @@ class KerasHooks:
             return False
         # It would load its weights over those of the checkpoint.
         _log.warning(
-            "%s: the callback BackupAndRestore is left out: ElasticDL's checkpoints do its work.",
+            "%s: the callback BackupAndRestore is ignored: ElasticDL's checkpoints replace it.",
             self._where,
         )
         return True
 
     def _check_watched(self, logs: Mapping[str, Any]) -> None:
-        """Refuse a callback that waits for a metric of the training, which is measured of others.
+        """Reject a callback that monitors a training metric that is only measured in evaluation.
 
-        `fit` measures all of a model's metrics in training as well; Keras only warns of a name
-        that is not there, and the callback would do nothing.
+        `fit` measures all of a model's metrics in training as well. Keras only warns of a missing
+        name, and the callback would do nothing.
 
         Raises:
-            DefinitionError: One does.
+            DefinitionError: A callback does.
         """
         for each in self._callbacks:
             name = getattr(each, "monitor", None)
             if isinstance(name, str) and name not in logs and f"val_{name}" in logs:
                 raise DefinitionError(
-                    f"{self._where}: the callback {type(each).__name__} watches {name!r}, which is "
-                    f"measured in validation and not in training. Let it watch 'val_{name}' or "
+                    f"{self._where}: the callback {type(each).__name__} monitors {name!r}, which "
+                    f"is measured in validation, not in training. Let it monitor 'val_{name}' or "
                     "'loss'."
                 )
 
     @contextlib.contextmanager
     def _moment(self, name: str, number: int = 0) -> Iterator[None]:
-        """Let callbacks do what they do; what one of them raises is the user's.
+        """Call callbacks in this block: refuse methods they must not call, and name their errors.
 
         Raises:
-            UserCodeError: One raised.
+            UserCodeError: A callback raised.
         """
         attributes = vars(self._model)
         refused = _NEVER if self._is_compiled else (*_NEVER, *_NEED_LOSS)
@@ -394,13 +394,14 @@ def _refusing(method: str) -> Callable[..., Any]:
         if method in _NEVER:
             raise NotImplementedError(
                 f"model.{method}() does not work in a callback here: the optimizer and the loss "
-                "are the model file's, and checkpoints hold the state of that optimizer. Change "
-                "the learning rate, or train again from the trained model with another file."
+                "come from the model file, and checkpoints hold the state of that optimizer. "
+                "Change the learning rate, or train again from the trained model with another "
+                "file."
             )
         raise NotImplementedError(
             f"model.{method}() does not work in a callback here: the model is compiled with its "
-            "optimizer only, and ElasticDL has its loss and metrics. Measure what "
-            "self.model.predict(...) returns, or put the records into the validation data."
+            "optimizer only, and ElasticDL has its loss and metrics. Compute metrics from "
+            "self.model.predict(...), or put the records into the validation data."
         )
 
     return refuse
@@ -413,6 +414,6 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
 
 
 def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
-    """Whether code of the user's is called; callbacks of Keras only show what they see."""
+    """Whether a method is user code; Keras' own callbacks only display what they observe."""
     method = vars(callback).get(moment, getattr(type(callback), moment))
     return not str(method.__module__).startswith("keras.")

@@ -1,9 +1,9 @@
-"""How a batch's features are handed to a model.
+"""Finds how a batch's features are passed to a model.
 
-Input functions return a dict of features. A functional model says by name what it takes; a
-subclass model does not, and the first generation of model files wants a one-entry dict
-unwrapped to its only tensor. What fits is found by tracing the model, once, on symbolic
-inputs: no weight and no statistic changes.
+Input functions return a dict of features. A functional model names its inputs; a subclass model
+does not, and the first generation of model files expects the only tensor of a one-entry dict. The
+form that fits is found by tracing the model, once, on symbolic inputs: no weight and no statistic
+changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from elasticdl.data.batch import Arrays, describe, map_arrays
+from elasticdl.data.batch import Arrays, describe, leaves, map_arrays
 from elasticdl.errors import DefinitionError, raised_at, reason
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
     Args:
         model: Built or not.
         features: An example batch; only shapes and dtypes matter.
-        origin: For the error.
+        origin: Prefix of the error.
 
     Raises:
-        DefinitionError: The model does not take these features.
+        DefinitionError: The model does not accept these features.
     """
     alone = isinstance(features, Mapping) and len(features) == 1
     if isinstance(model, keras.Sequential):
@@ -45,14 +45,15 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
     for adapter in candidates:
         try:
             with warnings.catch_warnings():
-                # Keras warns of a try that fails; the next one may fit.
+                # Keras warns about an attempt that fails; the next one may fit.
                 warnings.simplefilter("ignore")
-                model(map_arrays(_symbolic, adapter(features)), training=False)
+                given = map_arrays(_symbolic, adapter(features))
+                model(_with_columns(model, given), training=False)
         except Exception as error:  # noqa: BLE001 - a user's `call` may raise anything
             failures.append(error)
         else:
             return adapter
-    # The last try is the more likely to be what the user meant: a tensor for a one-input model.
+    # The last attempt is more likely what the user meant: a tensor for a one-input model.
     raise DefinitionError(
         f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take what the input "
         f"function returns ({describe(features)}): {reason(failures[-1])}\n"
@@ -61,9 +62,25 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
 
 
 def _symbolic(array: Any) -> Any:
-    # Text comes as objects or as bytes of one length; layers that look words up take both.
+    # Text is stored as objects or as bytes of one length; lookup layers accept both.
     dtype = "string" if array.dtype.kind in "OSU" else array.dtype.name
     return keras.KerasTensor((None, *array.shape[1:]), dtype=dtype)
+
+
+def _with_columns(model: keras.Model, given: Any) -> Any:
+    """Return symbolic inputs with the last axis that a functional model adds to 1-D arrays."""
+    names = _input_names(model)
+    expected = leaves(getattr(model, "_inputs_struct", None)) if names else []
+    tensors = leaves(given)
+    if len(expected) != len(tensors):
+        return given
+    replaced = iter(
+        keras.KerasTensor((*tensor.shape, 1), dtype=tensor.dtype)
+        if tensor.shape != wanted.shape and (*tensor.shape, 1) == tuple(wanted.shape)
+        else tensor
+        for tensor, wanted in zip(tensors, expected, strict=True)
+    )
+    return map_arrays(lambda _: next(replaced), given)
 
 
 def _as_they_are(features: Arrays) -> Any:

@@ -1,9 +1,9 @@
 """Labels that are numpy arrays to the user's functions and tensors to TensorFlow.
 
-Model files of the first generation call `labels.flatten()`: their labels were numpy arrays.
-In a compiled step a label is a symbolic tensor, so it is handed over in this wrapper, which
-answers numpy's methods and functions with TensorFlow's numpy API and turns into its tensor
-wherever TensorFlow or Keras takes one (`__tf_tensor__`).
+Model files of the first generation call `labels.flatten()`: their labels were numpy arrays. In a
+compiled step a label is a symbolic tensor, so it is passed in this wrapper, which implements
+numpy's methods and functions with TensorFlow's numpy API and converts to its tensor wherever
+TensorFlow or Keras takes one (`__tf_tensor__`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow.experimental.numpy as tnp
 from elasticdl.data.batch import Arrays, map_arrays
 
 _METHODS = {
-    # numpy method -> what computes it; the array is the first argument.
+    # numpy method -> its implementation; the array is the first argument.
     "astype": tf.cast,
     "copy": tf.identity,
     "ravel": lambda tensor: tf.reshape(tensor, [-1]),
@@ -39,18 +39,18 @@ class NumpyLabels:
     """A symbolic tensor with the methods of a numpy array.
 
     Raises:
-        NotANumpyFunctionError: By a method or function of numpy's that TensorFlow cannot do
-            on a symbolic tensor; the trainer then runs the step uncompiled.
+        NotANumpyFunctionError: On a numpy method or function that TensorFlow cannot perform on a
+            symbolic tensor; the trainer then runs the step uncompiled.
     """
 
-    # numpy's own operators would otherwise try to make an array of this.
+    # Otherwise numpy's own operators would try to convert this to an array.
     __array_priority__ = 1000
 
     def __init__(self, tensor: tf.Tensor) -> None:
         self._tensor = tensor
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
-        """Return the tensor: TensorFlow's own protocol for conversion."""
+        """Return the tensor: TensorFlow's own conversion protocol."""
         del name
         return self._tensor if dtype is None else tf.cast(self._tensor, dtype)
 
@@ -70,7 +70,7 @@ class NumpyLabels:
         if name == "shape":
             return self._tensor.shape
         if name.startswith("__") or not hasattr(np.ndarray, name):
-            # TensorFlow and Keras ask what a value is by attributes like `is_tensor_like`.
+            # TensorFlow and Keras test for attributes like `is_tensor_like`.
             raise AttributeError(f"a numpy array has no attribute {name!r}")
         raise NotANumpyFunctionError(f"labels.{name}")
 
@@ -129,14 +129,14 @@ class NumpyLabels:
 
 
 class NotANumpyFunctionError(TypeError):
-    """TensorFlow has no symbolic form of what the user's function asked of its labels."""
+    """TensorFlow has no symbolic form of a numpy operation that the user's function applies."""
 
 
 def _binary(name: str) -> Callable[[NumpyLabels, Any], Any]:
     def operator(self: NumpyLabels, other: Any) -> Any:
         other = unwrap(other)
         if not tf.is_tensor(other):
-            # numpy would promote; a Python or numpy number follows the labels' type here.
+            # numpy would promote; here a Python or numpy number takes the labels' type.
             other = tf.convert_to_tensor(other, dtype_hint=self._tensor.dtype)
             if other.dtype != self._tensor.dtype:
                 return wrap(getattr(tf.cast(self._tensor, other.dtype), name)(other))
@@ -176,12 +176,12 @@ for _name in [
 
 
 def wrap(value: Any) -> Any:
-    """Return a tensor in its numpy clothes; anything else as it is."""
+    """Wrap a tensor as a numpy-like array; return anything else unchanged."""
     return NumpyLabels(value) if isinstance(value, tf.Tensor) else value
 
 
 def unwrap(value: Any) -> Any:
-    """Return the tensors of a value that may hold wrapped ones."""
+    """Return a value with wrapped tensors unwrapped."""
     if isinstance(value, NumpyLabels):
         return value._tensor  # noqa: SLF001 - the same file
     if isinstance(value, tuple):
@@ -194,7 +194,7 @@ def unwrap(value: Any) -> Any:
 
 
 def as_numpy(labels: Arrays) -> Arrays:
-    """Return labels as the user's functions take them: numpy, or numpy's methods on a tensor."""
+    """Return labels as the user's functions take them: numpy arrays, or wrapped tensors."""
     if tf.inside_function():
         return map_arrays(wrap, labels)
     return map_arrays(np.asarray, labels)

@@ -1,12 +1,12 @@
-"""Which axes of a compiled step are open.
+"""Open axes of compiled steps.
 
-A function is compiled for the shapes of the example batch. An axis along which a batch has another
-size than the example (sequences padded to the longest of a batch) is open instead, so lengths do
-not cost a compilation each. A function with an open axis need not give the bits of one without
+A function is compiled for the shapes of the example batch. An axis along which a batch differs in
+size from the example (sequences padded to the longest of a batch) is left open, so that each length
+does not cost a compilation. A function with an open axis need not return the bits of one without
 (measured on TensorFlow 2.21, CPU: convolutions, attention, SimpleRNN and BatchNorm differ in the
-last digit; Dense, LSTM, GRU, Embedding and LayerNormalization do not). So which one is called
-depends on the shapes of the batch and of the example only, never on the batches before it, which a
-resumed process has not seen.
+last digit; Dense, LSTM, GRU, Embedding and LayerNormalization do not). Which function is called
+therefore depends only on the shapes of the batch and of the example, never on earlier batches,
+which a resumed process has not seen.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ Shape: TypeAlias = tuple[int | None, ...]
 Axes: TypeAlias = frozenset[tuple[int, int]]
 """(Number of the array, axis after those of the batch)."""
 
-# Enough for the combinations of some axes; a model that cannot have any open needs one a length.
+# Enough for the combinations of some axes; a model that cannot have open axes needs one function
+# per length.
 _MAX_FUNCTIONS = 64
 
 
 class Lengths:
-    """Knows the shapes of the example, part by part: features, labels.
+    """Compares batches with the shapes of the example, part by part: features, labels.
 
     Args:
-        parts: Of the example batch.
+        parts: The parts of the example batch.
 
     Attributes:
-        seen: Axes of the features along which a batch had another size.
+        seen: Axes of the features along which a batch differed in size.
     """
 
     def __init__(self, *parts: Arrays) -> None:
@@ -41,11 +42,11 @@ class Lengths:
         self.seen: set[tuple[int, int]] = set()
 
     def open_axes(self, parts: Sequence[Arrays], leading: int) -> Axes:
-        """Return the axes along which a batch has another size than the example.
+        """Return the axes along which a batch differs in size from the example.
 
         Args:
             parts: Features, labels; a part may be None.
-            leading: How many axes stand before those of one example.
+            leading: Number of axes before those of one example.
         """
         found: set[tuple[int, int]] = set()
         first = 0
@@ -70,11 +71,11 @@ def signature(
     """Return the shape that a function is compiled for.
 
     Args:
-        shape: Of an array.
-        number: Which one it is.
-        leading: How many axes stand before those of one example.
-        fixed_axis: The one of these that is compiled in; None leaves all of them open.
-        axes: What is open besides.
+        shape: Shape of an array.
+        number: Index of the array.
+        leading: Number of axes before those of one example.
+        fixed_axis: The leading axis that is compiled in; None leaves all of them open.
+        axes: Further open axes.
     """
     return tuple(
         None if (i < leading and i != fixed_axis) or (number, i - leading) in axes else size
@@ -83,13 +84,19 @@ def signature(
 
 
 class Functions:
-    """Compiled functions by what they are compiled for; those not called for long are dropped."""
+    """Cache of compiled functions; drops those least recently called.
+
+    Attributes:
+        last: The last request, in the caller's terms, and its function: nearly all batches have
+            the shapes of the one before.
+    """
 
     def __init__(self) -> None:
         self._found: dict[Any, Callable[..., Any]] = {}
+        self.last: tuple[Any, Callable[..., Any]] | None = None
 
     def get(self, key: Any, compile_: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """Return the function of a key, compiled now if it is not there."""
+        """Return the function for a key, compiling it if it is missing."""
         function = self._found.pop(key, None)
         if function is None:
             function = compile_()
@@ -99,9 +106,10 @@ class Functions:
         return function
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all functions."""
         self._found.clear()
+        self.last = None
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of functions."""
         return len(self._found)

@@ -1,9 +1,11 @@
-"""The loss of a batch, whoever says it: the model file, `compile`, or the model's `compute_loss`.
+"""The loss of a batch, from the model file, from `compile`, or from the model's `compute_loss`.
 
-                      labels    masks and sample weights    what layers add
-    the model file's  as given  put in here                 put in here
+                      labels    masks and sample weights    losses added by layers
+    the model file's  as given  applied here                added here
     a compiled one    (labels, sample weights)              by Keras
     `compute_loss`    as given  by the model                by the model
+
+The loss scale of mixed precision is applied in `trainer.py`.
 
 Callers: `trainer.py`.
 """
@@ -21,6 +23,7 @@ import tensorflow as tf
 from elasticdl.definition import WeighableLoss, made
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, examples, overrides, reduction, splitting
+from elasticdl.training.keras.coupled_outputs import Runs
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.statistics import means_of
 
@@ -37,17 +40,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("elasticdl")
 
 
-class Loss:
-    """What one model is trained to make small.
+class TrainingLoss:
+    """The loss that one model is trained to minimize.
 
     Args:
-        model: With its optimizer.
-        definition: What it is.
-        adapt: Makes what the model takes of the features.
+        model: The model, with its optimizer.
+        definition: Its definition.
+        adapt: Converts features to the model's argument.
 
     Attributes:
-        of_the_model: The model overrides `compute_loss`.
-        num_added: How many losses layers add, where that was looked at.
+        of_the_model: Whether the model overrides `compute_loss`.
+        num_added: Number of losses that layers add, once counted.
     """
 
     def __init__(
@@ -62,13 +65,13 @@ class Loss:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a loss."""
         definition = self._definition
         return definition.compiled or definition.loss is not None or self.of_the_model
 
     @property
     def is_by_example(self) -> bool:
-        """Whether each example has one of its own."""
+        """Whether each example has a loss of its own."""
         return not self._definition.compiled and not self.of_the_model
 
     def __call__(
@@ -77,11 +80,11 @@ class Loss:
         """Return the loss of a batch, a float32 scalar.
 
         Args:
-            features: Of the batch, as tensors.
-            outputs: What the model says of them.
-            labels: Of the batch; of a compiled model with the sample weights.
+            features: Features of the batch, as tensors.
+            outputs: The model's outputs for them.
+            labels: Labels of the batch; for a compiled model, with the sample weights.
             weights: Sample weights, or None.
-            training: Whether it is for a step.
+            training: Whether it is for a training step.
         """
         splitting.check_averages(self._members(), self._definition.where("loss"))
         if self._definition.compiled:
@@ -94,12 +97,12 @@ class Loss:
         return self._with_added(self.without_added(outputs, labels, weights))
 
     def without_added(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
-        """Return the mean of the user's loss, without what layers have added."""
+        """Return the mean of the user's loss, without losses added by layers."""
         if self._definition.loss is None:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
         loss = made(self._definition.loss)
         if isinstance(loss, WeighableLoss):
-            # It looks for masks by itself. Without a reduction of its own, it is averaged.
+            # It looks for masks itself. Without a reduction of its own, it is averaged.
             return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
         self._warn_of_broadcast(loss, outputs, labels)
         values = tf.cast(unwrap(loss(outputs, self._theirs(labels))), tf.float32)
@@ -107,29 +110,30 @@ class Loss:
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
 
     def by_example(self, outputs: Any, labels: Any, weights: Any, *, eager: bool) -> tf.Tensor:
-        """Return each example's loss, as that of a batch of it: float32 [examples]."""
+        """Return each example's loss, as that of a batch of it alone: float32 [examples]."""
         masks = reduction.masks_of(outputs)
-        # Nothing stands for "none" where examples are taken one by one.
+        # None cannot be mapped over examples.
         beside = {str(i): mask for i, mask in enumerate(masks) if mask is not None}
         if weights is not None:
             beside["weights"] = weights
 
         def one(outputs: Any, labels: Any, beside: Any) -> tf.Tensor:
             given = [beside.get(str(i)) for i in range(len(masks))]
-            # Of a batch of one, so penalties on weights are in it, as they are in the mean.
+            # It is the loss of a batch of one, so it includes penalties on weights, as the mean
+            # does.
             masked = reduction.with_masks(outputs, given)
             return self._with_added(self.without_added(masked, labels, beside.get("weights")))
 
         return examples.one_by_one(one, outputs, labels, beside, eager=eager)
 
     def averaged_parts(self, trial: Trial, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
-        """Return what the parts of a batch average to, as workers would have them, traced.
+        """Return the average loss of a batch's parts, as workers would compute it, traced.
 
-        Where the loss is certain to be a mean, one batch has told for all, and it is the loss.
+        If the loss is certain to be a mean, one batch has proved it, and the result is `loss`.
 
         Args:
             trial: The batch.
-            loss: Of the batch.
+            loss: Loss of the batch.
             divisor: What it was divided by.
         """
         if self._is_known(trial.outputs, trial.labels):
@@ -144,14 +148,14 @@ class Loss:
         )
 
     def find_divisor(self, trial: Trial, forward: Forward) -> Divisor | None:
-        """Return what the loss of a batch is divided by; None if it is not finite.
+        """Determine what the loss divides the sum over a batch by; None if the loss is not finite.
 
         Args:
             trial: The first batch, without outputs.
             forward: Calls the model.
 
         Raises:
-            DefinitionError: The loss, or what layers add to it, cannot be split into parts.
+            DefinitionError: The loss, or a loss added by layers, cannot be split into parts.
         """
         origin = self._definition.where("loss")
         if self.is_there and not self.of_the_model:
@@ -163,11 +167,28 @@ class Loss:
             self.check_added(trial, forward, kind)
         return kind
 
-    def check_added(self, trial: Trial, forward: Forward, divisor: Divisor) -> None:
-        """Make sure that what layers add to the loss is a mean over the batch, too.
+    def runs(
+        self,
+        forward: Callable[[Trial, int, bool], Any],
+        divisor: Divisor,
+        normalizes_by_batch: Callable[[Trial], bool],
+        moves_statistics: Callable[[Trial], bool],
+    ) -> Runs:
+        """Return how the model and its loss are run on parts of a batch."""
+        in_labels = self._definition.compiled
 
-        It is looked at again in later batches: it may be zero at first, as with a weight that
-        warms up.
+        def divisor_of(trial: Trial) -> float:
+            weights = trial.labels[1] if in_labels else trial.weights
+            size = float(trial.num_examples)
+            return float(reduction.divisor(divisor, trial.outputs, weights, size))
+
+        return Runs(forward, self._of_trial, divisor_of, normalizes_by_batch, moves_statistics)
+
+    def check_added(self, trial: Trial, forward: Forward, divisor: Divisor) -> None:
+        """Make sure that losses added by layers are means over the batch, too.
+
+        The check is repeated in later batches, because such a loss may be zero at first, as with a
+        weight that warms up.
 
         Args:
             trial: A batch.
@@ -175,13 +196,13 @@ class Loss:
             divisor: What its loss is divided by.
 
         Raises:
-            DefinitionError: It is not.
+            DefinitionError: They are not.
         """
         counts = [len(forward(trial, 0, training)[1]) for training in (False, True)]
         self.num_added = max(counts)
         if not self.num_added:
             return
-        # What is added in training only is looked at as in training.
+        # Losses that are added in training only are computed in training mode.
         training = counts[0] != counts[1]
         differs = bool(means_of(self._model))
         origin = self._definition.where("loss")
@@ -203,14 +224,14 @@ class Loss:
         if reason is not None and not self._randomness_is_told:
             self._randomness_is_told = True
             _log.warning(
-                "%s: whether the loss that layers add is a mean over examples cannot be seen, "
-                "because %s. Workers add it up as one.",
+                "%s: cannot determine whether the loss that layers add is a mean over examples, "
+                "because %s. Workers treat it as a mean.",
                 origin,
                 reason,
             )
 
     def _of_trial(self, trial: Trial) -> float:
-        """Return what is to be split; what layers have added is looked at by itself."""
+        """Return the loss to be split; losses added by layers are checked separately."""
         if not self.is_there:
             return 0.0
         if self.is_by_example:
@@ -219,9 +240,9 @@ class Loss:
         return float(self(*given, training=True))
 
     def _is_known(self, outputs: Any, labels: Any) -> bool:
-        """Whether the loss is certain to be a mean, so that one batch tells for all.
+        """Whether the loss is certain to be a mean, so that one batch is proof for all.
 
-        Any other may divide by a mask or by weights that are all equal in most batches.
+        Any other loss may divide by a mask or by weights that are all equal in most batches.
         """
         if not self.is_by_example:
             return not self.of_the_model and all(
@@ -235,16 +256,16 @@ class Loss:
         return bool(unwrap(loss(outputs, self._theirs(labels))).shape.rank)
 
     def _members(self) -> Sequence[Any]:
-        """Return the losses of Keras, or the functions, that the loss is made of."""
+        """Return the Keras losses, or the functions, that the loss consists of."""
         if self._definition.compiled:
             return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
         loss = None if self._definition.loss is None else made(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
 
     def _warn_of_broadcast(self, loss: Callable[..., Any], outputs: Any, labels: Any) -> None:
-        """Warn once of a function that makes [n, n] of outputs [n, 1] and labels [n].
+        """Warn once of a function that returns [n, n] for outputs [n, 1] and labels [n].
 
-        `fit` gives such labels the shape of the outputs first.
+        `fit` first reshapes such labels to the shape of the outputs.
         """
         if self._shapes_are_checked or self._definition.labels_as_numpy:
             return
@@ -253,25 +274,25 @@ class Loss:
             return
         if outputs.shape.rank != 2 or outputs.shape[1] != 1 or labels.shape.rank != 1:  # noqa: PLR2004
             return
-        # A length that nothing else has. Shapes tell where values may not: labels may be alike.
+        # A length that occurs nowhere else. Shapes show what values may hide: labels may be alike.
         size = 8191
         specs = tf.TensorSpec([size, 1], outputs.dtype), tf.TensorSpec([size], labels.dtype)
-        # What raises here raises again in the step.
+        # An exception here is raised again by the step.
         with contextlib.suppress(Exception), tf.init_scope():
             graph = tf.function(loss).get_concrete_function(*specs).graph
             made = [output.shape for op in graph.get_operations() for output in op.outputs]
             if any(shape.rank == 2 and shape == [size, size] for shape in made):  # noqa: PLR2004
                 _log.warning(
-                    "%s: the model's outputs have the shape [n, 1] and the labels [n], and the "
-                    "loss function makes [n, n] of them: each output is compared with the labels "
-                    "of all examples. `fit` would give the labels the shape [n, 1] first. Return "
-                    "labels of that shape from the input function, or take "
+                    "%s: the model's outputs have the shape [n, 1] and the labels [n], so the "
+                    "loss function broadcasts them to [n, n]: each output is compared with the "
+                    "labels of all examples. `fit` would reshape the labels to [n, 1] first. "
+                    "Return labels of that shape from the input function, or take "
                     "tf.squeeze(outputs, -1).",
                     self._definition.where("loss"),
                 )
 
     def _theirs(self, labels: Any) -> Any:
-        """Return labels as the user's function takes them."""
+        """Return labels in the form that the user's function takes."""
         return as_numpy(labels) if self._definition.labels_as_numpy else labels
 
     def _with_added(self, loss: tf.Tensor) -> tf.Tensor:

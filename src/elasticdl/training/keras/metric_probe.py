@@ -1,4 +1,4 @@
-"""What metrics of the user's own do with batches, found out before it matters.
+"""Tests before it matters whether the states of user metrics add up over batches.
 
 A metric's states after two parts of a batch are compared with their sum (`states.py`): those of a
 mean add up, those of a maximum do not.
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.generators import Generators
     from elasticdl.training.keras.compiled import CompiledMetrics
-    from elasticdl.training.keras.loss import Loss
+    from elasticdl.training.keras.loss import TrainingLoss
     from elasticdl.training.keras.metrics import KerasMetrics
 
     Metrics: TypeAlias = KerasMetrics | CompiledMetrics
 
-# Examples that tell whether a metric's states add up.
+# Number of examples for testing whether a metric's states add up.
 _MAX_PROBED = 16
 
 
 class MetricProbe:
-    """Tries metrics on a few examples.
+    """Tests metrics on a few examples.
 
     Args:
         definition: The definition of the model.
-        forward: Returns the model's outputs for features, and changes nothing.
+        forward: Returns the model's outputs for features; has no side effects.
         loss: The loss, which is measured too.
-        generators: What Python code draws from.
+        generators: The generators that Python code draws from.
         predict: Returns the model's outputs for features, as arrays.
     """
 
@@ -49,7 +49,7 @@ class MetricProbe:
         self,
         definition: ModelDefinition,
         forward: Callable[[Any], Any],
-        loss: Loss,
+        loss: TrainingLoss,
         generators: Generators,
         predict: Callable[[Arrays], Arrays],
     ) -> None:
@@ -57,19 +57,21 @@ class MetricProbe:
         self._generators, self._predict = generators, predict
 
     def on_example(self, example: Batch, metrics: Metrics) -> None:
-        """Find out before the first step what a metric of the user's own does with batches.
+        """Probe the user's metrics with an example batch before the first step.
+
+        Does nothing if the example has no labels.
 
         Raises:
-            DefinitionError: It has a name that is taken, or keeps no state that could be kept.
+            DefinitionError: Its name is reserved, or it has a state that cannot be kept.
         """
         if example.labels is None or not metrics.looks_at_outputs:
             return
-        # What raises here raises again on the first batch, which can be named then.
+        # An exception here is raised again on the first batch, which can then be named.
         with contextlib.suppress(DataError, UserCodeError):
             self.on(example, metrics)
 
     def if_unproved(self, batch: Batch, metrics: Metrics) -> None:
-        """Try on a batch what the example has not told."""
+        """Test on a batch the metrics for which the example was inconclusive."""
         if metrics.variables.unproved and not metrics.variables.ordered:
             self.on(batch, metrics)
 

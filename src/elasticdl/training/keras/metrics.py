@@ -1,9 +1,10 @@
-"""Metrics as states that add up over batches and workers.
+"""Keras metrics as states that add up over batches and workers.
 
-Keras keeps a metric's state in variables; `states.py` has what a batch adds to them. Shares are
-added and written back into the variables to read the result. Metrics that layers and the model
-have as attributes are updated while the model is called, and reported as by Keras. Plain scalars
-(first-generation `eval_metrics_fn`, a spec's `create_metrics`) become example-weighted means.
+Keras keeps a metric's state in variables; `states.py` computes what a batch adds to them. These
+shares are summed and written back into the variables to read the result. Metrics that layers and
+the model have as attributes are updated while the model is called, and reported as by Keras. Plain
+scalars (first-generation `eval_metrics_fn`, a spec's `create_metrics`) become example-weighted
+means.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
 
 
 class KerasMetrics:
-    """Computes the states of one mode's metrics (compiled) and reads them (not).
+    """Computes the states of one mode's metrics (compiled) and reads them (uncompiled).
 
     Args:
-        functions: What is measured.
-        labels_as_numpy: The user's functions treat labels as numpy arrays.
+        functions: The metrics.
+        labels_as_numpy: Whether the user's functions treat labels as numpy arrays.
         where: The user's file, for errors.
-        tracked: Metrics that the model updates by itself.
+        tracked: Metrics that the model updates itself.
 
     Attributes:
-        variables: Those of the metrics that have any.
+        variables: The variables of metrics that have any.
 
     Raises:
-        DefinitionError: Two metrics have one name, one has the name of the loss, or one is not
-            of Keras 3.
+        DefinitionError: Two metrics have the same name, one has the name of the loss, or one is
+            not a Keras 3 metric.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class KerasMetrics:
 
     @property
     def looks_at_outputs(self) -> bool:
-        """Something of the user's own is to be tried before the first step."""
+        """Whether a user metric must be tested before the first step."""
         return self._functions.scalars is not None or bool(self.variables.unproved)
 
     def states(
@@ -80,14 +81,14 @@ class KerasMetrics:
         num_examples: tf.Tensor,
         weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the batch's states, traced into a step, which called `variables.begin` before.
+        """Return the batch's states, traced into a step that has called `variables.begin`.
 
         Args:
             loss: The batch's mean loss, or None.
             outputs: The model's outputs.
             labels: As tensors.
             num_examples: float32 scalar.
-            weights: Sample weights; they are for metrics that are `weighted`, as in Keras.
+            weights: Sample weights, for metrics that are `weighted`, as in Keras.
         """
         states: dict[str, tuple[tf.Tensor, ...]] = {}
         if loss is not None:
@@ -115,15 +116,15 @@ class KerasMetrics:
         return {**states, **self.variables.shares()}
 
     def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
-        """Return what metrics that are functions say of each example, traced into a step.
+        """Return per-example values of metrics that are functions, traced into a step.
 
         Args:
             outputs: The model's outputs.
             labels: As tensors.
 
         Returns:
-            Name -> float32, one value an example. A function that gives a batch's value, and a
-            metric with a state, has none.
+            Name -> float32, one value per example. A function that returns one value per batch, and
+            a metric with a state, are left out.
         """
         values: dict[str, tf.Tensor] = {}
         for named in self._functions.named:
@@ -146,14 +147,17 @@ class KerasMetrics:
                 total, count = arrays
                 results[name] = mean_of(total, count)
                 continue
-            results |= in_numbers(name, self.variables.result(name, arrays))
+            found = in_numbers(name, self.variables.result(name, arrays))
+            if found.keys() != {name}:
+                check_names([*found, *(states.keys() - {"loss", name})], self._where)
+            results |= found
         return results
 
 
 def _summed(
     values: tf.Tensor, mask: Any | None, num_examples: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a sum and what it is divided by: a function's values, by the mask as in Keras."""
+    """Return a sum and its divisor for a function's values; uses the mask as Keras does."""
     if mask is not None and values.shape.rank and values.shape.rank == mask.shape.rank:
         counted = tf.cast(mask, tf.float32)
         return tf.reduce_sum(values * counted), tf.reduce_sum(counted)
@@ -161,14 +165,14 @@ def _summed(
 
 
 def direction_of(metric: Any) -> Literal["min", "max"] | None:
-    """Return which values of a Keras metric are better; None if it does not say."""
-    # There is no public name; Keras' own callbacks look here.
+    """Return whether lower or higher values of a Keras metric are better; None if unknown."""
+    # Keras has no public name for it; its own callbacks read this attribute.
     direction = getattr(metric, "_direction", None)
     return None if direction is None else "max" if direction == "up" else "min"
 
 
 def in_numbers(name: str, result: Any) -> dict[str, float | list[float]]:
-    """Return what a metric says as numbers, by name: one of Keras may say several things."""
+    """Return a metric's result as numbers, by name: a Keras metric may have several values."""
     named = result if isinstance(result, dict) else {name: result}
     arrays = {each: np.asarray(value) for each, value in named.items()}
     return {
@@ -178,7 +182,7 @@ def in_numbers(name: str, result: Any) -> dict[str, float | list[float]]:
 
 def tracked_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
     """Return the metrics that a model's layers and its own methods update, as Keras finds them."""
-    # Keras has no public names for its own among them.
+    # Keras has no public names for its own metrics among them.
     own = [getattr(model, "_loss_tracker", None), getattr(model, "_compile_metrics", None)]
     own += getattr(getattr(model, "_compile_loss", None), "metrics", [])
     return [metric for metric in model.metrics if not any(metric is one for one in own)]
@@ -189,9 +193,10 @@ def _with_state(named: NamedMetric, where: str) -> keras.metrics.Metric:
         return named.metric
     if is_foreign(named.metric):
         raise DefinitionError(
-            f"{where}: the metric {named.name!r} is a {type(named.metric).__module__}."
-            f"{type(named.metric).__name__}; expected a metric of Keras 3 (keras.metrics), or a "
-            "function (labels, predictions) of one value an example."
+            f"{where}: the metric {named.name!r} is a "
+            f"{type(named.metric).__module__}.{type(named.metric).__name__}; expected a metric of "
+            "Keras 3 (keras.metrics), or a function (labels, predictions) with one value per "
+            "example."
         )
     return keras.metrics.MeanMetricWrapper(named.metric, name=named.name)
 

@@ -1,9 +1,9 @@
-"""Trained weights that a model itself changes when it is called in training.
+"""Trained weights that a model itself changes when it is called in training mode.
 
-Spectral normalization sets its kernel in each call, to the same on all workers: it depends on the
-kernel alone. What depends on the examples (a first batch that initializes, a running mean in a
-weight that is trained) or on random numbers becomes another weight on each worker, and their
-gradients would be of different models.
+Spectral normalization sets its kernel in each call, to the same value on all workers, because it
+depends on the kernel alone. A weight set from the examples (a first batch that initializes, a
+running mean in a trained weight) or from random numbers would differ on each worker, and their
+gradients would be those of different models.
 
 Callers: `trainer.py`, before the first gradients that are summed.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def restored(variables: Sequence[Any]) -> Iterator[None]:
-    """Give variables back the values that they have now."""
+    """Restore the present values of variables after the block."""
     before = [tf.identity(variable.value) for variable in variables]
     try:
         yield
@@ -46,25 +46,25 @@ def check_alike(
     """Make sure that a call leaves the same trained weights whatever its examples are.
 
     Args:
-        call: Calls the model in training on some examples, as the worker of a slot.
-        batch: Examples; two parts of it are tried.
-        trained: The weights that are trained.
+        call: Calls the model in training mode on some examples, as the worker of a rank.
+        batch: Examples; two parts of it are compared.
+        trained: The trained weights.
         others: The other variables that a call may change.
-        origin: For errors.
+        origin: Prefix of errors.
 
     Returns:
-        Whether it changes one at all.
+        Whether the call changes a trained weight at all.
 
     Raises:
-        DefinitionError: It leaves others.
+        DefinitionError: The trained weights differ.
     """
     size = batch.num_examples
     parts = [batch.rows(np.arange(size // 2 or 1)), batch.rows(np.arange(size // 2, size))]
     start = [np.array(variable.numpy()) for variable in trained]
     ends = []
-    for slot, part in enumerate(parts):
+    for rank, part in enumerate(parts):
         with restored([*trained, *others]):
-            call(part, slot)
+            call(part, rank)
             ends.append([np.array(variable.numpy()) for variable in trained])
     moves = False
     for variable, before, one, other in zip(trained, start, *ends, strict=True):
@@ -72,8 +72,9 @@ def check_alike(
         if not np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
             raise DefinitionError(
                 f"{origin}: the model changes its weight {variable.path} when it is called in "
-                "training, and to something else for other examples. So each worker would train "
-                "another model. It can be trained in one process, without --global_batch_size. On "
-                "workers, make it a weight that is not trained: add_weight(..., trainable=False)."
+                "training, and the change depends on the examples. So each worker would train a "
+                "different model. It can be trained in one process, without --global_batch_size. "
+                "On workers, make it a weight that is not trained: add_weight(..., "
+                "trainable=False)."
             )
     return moves

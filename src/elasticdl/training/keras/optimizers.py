@@ -1,4 +1,4 @@
-"""The optimizer of a model file, and what of it does not go together with sums over workers.
+"""Creates the optimizer, and checks that it is compatible with sums over workers.
 
 Callers: `trainer.py`.
 """
@@ -25,21 +25,21 @@ _log = logging.getLogger("elasticdl")
 def create(
     definition: ModelDefinition, model: keras.Model, trainable: Sequence[Any]
 ) -> keras.optimizers.Optimizer:
-    """Return the optimizer, with its variables; the model has it as well, as after `compile`.
+    """Return the built optimizer; it is also set on the model, as `compile` does.
 
     Args:
         definition: What to train.
-        model: Of it.
+        model: Its model.
         trainable: The variables to train.
 
     Raises:
-        DefinitionError: It is none of Keras 3, or the model is spread by `tf.distribute`.
+        DefinitionError: It is not a Keras 3 optimizer, or `tf.distribute` distributes the model.
     """
     strategy = model.distribute_strategy
     if strategy is not tf.distribute.get_strategy():
         raise DefinitionError(
-            f"{definition.where('model')}: the model is made within a scope of "
-            f"{type(strategy).__name__}, which shares updates among devices of its own. Make it "
+            f"{definition.where('model')}: the model is created in the scope of a "
+            f"{type(strategy).__name__}, which distributes updates over its own devices. Create it "
             "without tf.distribute; --num_workers=N trains it on several workers."
         )
     optimizer = definition.create_optimizer()
@@ -52,14 +52,14 @@ def create(
     if not definition.compiled:
         # Callbacks look for `model.optimizer`.
         model.compile(optimizer=optimizer)
-        # In half precision Keras has wrapped it in one that scales the loss.
+        # In half precision Keras wraps it in an optimizer that scales the loss.
         optimizer = model.optimizer
     optimizer.build(trainable)
     return optimizer
 
 
 def plain(optimizer: Any) -> list[Any]:
-    """Return the optimizers that make the updates, without those that wrap them."""
+    """Return the optimizers that make the updates, without their wrappers."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return plain(inner)
@@ -68,11 +68,11 @@ def plain(optimizer: Any) -> list[Any]:
 
 
 def may_draw(optimizer: Any, trainable: Sequence[Any]) -> bool:
-    """Return whether an update runs code of the user's, which may draw random numbers.
+    """Return whether an update runs user code, which may draw random numbers.
 
     Args:
-        optimizer: What makes it.
-        trainable: The variables to train; their constraints are part of it.
+        optimizer: Makes the update.
+        trainable: The variables to train; their constraints are part of the update.
     """
     constraints = [variable.constraint for variable in trainable]
     involved = [*plain(optimizer), *(each for each in constraints if each is not None)]
@@ -80,21 +80,21 @@ def may_draw(optimizer: Any, trainable: Sequence[Any]) -> bool:
 
 
 def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
-    """Refuse weights whose "gradient" is their next value, as scales of float8 are.
+    """Reject weights whose "gradient" is their next value, such as scales of float8.
 
     Args:
         trainable: The variables to train.
-        origin: For errors.
+        origin: Prefix of errors.
 
     Raises:
-        DefinitionError: There is one.
+        DefinitionError: There is such a weight.
     """
     for variable in trainable:
         if getattr(variable, "overwrite_with_gradient", False):
             raise DefinitionError(
                 f"{origin}: the gradient of {variable.path} is its next value "
-                "(overwrite_with_gradient; float8 keeps maxima of a batch so), and would be "
-                "averaged over the batches of several workers or of --global_batch_size. Train "
+                "(overwrite_with_gradient; float8 uses this for the maxima of a batch), and would "
+                "be averaged over the batches of several workers or of --global_batch_size. Train "
                 "in one process without --global_batch_size, or in mixed_bfloat16."
             )
 
@@ -102,17 +102,17 @@ def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
 def warn_of_repeated_rows(
     optimizer: Any, trainable: Sequence[Any], gradients: Sequence[Any], origin: Origin
 ) -> None:
-    """Log where the sum over workers is another gradient than that of one process.
+    """Log if the sum over workers is a different gradient than that of one process.
 
     In one process an embedding's gradient is a list of rows, and Keras squares rows of the same
     id one by one: a^2 + b^2. A sum over workers is dense, and its square is (a + b)^2, as it is
     for Keras on JAX and PyTorch.
 
     Args:
-        optimizer: What uses the gradients.
+        optimizer: The optimizer that uses the gradients.
         trainable: The variables to train.
-        gradients: Of each of them.
-        origin: For the warning.
+        gradients: The gradient of each.
+        origin: Prefix of the warning.
     """
     paths = [
         variable.path
@@ -121,8 +121,8 @@ def warn_of_repeated_rows(
     ]
     if paths and not all(_is_linear(each) for each in plain(optimizer)):
         _log.warning(
-            "%s: %s: %s squares the gradients of ids that repeat in a batch one by one, as "
-            "clipping by norm does. Here gradients are summed before; see "
+            "%s: %s: %s squares the gradients of repeated ids of a batch one by one, as "
+            "clipping by norm does. Here gradients are summed first; see "
             '"Differences from a plain script" in docs/training.md.',
             origin,
             ", ".join(paths),
@@ -131,6 +131,6 @@ def warn_of_repeated_rows(
 
 
 def _is_linear(optimizer: Any) -> bool:
-    """Whether an update is the same for rows of one id and for their sum."""
+    """Whether an update by rows of the same id equals an update by their sum."""
     kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
     return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)

@@ -1,13 +1,13 @@
-"""Variables that a step uses and that no checkpoint holds.
+"""Variables that a step uses but no checkpoint contains.
 
-A model's weights are what Keras tracks. A `tf.Variable` in a layer, or a variable beside the model
-that its loss reads, is used by a compiled step all the same:
+A model's weights are the variables that Keras tracks. A compiled step can also use a `tf.Variable`
+in a layer, or a variable outside the model that its loss reads:
 
-    self.steps = tf.Variable(0.0)          in a layer, moved by its `call`
-    beta = keras.Variable(0.0)             in the file, moved by a callback, read by the loss
+    self.steps = tf.Variable(0.0)          in a layer, changed by its `call`
+    beta = keras.Variable(0.0)             in the file, changed by a callback, read by the loss
 
-As long as its value stays it is a constant. One that moves would be as new after a resume, and
-another one on each worker, so it is refused by name. Variables that a callback has as attributes
+While its value stays the same, it is a constant. If it changes, it would be reset after a resume
+and differ on each worker, so it is rejected by name. Variables that a callback has as attributes
 are kept with the callback.
 
 Callers: `trainer.py`.
@@ -16,7 +16,7 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -31,31 +31,36 @@ if TYPE_CHECKING:
 
 
 class Outside:
-    """The variables outside of a training's state that its compiled functions use.
+    """Watches variables that compiled functions use but that are not part of the training state.
 
     Args:
-        model: Whose layers are looked through for names.
-        known: Returns all variables that are kept, or set anew for each step.
-        origin: For errors.
+        model: The model whose layers are searched for names.
+        optimizer: Its optimizer, likewise.
+        known: Returns all variables that are kept, or reset for each step.
+        origin: Prefix of errors.
     """
 
     def __init__(
-        self, model: keras.Model, known: Callable[[], Iterable[Any]], origin: Origin
+        self,
+        model: keras.Model,
+        optimizer: Any,
+        known: Callable[[], Iterable[Any]],
+        origin: Origin,
     ) -> None:
-        self._model, self._known, self._origin = model, known, origin
+        self._model, self._optimizer, self._known, self._origin = model, optimizer, known, origin
         self._found: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
 
     def look_into(self, traced: Any) -> None:
-        """Remember the variables of a function that was traced, and what they hold now."""
+        """Record the variables of a traced function, and their present values."""
         for variable in traced.graph.variables:
             if id(variable.handle) not in self._found:
                 self._found[id(variable.handle)] = (variable, np.array(variable.numpy()))
 
     def check_unmoved(self) -> None:
-        """Make sure that they hold what they held.
+        """Make sure that the recorded variables still have the same values.
 
         Raises:
-            DefinitionError: One does not.
+            DefinitionError: A variable has changed.
         """
         if not self._found:
             return
@@ -64,12 +69,21 @@ class Outside:
             del self._found[key]
         for variable, before in self._found.values():
             if variable.numpy().tobytes() != before.tobytes():
+                if self._is_of_optimizer(variable):
+                    name = type(self._optimizer).__name__
+                    raise DefinitionError(
+                        f"{self._origin}: {variable.name} of the optimizer {name} changes in "
+                        "training, but is not among its `variables`, so no checkpoint stores it: "
+                        "a resumed training would continue with a different value. Create it with "
+                        "self.add_variable(...); for the variables of an optimizer within it, "
+                        "override the property `variables` to return those too."
+                    )
                 raise DefinitionError(
-                    f"{self._origin}: {self._name_of(variable)} changes in training. It is no "
-                    "weight of the model, so no checkpoint holds it: a resumed training would go "
-                    "on with another value, and so would each of several workers. Make it a weight "
-                    "of a layer (self.add_weight(..., trainable=False)), or, if a callback changes "
-                    "it, an attribute of that callback."
+                    f"{self._origin}: {self._name_of(variable)} changes in training. It is not a "
+                    "weight of the model, so no checkpoint stores it: a resumed training would "
+                    "continue with a different value, and so would each worker. Make it a weight "
+                    "of a layer (self.add_weight(..., trainable=False)), or, if a callback "
+                    "changes it, an attribute of that callback."
                 )
 
     def _name_of(self, variable: Any) -> str:
@@ -79,13 +93,29 @@ class Outside:
                     return f"the variable {where}{name}"
         return f"the variable {variable.name}"
 
+    def _is_of_optimizer(self, variable: Any) -> bool:
+        # Keras' own attributes are not searched: what they hold is known.
+        own = [value for name, value in vars(self._optimizer).items() if not name.startswith("_")]
+        return any(handle(each) is variable.handle for value in own for each in _variables(value))
+
     def _owners(self) -> Iterator[tuple[str, Any]]:
-        # Keras has no public name for all layers, those within layers included.
+        # Keras has no public name for the list of all layers, including nested ones.
         for layer in self._model._flatten_layers():  # noqa: SLF001
             yield f"{type(layer).__name__}.", layer
         for module in list(sys.modules.values()):
             if getattr(module, "__file__", None) == self._origin.file:
                 yield "", module
+
+
+def _variables(value: Any) -> Iterable[Any]:
+    """Return what may be variables in an attribute's value.
+
+    These are the items of a list, tuple or dict; else the value itself and, for an optimizer, its
+    `variables`.
+    """
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return value if isinstance(value, (list, tuple)) else [value, *getattr(value, "variables", ())]
 
 
 def variables_in(owner: Any) -> list[Any]:

@@ -1,9 +1,9 @@
-"""What a user's model class may replace of Keras' own training, and what it may not.
+"""Checks which parts of Keras' own training a user's model class overrides.
 
-`Model.fit` calls these methods; steps here are not made by `fit`. `compute_loss` is called, in
-training and in evaluation. A method that is never called would leave other numbers than `fit`
-without a word, so models that have one are refused before the first step. The property
-`trainable_weights` says what is trained, as in `fit`.
+`Model.fit` calls these methods, but steps here are not made by `fit`. `compute_loss` is called, in
+training and in evaluation. A method that is never called would silently change the results compared
+with `fit`, so models that override one are rejected before the first step. The property
+`trainable_weights` determines what is trained, as in `fit`.
 """
 
 from __future__ import annotations
@@ -33,54 +33,61 @@ _NOT_CALLED = (
     "make_test_function",
     "make_predict_function",
 )
-# Asked by their public names where a model was compiled by the user.
+# Called by their public names if the user compiled the model.
 _OF_COMPILED = ("compile", "compute_metrics")
 _ADVICE = {
-    "compile": "Leave out what it does, or say it in the model file's loss() and optimizer().",
+    "compile": "Remove it, or do the same in the model file's loss() and optimizer().",
     "compute_metrics": "Return the metrics from the model file's metrics function.",
 }
 _LIBRARIES = ("keras", "tf_keras")
+# Modules of Keras with models that train in their own way.
+_MODELS_OF_KERAS = {"distillation", "premade_models"}
 
 
 def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
-    """Make sure that all that a model's class says of its training is heard.
+    """Make sure that everything a model's class defines about its training takes effect.
 
     Args:
-        model: A model of the user's.
-        origin: For the error.
+        model: The user's model.
+        origin: Prefix of the error.
         is_compiled: Whether it is trained as it was compiled.
 
     Raises:
-        DefinitionError: It replaces a method that would not be called; or it was compiled with a
-            loss or metrics, and the model file says by itself how it is trained.
+        DefinitionError: It overrides a method that would not be called; or it was compiled with a
+            loss or metrics, although the model file defines its training.
     """
     names = _NOT_CALLED if is_compiled else (*_NOT_CALLED, *_OF_COMPILED)
-    # A model that tf_keras loaded is within one of Keras 3.
+    # A model loaded by tf_keras is wrapped in a Keras 3 model.
     for each in (model, getattr(model, "inner", None)):
         for name in names:
             if each is not None and (method := own(each, name)) is not None:
                 advice = _ADVICE.get(
                     name,
-                    "Put what it computes into compute_loss() or add_loss(), which are.",
+                    "Move its computation to compute_loss() or add_loss(), which are called.",
                 )
                 raise DefinitionError(
-                    f"{place(method) or origin}: {type(each).__name__} has a {name}() of its own, "
-                    f"which would not be called. {advice}"
+                    f"{_place_of(method, each, origin)}: {type(each).__name__} has its own "
+                    f"{name}(), which would not be called. {advice}"
                 )
     if not is_compiled:
         _check_not_compiled(model, origin)
 
 
+def _place_of(method: Any, model: Any, origin: Origin) -> object:
+    """Return the user's line: that of their method, or that of the model."""
+    return origin if is_of_keras(model) else place(method) or origin
+
+
 class TrainedWeights:
-    """Asks a model for the weights that it trains, as `fit` does.
+    """The weights that a model trains, as `fit` determines them.
 
     Args:
-        model: Built. It may override `trainable_weights`, to train a part of its weights.
-        origin: For errors.
+        model: A built model. It may override `trainable_weights`, to train a part of its weights.
+        origin: Prefix of errors.
 
     Attributes:
         trained: What the property returns.
-        others: All other variables of the model, those that the property leaves out included.
+        others: All other variables of the model, including those that the property leaves out.
 
     Raises:
         DefinitionError: The property returns something that is not a weight of the model, or a
@@ -104,15 +111,15 @@ class TrainedWeights:
             raise DefinitionError(
                 f"{self._where}: trainable_weights of {type(model).__name__} returns {what}. "
                 "Return each weight that is trained once, and make it with self.add_weight() or "
-                "in a layer of the model: no checkpoint would hold another."
+                "in a layer of the model: no checkpoint would store other ones."
             )
         self.others = [each for each in members if id(each) not in trained]
 
     def check_unchanged(self) -> None:
-        """Make sure that the model names the weights that it named when it was made.
+        """Make sure that the property still returns the weights that it returned at first.
 
         Raises:
-            DefinitionError: It names others.
+            DefinitionError: It returns others.
         """
         if not self._is_own:
             return
@@ -121,34 +128,34 @@ class TrainedWeights:
             raise DefinitionError(
                 f"{self._where}: trainable_weights of {type(self._model).__name__} returns "
                 f"{len(now)} weights in training and returned {len(self.trained)} others when the "
-                "model was made. A compiled step, here and in `fit`, trains those of one moment. "
-                "Return the same weights always."
+                "model was created. A compiled step, here and in `fit`, always trains the same "
+                "weights. Return the same weights each time."
             )
 
 
 def own(model: Any, name: str) -> Any | None:
-    """Return a model's method where it is not Keras' own."""
+    """Return a model's method if it is not Keras' own."""
     if name in vars(model):
         method = vars(model)[name]
         inner = getattr(method, "__func__", method)
-        # Keras wraps some of its own in the object.
+        # Keras wraps some of its own methods in the object.
         return None if _is_of_library(getattr(inner, "__module__", "")) else method
     for kind in type(model).__mro__:
         if name in vars(kind):
-            return None if _is_of_library(kind.__module__) else vars(kind)[name]
+            return None if _is_base(kind) else vars(kind)[name]
     return None
 
 
 def _check_not_compiled(model: Any, origin: Origin) -> None:
-    said = [
+    declared = [
         name
         for name in ("loss", "_compile_metrics")
         if getattr(model, name, None) is not None and getattr(model, "compiled", False)
     ]
-    if said:
-        what = " and ".join("metrics" if name == "_compile_metrics" else name for name in said)
+    if declared:
+        what = " and ".join("metrics" if name == "_compile_metrics" else name for name in declared)
         raise DefinitionError(
-            f"{origin}: the model {model.name!r} was compiled with its own {what}, and the model "
+            f"{origin}: the model {model.name!r} was compiled with its own {what}, but the model "
             "file itself defines how it is trained. Remove the call of compile() and define its "
             "loss, optimizer and metrics in the file. A model that was saved compiled is loaded "
             "without them by keras.saving.load_model(path, compile=False)."
@@ -156,9 +163,14 @@ def _check_not_compiled(model: Any, origin: Origin) -> None:
 
 
 def is_of_keras(loss: Any) -> bool:
-    """Whether a loss object or function is Keras' own."""
+    """Whether an object or a function is Keras' own."""
     kind = loss if inspect.isroutine(loss) else type(loss)
     return _is_of_library(getattr(kind, "__module__", ""))
+
+
+def _is_base(kind: type) -> bool:
+    """Return whether a class is Keras' own, and trains as all models do."""
+    return _is_of_library(kind.__module__) and not _MODELS_OF_KERAS & {*kind.__module__.split(".")}
 
 
 def _is_of_library(module: str) -> bool:
@@ -166,7 +178,7 @@ def _is_of_library(module: str) -> bool:
 
 
 def place(method: Any) -> str | None:
-    """Return `file:line` of a method, where it has one."""
+    """Return `file:line` of a method, if it has one."""
     try:
         inner = inspect.unwrap(getattr(method, "__func__", method))
         return f"{inspect.getsourcefile(inner)}:{inspect.getsourcelines(inner)[1]}"

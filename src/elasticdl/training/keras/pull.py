@@ -1,7 +1,7 @@
 """The proximal term of FedProx (Li et al., 2020, equation 2, https://arxiv.org/abs/1812.06127).
 
-Its gradient, strength * (w - anchor), is added to that of the loss; the loss is told without it.
-Anchors and strength are variables, so that one compiled step serves all rounds.
+Its gradient, strength * (w - anchor), is added to that of the loss; the reported loss does not
+include the term. Anchors and strength are variables, so that one compiled step serves all rounds.
 
 Callers: `trainer.py`.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Pull:
-    """Pulls the parameters of a model towards some weights.
+    """Pulls the parameters of a model towards given weights.
 
     Args:
         trainable: The parameters.
@@ -40,15 +40,15 @@ class Pull:
         return self._anchors + ([] if self._strength is None else [self._strength])
 
     def release(self) -> None:
-        """Let go."""
+        """End the pull."""
         self.is_on = False
 
     def towards(self, weights: Weights, paths: Sequence[str], strength: float) -> None:
-        """Pull from now on.
+        """Start to pull.
 
         Args:
             weights: At least the parameters.
-            paths: What each parameter is called there.
+            paths: The name of each parameter in `weights`.
             strength: mu in the paper.
         """
         self.is_on = True
@@ -60,7 +60,7 @@ class Pull:
         self._strength.assign(strength)
 
     def added_to(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
-        """Return gradients with those of the term, in the scale of those of the loss, traced."""
+        """Add the gradients of the term, in the scale of the loss' gradients; traced."""
         pulled = []
         for gradient, variable, anchor in zip(
             gradients, self._trainable, self._anchors, strict=True

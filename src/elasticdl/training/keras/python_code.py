@@ -1,12 +1,13 @@
-"""Random numbers that Python code draws in a step: while that is traced, and when it is called.
+"""Random numbers that Python code draws in a step: while it is traced, and when it is called.
 
     x * np.random.rand()                         drawn once, when the step is traced
     tf.numpy_function(noise, [x], tf.float32)    drawn in each step, in a thread of TensorFlow's
 
 The first is a constant of the compiled step, here as in `fit`; the trainer seeds it for each trace,
-so that it is the same one after a resume. A model that is to run eagerly would draw in each step,
-so there it is refused. The second is refused, too: TensorFlow calls such functions without saying
-which of the steps of a group it is making. What is only called is left alone.
+so that it is the same after a resume. A model meant to run eagerly would draw in each step, so for
+such a model it is rejected. The second is rejected, too: TensorFlow calls such functions without
+passing which step of a group it is making. Functions that are called but do not draw are left
+alone.
 
 Callers: `trainer.py`.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-# No public name: where TensorFlow keeps the Python functions that its operations call.
+# TensorFlow has no public name for the registry of Python functions that its operations call.
 from tensorflow.python.ops import script_ops
 
 from elasticdl.errors import DefinitionError
@@ -31,10 +32,10 @@ _ADVICE = "Draw with tf.random or with keras.random, which are seeded for each s
 
 
 class PythonCode:
-    """Refuses what compiled steps must not draw from `numpy.random` and `random`.
+    """Rejects draws from `numpy.random` and `random` that compiled steps must not make.
 
     Args:
-        origin: For errors.
+        origin: Prefix of errors.
     """
 
     def __init__(self, origin: Origin) -> None:
@@ -43,11 +44,11 @@ class PythonCode:
         self._called = Generators(self._refuse_called)
         self.eager_only = Generators(self._refuse_traced)
         """What is in use while a step of a model is traced that is to run eagerly."""
-        # TensorFlow has weak references to functions.
+        # TensorFlow holds only weak references to functions.
         self._watched: dict[bytes, Any] = {}
 
     def watch(self, traced: Any) -> None:
-        """Refuse what the Python functions draw that a traced function calls."""
+        """Reject draws by the Python functions that a traced function calls."""
         graph = traced.graph.as_graph_def()
         nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
         for node in nodes:
@@ -56,10 +57,10 @@ class PythonCode:
                 self._watched[token] = self._watch(token.decode())
 
     def check(self) -> None:
-        """Raise what a Python function was refused, however TensorFlow has reported it.
+        """Raise the error of a rejected draw, however TensorFlow has reported it.
 
         Raises:
-            DefinitionError: One draws.
+            DefinitionError: A Python function draws.
         """
         if self._refused is not None:
             raise self._refused
@@ -83,14 +84,16 @@ class PythonCode:
     def _refuse_called(self) -> DefinitionError:
         self._refused = DefinitionError(
             f"{self._origin}: {users_line()}the model draws from numpy.random or random in Python "
-            "code that TensorFlow calls (tf.numpy_function, tf.py_function), without saying for "
-            f"which step. Steps could not be repeated after a resume.\n  {_ADVICE}"
+            "code that TensorFlow calls (tf.numpy_function, tf.py_function), without a seed for "
+            "each step. Steps could not be reproduced after a resume.\n"
+            f"  {_ADVICE}"
         )
         return self._refused
 
     def _refuse_traced(self) -> DefinitionError:
         return DefinitionError(
             f"{self._origin}: {users_line()}the model draws from numpy.random or random, and was "
-            "compiled with run_eagerly=True. Steps are compiled here, which would draw once for "
-            f"the whole training.\n  {_ADVICE}"
+            "compiled with run_eagerly=True. Steps are compiled here, so it would draw only once "
+            "for the whole training.\n"
+            f"  {_ADVICE}"
         )

@@ -1,4 +1,4 @@
-"""How the losses of examples, or of time steps, become the loss of a batch: as in Keras.
+"""Reduces the losses of examples, or of time steps, to the loss of a batch, as Keras does.
 
     no mask    sum(weight * loss) / number of values
     a mask     sum(weight * loss where the mask is) / number of values where it is
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Divisor(StrEnum):
-    """What the loss of a batch is a sum divided by."""
+    """What the summed loss of a batch is divided by."""
 
     EXAMPLES = "examples"
     STEPS = "steps"
@@ -30,7 +30,7 @@ class Divisor(StrEnum):
 
 
 def mask_of(tensor: Any) -> Any | None:
-    """Return the mask that Keras keeps with a tensor."""
+    """Return the mask that Keras attaches to a tensor."""
     return getattr(tensor, "_keras_mask", None)
 
 
@@ -46,30 +46,30 @@ def with_masks(outputs: Any, masks: list[Any | None]) -> Any:
 
 
 def carried(tensor: Any, mask: Any | None) -> Any:
-    """Return the tensor, which has the mask from now on."""
+    """Attach the mask to the tensor and return it."""
     if mask is not None:
         tensor._keras_mask = mask  # noqa: SLF001 - Keras has no public name
     return tensor
 
 
 def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origin) -> Any:
-    """Return a batch's loss from what the user's function said of it.
+    """Return a batch's loss from the values that the user's function returned.
 
     Args:
-        values: float32: a mean over the batch, or one value an example or time step.
-        mask: Of the model's output.
-        weights: float32, how much each example counts.
-        origin: For the error.
+        values: float32: a mean over the batch, or one value per example or time step.
+        mask: The mask of the model's output.
+        weights: float32, the weight of each example.
+        origin: Prefix of the error.
 
     Raises:
-        DefinitionError: There are weights, and they cannot be given to the values.
+        DefinitionError: There are weights, and they cannot be applied to the values.
     """
     if values.shape.rank == 0:
         if weights is not None:
             raise DefinitionError(
-                f"{origin}: the input function returns sample weights, and the loss function one "
-                "number for the whole batch: the weights cannot be applied to it any more. Return "
-                "one loss an example, without reduce_mean; or use a loss of keras.losses."
+                f"{origin}: the input function returns sample weights, but the loss function "
+                "returns one number for the whole batch, to which they cannot be applied. Return "
+                "one loss per example, without reduce_mean; or use a loss of keras.losses."
             )
         return values
     if mask is None and weights is None:
@@ -82,7 +82,7 @@ def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origi
         raise DefinitionError(
             f"{origin}: the loss function returns values of shape {list(values.shape)}, and the "
             f"sample weights have the shape {list(weights.shape)}. Expected one weight for each "
-            "value, or weights of shape [examples, 1] that count for all steps of an example."
+            "value, or weights of shape [examples, 1] that apply to all steps of an example."
         )
     return _Values(name="values", dtype="float32")(
         values, carried(tf.identity(values), mask), sample_weight=weights
@@ -110,7 +110,7 @@ def first_mask(outputs: Any) -> Any | None:
 
 
 def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
-    """Return what a batch's loss may have been divided by, the likely one first."""
+    """Return the possible divisors of a batch's loss, the most likely one first."""
     found = [Divisor.EXAMPLES]
     if first_mask(outputs) is not None:
         found.insert(0, Divisor.STEPS)
@@ -120,7 +120,7 @@ def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
 
 
 class _Values(keras.losses.Loss):
-    """Reduces values as each loss of Keras does."""
+    """Reduces values as every Keras loss does."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         del y_true

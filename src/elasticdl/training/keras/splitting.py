@@ -1,9 +1,9 @@
-"""Does the loss of a batch follow from those of its parts? Workers that add up gradients need it.
+"""Checks that the loss of a batch follows from those of its parts, as a sum over workers needs.
 
-The first batch is cut into two unequal parts, and their losses, each multiplied by what it was
-divided by, must add up to that of the whole. Masks, sample weights and outputs are made up for
-this trial: in a batch without padding, or of a model that gives the same for all, every
-divisor would do, and another worker could choose another one.
+The first batch is cut into two unequal parts, and their losses, each multiplied by its divisor,
+must add up to that of the whole. Masks, sample weights and outputs are made up for this trial: in
+a batch without padding, or with a model that returns the same for all examples, every divisor
+would fit, and another worker could choose another one.
 
 Callers: `trainer.py`, before the first gradients.
 """
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Examples, and what a model said of them, as tensors.
+    """Examples and the model's outputs for them, as tensors.
 
     Attributes:
-        features: Of the examples.
-        outputs: The model's, with their masks.
-        labels: Of the examples.
+        features: Features of the examples.
+        outputs: The model's outputs, with their masks.
+        labels: Labels of the examples.
         weights: Sample weights, or None.
-        num_examples: How many they are; a tensor while a step is traced.
+        num_examples: Number of examples; a tensor while a step is traced.
     """
 
     features: Any
@@ -66,7 +66,7 @@ class Trial:
         )
 
     def slice(self, start: tf.Tensor, stop: tf.Tensor) -> Trial:
-        """Return the examples from one place to another, traced."""
+        """Return the examples from one position to another, traced."""
 
         def take(tensor: Any) -> Any:
             return tensor[start:stop] if tensor.shape.rank else tensor
@@ -90,16 +90,16 @@ def find_divisor(
     """Return what a batch's loss is divided by.
 
     Args:
-        loss_of: Says the loss of some examples.
-        batch: The first that gradients are asked for.
-        origin: For errors.
+        loss_of: Returns the loss of some examples.
+        batch: The first batch for which gradients are computed.
+        origin: Prefix of errors.
         weights_in_labels: Labels are pairs (labels, sample weights).
 
     Returns:
-        None if the loss is not finite, so that nothing can be said of it.
+        None if the loss is not finite, so that the divisor cannot be determined.
 
     Raises:
-        DefinitionError: The parts do not add up to the whole, whatever it is divided by.
+        DefinitionError: The parts do not add up to the whole for any divisor.
     """
     rng = np.random.default_rng(0)
     for perturbed in (True, False):
@@ -114,9 +114,9 @@ def find_divisor(
         losses = [loss_of(part) for part in parts]
     except Exception as error:
         raise DefinitionError(
-            f"{origin}: the loss of {whole.num_examples} examples is {loss:.6g}; of "
-            f"{parts[0].num_examples} of them alone it cannot be computed "
-            f"({reason(error)}). {_COUPLED}"
+            f"{origin}: the loss of {whole.num_examples} examples is {loss:.6g}; for "
+            f"{parts[0].num_examples} of them alone it cannot be computed ({reason(error)}). "
+            f"{_COUPLED}"
         ) from error
     given = whole.labels[1] if weights_in_labels else whole.weights
     for kind in reduction.candidates(whole.outputs, given):
@@ -136,21 +136,49 @@ def find_divisor(
     raise DefinitionError(f"{origin}: the {_not_a_mean('loss', loss, losses, parts)}")
 
 
+def check_run(
+    loss: float,
+    losses: Sequence[float],
+    divisors: Sequence[float],
+    sizes: tuple[int, int],
+    origin: Origin,
+) -> None:
+    """Compare the loss of a batch with those of two parts, running the model for each.
+
+    Args:
+        loss: Loss of the batch.
+        losses: Losses of its parts.
+        divisors: Divisors of these losses.
+        sizes: Number of examples in the parts.
+        origin: Prefix of the error.
+
+    Raises:
+        DefinitionError: The loss does not follow from those of the parts.
+    """
+    averaged = _averaged(list(losses), list(divisors))
+    if math.isfinite(loss) and not math.isclose(loss, averaged, rel_tol=2e-3, abs_tol=1e-5):
+        raise DefinitionError(
+            f"{origin}: the loss of {sum(sizes)} examples is {loss:.6g}; for {sizes[0]} and "
+            f"{sizes[1]} of them, with the model run for each, it is {losses[0]:.6g} and "
+            f"{losses[1]:.6g}. {_COUPLED}"
+        )
+
+
 def averaged_parts(
     loss_of: Callable[[Trial], Any], batch: Trial, kind: Divisor, *, weights_in_labels: bool
 ) -> tf.Tensor:
-    """Return the loss that the first third of a batch and the rest make together, traced.
+    """Return the average of the losses of a batch's first third and of the rest, traced.
 
     Args:
         loss_of: Returns the loss of some examples: a float32 scalar.
-        batch: All of them, with `num_examples` as a tensor.
+        batch: All examples, with `num_examples` as a tensor.
         kind: What the loss is divided by.
         weights_in_labels: Labels are pairs (labels, sample weights).
     """
     size = tf.cast(batch.num_examples, tf.int32)
     first = tf.maximum(1, size // 3)
     losses, divisors = [], []
-    # Of one example both parts are that example.
+    # For a batch of one example, both parts are that example.
     for start, stop in ((tf.constant(0), first), (tf.minimum(first, size - 1), size)):
         part = batch.slice(start, stop)
         given = part.labels[1] if weights_in_labels else part.weights
@@ -161,23 +189,23 @@ def averaged_parts(
 
 
 def check_parts(loss: float, averaged: float, num_examples: int, origin: Origin) -> None:
-    """Compare a batch's loss with what `averaged_parts` made of it.
+    """Compare a batch's loss with the result of `averaged_parts`.
 
     Raises:
         DefinitionError: They differ.
     """
     if math.isfinite(loss) and not math.isclose(loss, averaged, rel_tol=2e-3, abs_tol=1e-5):
         raise DefinitionError(
-            f"{origin}: the loss of a batch of {num_examples} examples is {loss:.6g}, and the "
+            f"{origin}: the loss of a batch of {num_examples} examples is {loss:.6g}, but the "
             f"average of its first third and the rest is {averaged:.6g}. {_COUPLED}"
         )
 
 
 def check_ignores_nothing(losses: Sequence[Any], origin: Origin) -> None:
-    """Make sure that no loss of Keras divides by the labels that it does not ignore.
+    """Make sure that no Keras loss divides by the number of labels that it does not ignore.
 
     Raises:
-        DefinitionError: One does: how many these are, each minibatch decides for itself.
+        DefinitionError: A loss does: that number differs between minibatches.
     """
     for loss in losses:
         if (ignored := getattr(loss, "ignore_class", None)) is not None:
@@ -190,10 +218,11 @@ def check_ignores_nothing(losses: Sequence[Any], origin: Origin) -> None:
 
 
 def check_averages(losses: Sequence[Any], origin: Origin) -> None:
-    """Make sure that no loss of Keras leaves it open how the examples of a batch are added up.
+    """Make sure that every Keras loss defines how the examples of a batch are reduced.
 
     Raises:
-        DefinitionError: One does: `fit` reports a mean of its values, and follows their sum.
+        DefinitionError: A loss does not: `fit` reports the mean of its values but follows the
+            gradient of their sum.
     """
     for loss in losses:
         if getattr(loss, "reduction", "") in (None, "none"):
@@ -213,23 +242,23 @@ def check_added(
     in_training: bool,
     differs_in_parts: bool,
 ) -> str | None:
-    """Make sure that what layers add to the loss is a mean over the batch, too.
+    """Make sure that losses added by layers are means over the batch, too.
 
     Args:
-        added: Runs the model on some examples and returns its outputs, and the sum of what layers
-            have added; takes what decides its random numbers, too.
-        batch: The first that gradients are asked for.
+        added: Runs the model on some examples and returns its outputs and the sum of the losses
+            added by layers; also takes an integer that determines its random numbers.
+        batch: The first batch for which gradients are computed.
         kind: What its loss is divided by.
-        origin: For errors.
-        in_training: The model runs as in training.
-        differs_in_parts: There it draws or looks at other examples of the batch, so that parts of
-            it may give other numbers than the whole for that reason alone.
+        origin: Prefix of errors.
+        in_training: Whether the model runs as in training.
+        differs_in_parts: Whether the model then draws random numbers or looks at other examples of
+            the batch, so that parts may differ from the whole for that reason alone.
 
     Returns:
-        Why nothing can be said of it, if so.
+        The reason why the check was inconclusive, if it was.
 
     Raises:
-        DefinitionError: It is not.
+        DefinitionError: They are not.
     """
     whole, parts = _cut(batch)
     _, loss = added(whole, 0)
@@ -246,7 +275,7 @@ def check_added(
     if not _close(loss, added(whole, 1)[1], whole.outputs):
         why = "it is random"
     elif in_training and differs_in_parts:
-        why = "it is added in training only, where BatchNorm looks at the whole batch"
+        why = "it is added in training only, where BatchNorm uses the whole batch"
     else:
         why = None
     is_sum = math.isclose(loss, sum(losses), rel_tol=_SUM_RTOL if in_training else 1e-4)
@@ -254,33 +283,34 @@ def check_added(
         return why
     raise DefinitionError(
         f"{origin}: the {_not_a_mean('loss that layers add', loss, losses, parts)} (add_loss() and "
-        "activity_regularizer are summed by Keras as they are: divide by the number of examples.)"
+        "activity_regularizer are summed by Keras without averaging: divide by the number of "
+        "examples.)"
     )
 
 
-# A sum of thirds is 1.8 times the average of them.
+# A sum of thirds is 1.8 times their average.
 _SUM_RTOL = 0.2
 
 _COUPLED = (
     "So the loss of an example depends on the others of its batch, as with in-batch negatives, or "
     "with class weights that are divided by their sum. It can be trained in one process, without "
     "--global_batch_size; gradients of several workers, parties or minibatches do not add up to "
-    "its gradient, and need a loss that is a mean over the batch."
+    "its gradient: they need a loss that is a mean over the batch."
 )
 
 
 def _not_a_mean(what: str, loss: float, losses: list[float], parts: list[Trial]) -> str:
-    said = (
-        f"{what} of {sum(part.num_examples for part in parts)} examples is {loss:.6g}, and "
-        f"{losses[0]:.6g} and {losses[1]:.6g} of {parts[0].num_examples} and "
-        f"{parts[1].num_examples} of them."
+    message = (
+        f"{what} of {sum(part.num_examples for part in parts)} examples is {loss:.6g}; for "
+        f"{parts[0].num_examples} and {parts[1].num_examples} of them it is {losses[0]:.6g} and "
+        f"{losses[1]:.6g}."
     )
     if _close(loss, sum(losses), parts[0].outputs):
         return (
-            f"{said} It is a sum. Gradients that are added up over workers need a loss that is a "
-            "mean over the batch: use tf.reduce_mean instead of tf.reduce_sum."
+            f"{message} It is a sum. Gradients that are added up over workers need a loss that is "
+            "a mean over the batch: use tf.reduce_mean instead of tf.reduce_sum."
         )
-    return f"{said} {_COUPLED}"
+    return f"{message} {_COUPLED}"
 
 
 def _averaged(losses: list[float], divisors: list[float]) -> float:
@@ -294,9 +324,9 @@ def _close(one: float, other: float, outputs: Any) -> bool:
 
 
 def _cut(batch: Trial) -> tuple[Trial, list[Trial]]:
-    """Return the examples in order of their labels, and in two parts of a third and the rest."""
+    """Return the examples ordered by their labels, whole and in two parts: a third and the rest."""
     if batch.num_examples == 1:
-        # There are no parts of one example; of it twice, a sum is still twice as large.
+        # One example has no parts; but if it is repeated, a sum is still twice as large.
         once = np.array([0])
         return batch.rows(np.array([0, 0])), [batch.rows(once), batch.rows(once)]
     first, rest = _parts(batch)
@@ -311,7 +341,7 @@ def _parts(batch: Trial) -> tuple[Any, Any]:
 
 
 def _order(batch: Trial) -> Any:
-    """Return the rows with like labels beside each other: parts are then as unlike as can be."""
+    """Return the rows with like labels next to each other, so that parts differ most."""
     for labels in leaves(batch.labels):
         if labels.shape.rank and (labels.dtype.is_floating or labels.dtype.is_integer):
             flat = np.asarray(labels, np.float64).reshape(batch.num_examples, -1)
@@ -320,9 +350,9 @@ def _order(batch: Trial) -> Any:
 
 
 def _made_up(batch: Trial, rng: Any, weights_in_labels: bool, *, perturbed: bool) -> Trial:
-    """Return the batch with other masks, weights and outputs, those it has at all.
+    """Return the batch with other masks, weights and outputs, where it has any.
 
-    They are unlike in the two parts, or a wrong divisor could pass for the right one.
+    They differ between the two parts; otherwise a wrong divisor could pass for the right one.
     """
     in_first_part = np.isin(np.arange(batch.num_examples), _parts(batch)[0])
 

@@ -1,13 +1,13 @@
-"""The states of Keras metrics: summed where sums are right, carried from batch to batch where not.
+"""States of Keras metrics: summed if sums are correct, else carried from batch to batch.
 
-A metric's share of a batch is what its variables hold after `reset_state` and one update. Shares
-add up for all of Keras' own metrics. For others it is tried on two batches:
+A metric's share of a batch is the value of its variables after `reset_state` and one update. Shares
+add up for all of Keras' own metrics. Others are tested on two batches:
 
     update(A) + update(B)  =  update(A); update(B)      and     2 update(A)  =  update(A); update(A)
 
-A maximum fails. So does what starts at another value than 0. A variable that neither batch moves
-proves nothing (the recall of a batch without a positive), so the metric is carried as well: that
-is right for any metric, but only in one process.
+A maximum fails. So does a state that starts at a value other than 0. A variable that neither batch
+changes proves nothing (the recall of a batch without a positive), so that metric is carried as
+well: this is correct for any metric, but only in one process.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Values = list[np.ndarray[Any, Any]]
 
 _TOLERANCE = 1e-4
-# Numbers of theirs that change with each update are settings they look up; tests hold that their
-# states add up.
+# Numbers in these metrics that change with each update are settings that they look up; tests check
+# that their states add up.
 _KERAS_OWN = ("keras.src.metrics.", "keras.metrics.")
 
 
@@ -40,9 +40,9 @@ class MetricVariables:
         where: The user's `file:line`, for errors.
 
     Attributes:
-        members: As given.
-        ordered: Names of those that are carried from batch to batch.
-        unproved: Names of those that no batch so far has told about.
+        members: As passed.
+        ordered: Names of metrics that are carried from batch to batch.
+        unproved: Names of metrics that no batch so far has proved either way.
         failures: Name -> how its states differ from their sum.
     """
 
@@ -70,7 +70,10 @@ class MetricVariables:
                 metric.reset_state()
 
     def shares(self) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the batch's shares, traced into a step; none of those that are carried."""
+        """Return the states that this batch adds, by metric, without the metrics that are carried.
+
+        Traced into a compiled step.
+        """
         ordered = self.ordered
         return {
             name: tuple(tf.identity(variable.value) for variable in metric.variables)
@@ -93,12 +96,12 @@ class MetricVariables:
         return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
 
     def result(self, name: str, states: tuple[Any, ...]) -> Any:
-        """Return what a metric's states come to."""
+        """Return the result of a metric for given states."""
         self._assign(name, states)
         return self.members[name].result()
 
     def assign(self, states: MetricStates) -> bool:
-        """Set all metrics to states; returns False, and does nothing, if one is missing."""
+        """Set all metrics to states; if one is missing, do nothing and return False."""
         if not states.keys() >= self.members.keys():
             return False
         for name in self.members:
@@ -109,11 +112,11 @@ class MetricVariables:
         variables = self.members[name].variables
         if len(variables) != len(arrays):
             raise CorruptCheckpointError(
-                f"{self.where}: the metric {name!r} has {len(variables)} states, and {len(arrays)} "
-                "were kept of it. Was it changed since? Use another --output for the new one."
+                f"{self.where}: the metric {name!r} has {len(variables)} states, but {len(arrays)} "
+                "were saved. If it was changed since, use another --output for the new one."
             )
         for variable, array in zip(variables, arrays, strict=True):
-            # Sums are float64, whatever they are sums of.
+            # Sums are float64, whatever the type of their terms.
             variable.assign(np.asarray(array).astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
     # --- whether they add up ----------------------------------------------------------------
@@ -128,21 +131,21 @@ class MetricVariables:
         self._refuse()
 
     def probe(self, one: Callable[[], None], other: Callable[[], None]) -> None:
-        """Find out about the metrics that nothing is known of.
+        """Test the metrics that have not been proved either way.
 
         Args:
             one: Updates all metrics by one batch.
-            other: ... by another one; both may be the same.
+            other: Updates all metrics by another batch; both may be the same.
 
         Raises:
-            DefinitionError: A metric keeps what it has seen outside its variables; or its states
-                do not add up and have to.
+            DefinitionError: A metric keeps state outside its variables; or its states do not add up
+                although they must.
         """
         asked = sorted(self.unproved)
         if not asked:
             return
         for name in asked:
-            # Some make their variables at the first update.
+            # Some metrics create their variables at the first update.
             _ = self.members[name].variables
         alone = self._after(one)
         twice = self._after(one, one)
@@ -180,11 +183,11 @@ class MetricVariables:
             if attribute in before and not _same(value, before[attribute])
         ]
         if changed or not metric.variables:
-            kept = f"in self.{changed[0]}" if changed else "in no variable of its own"
+            kept = f"in self.{changed[0]}" if changed else "outside its variables"
             raise DefinitionError(
-                f"{self.where}: the metric {name!r} ({kind}) keeps what it has seen {kept}. A "
-                "compiled step changes variables only: make them by self.add_variable(...) in "
-                "__init__, and change them by assign() in update_state()."
+                f"{self.where}: the metric {name!r} ({kind}) keeps its state {kept}. A compiled "
+                "step can change only variables: create them with self.add_variable(...) in "
+                "__init__, and change them with assign() in update_state()."
             )
 
     def _refuse(self) -> None:
@@ -199,7 +202,7 @@ class MetricVariables:
 
 
 def is_foreign(metric: Any) -> bool:
-    """Whether something is a metric with states of another library than Keras 3."""
+    """Whether something is a metric with states from a library other than Keras 3."""
     return not isinstance(metric, keras.metrics.Metric) and any(
         kind.__name__ == "Metric" for kind in type(metric).__mro__
     )
@@ -214,7 +217,7 @@ def _values(metric: keras.metrics.Metric) -> Values:
 
 
 def _difference(start: Values, one: Values, other: Values, both: Values, twice: Values) -> str:
-    """Return how states differ from their sum; empty if they do not, as far as these tell."""
+    """Return how states differ from their sum; empty if they do not, as far as these show."""
     for s, a, b, ab, aa in zip(start, one, other, both, twice, strict=True):
         if s.dtype.kind not in "iuf" and s.dtype.name != "bfloat16":
             return f"one is of the type {s.dtype.name}"

@@ -1,7 +1,7 @@
-"""What a training moves without a gradient, as numbers that add up over batches and workers.
+"""Statistics: variables that training changes without a gradient, sent as changes that add up.
 
-BatchNorm's running mean and variance are such variables, and so are counters of the user's. Each
-batch starts from the same values, so what travels are changes:
+BatchNorm's running mean and variance are such variables, and so are the user's counters. Each
+batch starts from the same values, so workers send changes:
 
     kind              examples                    sent                        applied
     mean              running mean, steps so far  change * examples           sum / examples
@@ -9,9 +9,9 @@ batch starts from the same values, so what travels are changes:
     whole number      counters of either kind     change, in exact parts      the same, exactly
     boolean           "was seen"                  the new value               if all agree
 
-Whether a variable is a mean or a sum is found on the first batch that changes it: the changes of
-its two halves are compared with that of the whole. What was found travels as votes, because a
-worker whose batches never changed a counter cannot know.
+Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
+of its two halves are compared with that of the whole. The result is sent as votes, because a
+worker whose batches never changed a counter cannot know it.
 
 Callers: `trainer.py`.
 """
@@ -36,12 +36,17 @@ _log = logging.getLogger("elasticdl")
 
 # Number of examples, number of batches.
 _NUM_COUNTS = 2
-# float32 adds whole numbers exactly up to 2**24: so parts of 12 bits of up to 4,096 workers.
+# float32 adds whole numbers exactly up to 2**24: therefore parts of 12 bits, from up to 4,096
+# workers.
 _FLOAT64_PARTS = 4
 _PART_BITS = 16
-# Equal whole numbers have equal rests; the sum of their squares shows it exactly up to 256 workers.
+# Equal whole numbers have equal remainders; the sum of their squares shows it exactly up to 256
+# workers.
 _MODULUS = 251
 _MAX_COMPARED = 256
+# Shifts at which a change that depends on the value shows it: below and above the sizes of rings.
+_SHIFTS = (1, 1000, 65_521)
+_ROUNDED = 1e-2
 
 _Kind: TypeAlias = Literal["float", "float64", "whole", "boolean"]
 Changes: TypeAlias = "Sequence[np.ndarray[Any, Any]]"
@@ -49,13 +54,13 @@ Changes: TypeAlias = "Sequence[np.ndarray[Any, Any]]"
 
 @dataclass(frozen=True, eq=False)
 class _Statistic:
-    """One variable and its place in the block.
+    """One variable and its position in the block.
 
     Attributes:
         variable: A Keras variable.
-        kind: How its change travels.
-        first: Where its part of the block begins.
-        size: Numbers in it.
+        kind: How its change is sent.
+        first: Start of its part of the block.
+        size: Number of values in it.
     """
 
     variable: Any
@@ -65,20 +70,20 @@ class _Statistic:
 
     @property
     def num_parts(self) -> int:
-        """How many float32 stand for one of its numbers."""
+        """Number of float32 values that represent one of its values."""
         return {"float": 1, "float64": _FLOAT64_PARTS, "whole": 4, "boolean": 1}[self.kind]
 
 
-class Statistics:
-    """The statistics of one model; see the module.
+class KerasStatistics:
+    """The statistics of one model; see the module docstring.
 
     Args:
-        variables: The non-trainable variables, random seeds left out.
-        means: Ids of those that are known to be means (BatchNorm's).
+        variables: The non-trainable variables, except random seeds.
+        means: Ids of the variables that are known to be means (BatchNorm's).
         origin: Where the model came from, for errors.
 
     Attributes:
-        size: How many float32 a batch's changes are.
+        size: Number of float32 values in a batch's changes.
     """
 
     def __init__(self, variables: Sequence[Any], means: set[int], origin: Origin) -> None:
@@ -91,7 +96,7 @@ class Statistics:
             self._statistics.append(made)
             first += size * made.num_parts
         self.size = first
-        # Variables, so that a compiled step need not be compiled once more when they are found.
+        # Variables, so that a compiled step need not be recompiled when their kinds are determined.
         self._known_at_first = np.array(
             [id(each.variable) in means or each.kind == "boolean" for each in self._statistics],
             bool,
@@ -101,17 +106,17 @@ class Statistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """What a compiled step reads of what was found out."""
+        """Variables that tell a compiled step which statistics are known, and which are sums."""
         return [self._is_known, self._is_sum]
 
     # --- in a compiled step -------------------------------------------------------------------
 
     def copies(self) -> list[tf.Tensor]:
-        """Return what all variables hold."""
+        """Return copies of the statistics, for `take_changes`."""
         return [tf.identity(each.variable.value) for each in self._statistics]
 
     def take_changes(self, before: Sequence[tf.Tensor], num_examples: tf.Tensor) -> tf.Tensor:
-        """Return the changes since `copies` as one block, and put the variables back.
+        """Return the changes since `copies` as one block, and restore the variables.
 
         Args:
             before: What `copies` returned.
@@ -145,14 +150,14 @@ class Statistics:
             )
             divisor = tf.where(is_sum, tf.ones([], dtype), tf.cast(num_examples, dtype))
             change = tf.reshape(total / divisor, each.variable.shape)
-            # Added in the wider type: a sum in bfloat16 would round the change before.
+            # Added in the wider type, because a sum in bfloat16 would round the change first.
             summed = tf.cast(each.variable.value, dtype) + change
             each.variable.assign(tf.cast(summed, each.variable.dtype))
 
     # --- between steps ------------------------------------------------------------------------
 
     def must_be_classified(self, block: np.ndarray[Any, Any]) -> bool:
-        """Whether a variable changed of which it is not known yet if it is a mean or a sum."""
+        """Whether a variable changed that is not yet known to be a mean or a sum."""
         is_known = self._is_known.numpy()
         return any(
             not is_known[number] and np.any(self._part(each, block))
@@ -160,18 +165,18 @@ class Statistics:
         )
 
     def classify(self, num_examples: int, changes: Callable[[slice | None], Changes]) -> None:
-        """Find for each variable that changes whether it is a mean or a sum.
+        """Determine for each variable that changes whether it is a mean or a sum.
 
         Args:
-            num_examples: Of the batch.
+            num_examples: Number of examples in the batch.
             changes: Returns each variable's change by a part of the batch, or by the batch twice
-                where it is None; int64 or float64.
+                if the part is None; int64 or float64.
 
         Raises:
             DefinitionError: A whole number is neither.
         """
         half = num_examples // 2
-        # A batch of one has no halves: then it is the half of itself twice.
+        # A batch of one has no halves; it then serves as both halves of its double.
         parts = [slice(0, half), slice(half, num_examples)] if half else [slice(0, 1)] * 2
         whole = changes(slice(0, num_examples) if half else None)
         one, other = changes(parts[0]), changes(parts[1])
@@ -189,30 +194,37 @@ class Statistics:
                 and not (np.array_equal(a, c) and np.array_equal(b, c))
             ):
                 raise DefinitionError(
-                    f"{self._origin}: the whole number {each.variable.path} changes by "
+                    f"{self._origin}: the integer variable {each.variable.path} changes by "
                     f"{_few(c)} on a batch, and by {_few(a)} and {_few(b)} on its halves. It "
                     "counts neither steps nor examples, so the changes of several workers or "
-                    "minibatches cannot be joined. Train in one process without "
-                    "--global_batch_size, or make it no variable of the model."
+                    "minibatches cannot be combined. Train in one process without "
+                    "--global_batch_size, or do not make it a variable of the model."
                 )
             is_known[number], is_sum[number] = True, adds_up and not averages
             if each.kind != "whole" and not adds_up and not averages:
                 self._warn_of_neither(each)
-        floats = [
-            number
-            for number, each in enumerate(self._statistics)
-            if each.kind != "whole" and is_sum[number] and not self._is_sum.numpy()[number]
-        ]
-        if floats:
-            is_sum[floats] = self._are_counters(floats, whole, num_examples, changes)
-            for number in floats:
-                if not is_sum[number]:
-                    self._warn_of_neither(self._statistics[number])
+        new = [number for number, found in enumerate(is_sum & ~self._is_sum.numpy()) if found]
+        for number, counts in zip(
+            new, self._are_counters(new, whole, num_examples, changes), strict=True
+        ):
+            each = self._statistics[number]
+            if counts:
+                continue
+            if each.kind == "whole":
+                raise DefinitionError(
+                    f"{self._origin}: how much the integer variable {each.variable.path} changes "
+                    "on a batch depends on its value, as for a position in a ring buffer, or a "
+                    "number with a limit. So the changes of several workers or minibatches cannot "
+                    "be combined. Train in one process without --global_batch_size, or count "
+                    "without a limit and apply it where the number is used."
+                )
+            is_sum[number] = False
+            self._warn_of_neither(each)
         self._is_known.assign(is_known)
         self._is_sum.assign(is_sum)
 
     def forget(self) -> None:
-        """Find all of it once more when the next batch changes them."""
+        """Forget the kinds, so that the next batch that changes the variables determines them."""
         self._is_known.assign(self._known_at_first)
         self._is_sum.assign(np.zeros_like(self._known_at_first))
 
@@ -226,33 +238,40 @@ class Statistics:
 
     def _are_counters(
         self,
-        floats: Sequence[int],
+        numbers: Sequence[int],
         whole: Changes,
         num_examples: int,
         changes: Callable[[slice | None], Changes],
     ) -> list[bool]:
-        """Whether the change of a float does not depend on its value.
+        """Return for each of some variables whether its change does not depend on its value.
 
         A moving average that starts at 0 has a first change that adds up over examples; its second
-        one does not.
+        one does not. A position in a ring, or a number with a limit, shows it at some values only.
         """
-        before = [np.array(self._statistics[number].variable) for number in floats]
-        for number, old in zip(floats, before, strict=True):
-            self._statistics[number].variable.assign(old + 1)
+        are_counters = [True] * len(numbers)
+        before = [np.array(self._statistics[number].variable) for number in numbers]
         try:
-            again = changes(slice(0, num_examples) if num_examples > 1 else None)
+            for shift in _SHIFTS if numbers else ():
+                for number, old in zip(numbers, before, strict=True):
+                    if _has_room(old.dtype, shift):
+                        self._statistics[number].variable.assign(old + old.dtype.type(shift))
+                again = changes(slice(0, num_examples) if num_examples > 1 else None)
+                for at, number in enumerate(numbers):
+                    same = np.allclose(
+                        again[number], whole[number], rtol=1e-4, atol=_rounding(before[at], shift)
+                    )
+                    are_counters[at] = are_counters[at] and bool(same)
         finally:
-            for number, old in zip(floats, before, strict=True):
+            for number, old in zip(numbers, before, strict=True):
                 self._statistics[number].variable.assign(old)
-        return [
-            bool(np.allclose(again[number], whole[number], rtol=1e-4, atol=0)) for number in floats
-        ]
+        return are_counters
 
     def check_finite(self, block: np.ndarray[Any, Any]) -> None:
-        """Make sure that a sum can hold the changes.
+        """Make sure that a sum can represent the changes.
 
         Raises:
-            DefinitionError: A variable has left infinity or NaN, which is no sum of changes.
+            DefinitionError: A variable has changed from infinity or NaN, which no sum can
+                represent.
         """
         if np.isfinite(block).all():
             return
@@ -261,8 +280,8 @@ class Statistics:
             if not np.isfinite(self._part(each, block)).all() and not np.isfinite(old).all():
                 raise DefinitionError(
                     f"{self._origin}: {each.variable.path} holds NaN or infinity, and a step "
-                    "changes these values. The changes of several workers or minibatches cannot "
-                    "be summed then. Let it begin with a finite value, or train in one process "
+                    "changes these values. Then the changes of several workers or minibatches "
+                    "cannot be summed. Initialize it with a finite value, or train in one process "
                     "without --global_batch_size."
                 )
 
@@ -270,8 +289,8 @@ class Statistics:
         """Apply the summed changes of all whole numbers and booleans.
 
         Raises:
-            TrainingError: What should be the same on all batches is not, or workers disagree on
-                whether a variable is a mean or a sum.
+            TrainingError: A value that should be the same on all batches differs, or workers
+                disagree on whether a variable is a mean or a sum.
         """
         num_batches = round(float(block[1]))
         for number, each in enumerate(self._statistics):
@@ -329,9 +348,29 @@ class Statistics:
     def _disagree(self, each: _Statistic, what: str) -> None:
         raise TrainingError(
             f"{self._origin}: the variable {each.variable.path} {what} of one update. Its value "
-            "cannot be what one process would compute. Train in one process without "
-            "--global_batch_size, or make it no variable of the model."
+            "would differ from that of a single process. Train in one process without "
+            "--global_batch_size, or do not make it a variable of the model."
         )
+
+
+def _has_room(dtype: np.dtype[Any], shift: int) -> bool:
+    """Return whether numbers of a type can grow by `shift` without overflow or much rounding."""
+    if np.issubdtype(dtype, np.integer):
+        return bool(shift < np.iinfo(dtype).max // 2)
+    return shift * _eps(dtype) < _ROUNDED
+
+
+def _rounding(old: np.ndarray[Any, Any], shift: int) -> float:
+    """Return how much rounding alone can alter the change of a number increased by `shift`."""
+    if np.issubdtype(old.dtype, np.integer):
+        return 0.0
+    largest = float(np.abs(old.astype(np.float64)).max(initial=0.0)) + shift
+    return 4 * _eps(old.dtype) * largest
+
+
+def _eps(dtype: np.dtype[Any]) -> float:
+    # NumPy has no finfo for bfloat16.
+    return float(np.finfo(dtype).eps) if np.issubdtype(dtype, np.floating) else 2.0**-7
 
 
 def means_of(model: keras.Model) -> set[int]:
@@ -352,7 +391,7 @@ def change_of(old: Any, new: Any) -> np.ndarray[Any, Any]:
 
 
 def _kind_of(variable: Any, origin: Origin) -> _Kind:
-    # NumPy calls bfloat16 a void type, and a name that begins with "float" misses it.
+    # NumPy treats bfloat16 as a void type, and testing for names that begin with "float" misses it.
     dtype = keras.backend.standardize_dtype(variable.dtype)
     if dtype == "float64":
         return "float64"
@@ -369,7 +408,7 @@ def _kind_of(variable: Any, origin: Origin) -> _Kind:
 
 
 def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Return what a change adds to the block, parts along a new first axis."""
+    """Return a change's contribution to the block, parts along a new first axis."""
     if kind == "boolean":
         return tf.cast(new, tf.float32)
     if kind == "whole":

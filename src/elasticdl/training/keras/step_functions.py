@@ -1,11 +1,12 @@
-"""The functions of a trainer, compiled for what they are called with.
+"""Compiles and caches a trainer's functions, by the shapes of their arguments.
 
     batch --shapes--> which axes are open (`lengths.py`) --> compiled function: found, or made now
                                                               | TensorFlow cannot compile the model
                                                               +--> all functions run uncompiled
 
-While one is traced, randomness of no layer is replaced, what a step moves outside of the model is
-refused, and code that counts in Python as well: in a compiled step it would run once.
+While a function is traced, random numbers drawn outside layers are replaced. Variables outside the
+model that a step changes are rejected, and so is code that counts in Python, because it would run
+only once in a compiled step.
 
 Callers: `trainer.py`.
 """
@@ -33,32 +34,32 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.generators import Generators
     from elasticdl.training.keras.attributes import Attributes
-    from elasticdl.training.keras.draws import Draws
+    from elasticdl.training.keras.draws import KerasDraws
     from elasticdl.training.keras.outside import Outside
     from elasticdl.training.keras.python_code import PythonCode
     from elasticdl.training.keras.seeds import Seeds
 
 _log = logging.getLogger("elasticdl")
-# Rounding, whatever the precision: code that relies on lengths is off by more.
+# Tolerates rounding in any precision; code that relies on lengths is off by more.
 _LOOSELY = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """What a trainer looks at while its functions are traced.
+    """What a trainer checks and replaces while its functions are traced.
 
     Attributes:
-        draws: Randomness of no layer.
+        draws: Random numbers drawn outside layers.
         seeds: All randomness.
-        generators: What Python code draws from.
-        python_code: Calls of Python within a compiled function.
-        attributes: Of the model and the optimizer, as the model file made them.
-        outside: Variables that are none of the model's; None for a model that says itself what
-            it has.
-        asks_for_eager: The model asks to run uncompiled, which it does not.
+        generators: The generators that Python code draws from.
+        python_code: Python calls within a compiled function.
+        attributes: Attributes of the model and the optimizer, as the model file set them.
+        outside: Variables that do not belong to the model; None for a model that declares its own
+            variables.
+        asks_for_eager: Whether the model requests to run uncompiled, which is not granted.
     """
 
-    draws: Draws
+    draws: KerasDraws
     seeds: Seeds
     generators: Generators
     python_code: PythonCode
@@ -68,18 +69,18 @@ class Watched:
 
 
 class StepFunctions:
-    """Calls functions of tensors, and compiles them first.
+    """Compiles and calls functions of tensors.
 
     Args:
         definition: What is trained.
         example: A batch like those to come.
-        watched: What is looked at while functions are traced.
+        watched: What is checked while functions are traced.
         drawing: Seeds what Python code draws in an uncompiled step.
-        predict: Returns the model's outputs for features, by `call`.
+        predict: Returns the model's outputs for features, through `call`.
 
     Attributes:
-        is_eager: They run uncompiled.
-        lengths: The axes along which batches have had other sizes than the example.
+        is_eager: Whether functions run uncompiled.
+        lengths: The axes along which batches have differed in size from the example.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class StepFunctions:
         self.lengths = Lengths(*parts(example))
 
     def __len__(self) -> int:
-        """Return how many are compiled."""
+        """Return the number of compiled functions."""
         return len(self._compiled)
 
     def clear(self) -> None:
@@ -117,31 +118,37 @@ class StepFunctions:
         fixed_axis: int | None = None,
         variant: Any = None,
     ) -> Any:
-        """Call a function, compiling it for these shapes first where it is new.
+        """Call a function, compiling it for these shapes if it is new.
 
         Args:
-            name: Which function.
-            function: Takes features, labels, sample weights, and step and slot.
+            name: Name of the function.
+            function: Takes features, labels, sample weights, and step and rank.
             arrays: Features, labels and sample weights.
-            at: Number of the first step, and the slot.
-            batches: What the arrays are of, for errors.
-            fixed_axis: The axis whose length may be compiled in; the one before is open.
-            variant: What else the function was compiled with.
+            at: Number of the first step, and the rank.
+            batches: The batches of these arrays, for errors.
+            fixed_axis: The axis whose length may be compiled in; the axis before it is open.
+            variant: Any other value that the function is compiled with.
 
         Raises:
             DataError: A label or an id is out of range.
-            TrainingError: TensorFlow could not do it.
-            UserCodeError: Code of the user's raised.
+            TrainingError: TensorFlow failed.
+            UserCodeError: User code raised.
         """
-        # A signature has no place for "no labels": an empty tuple stands for them.
+        # A signature cannot express "no labels", so an empty tuple stands for them.
         tensors = tuple(() if a is None else map_arrays(tf.convert_to_tensor, a) for a in arrays)
         moment = tf.constant(at, tf.int64)
         axes = 2 if name == "train" else 1
+        asked = (
+            (name, fixed_axis, variant, arrays[2] is None),
+            [(np.shape(array), getattr(array, "dtype", None)) for array in leaves(arrays)],
+        )
         try:
+            if self._compiled.last is not None and self._compiled.last[0] == asked:
+                return self._compiled.last[1](*tensors, moment)
             opened = self._open_axes(name, arrays, axes)
             # One function for batches of any size and length.
             fixed = None if opened else fixed_axis
-            # NumPy is asked for the shapes: TensorFlow takes a while to say them.
+            # NumPy's shapes, because TensorFlow takes longer to return them.
             shapes = tuple(
                 signature(np.shape(array), number, axes, fixed, opened)
                 for number, array in enumerate(leaves(arrays))
@@ -158,7 +165,10 @@ class StepFunctions:
                 )
 
             key = (name, fixed, variant, arrays[2] is None, shapes, dtypes)
-            return self._compiled.get(key, compile_)(*tensors, moment)
+            compiled = self._compiled.get(key, compile_)
+            if not opened:
+                self._compiled.last = asked, compiled
+            return compiled(*tensors, moment)
         except NotANumpyFunctionError as error:
             if self.is_eager:
                 raise
@@ -190,12 +200,12 @@ class StepFunctions:
     def of_tensors(
         self, name: str, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
     ) -> Callable[..., Any]:
-        """Return a function of tensors that has nothing to do with a batch, compiled."""
+        """Return a compiled function of tensors that does not take a batch."""
         return self._compiled.get(name, lambda: self._compile(function, specs))
 
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Call functions as they are: what is called once is not worth the time to compile it."""
+        """Call functions uncompiled in the block: compiling one for a single call does not pay."""
         eager, functions = self.is_eager, self._compiled
         self.is_eager, self._compiled = True, Functions()
         try:
@@ -204,12 +214,12 @@ class StepFunctions:
             self.is_eager, self._compiled = eager, functions
 
     def predict_uncompiled(self, features: Arrays) -> Arrays:
-        """Return the model's outputs for features."""
+        """Return the model's outputs for features, uncompiled."""
         with self.uncompiled():
             return self._predict(features)
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
-        """Return which axes after those of the batch a function is compiled without."""
+        """Return the axes after those of the batch that a function is compiled with as open."""
         if self.is_eager:
             return frozenset()
         found = self.lengths.open_axes(arrays, leading)
@@ -223,8 +233,8 @@ class StepFunctions:
             self._opens = self._says_the_same_opened(features)
             if not self._opens:
                 _log.warning(
-                    "%s: the model cannot be compiled for sequences (or pictures) of any length, "
-                    "or computes something else then, as TimeDistributed does. A step is compiled "
+                    "%s: the model cannot be compiled for sequences (or images) of any length, or "
+                    "would compute something else, as TimeDistributed does. A step is compiled "
                     "for each length instead, which takes seconds: pad to a few lengths.",
                     self._definition.origin.file,
                 )
@@ -235,7 +245,8 @@ class StepFunctions:
         try:
             opened = leaves(self._predict(features))
         except (DataError, TrainingError, UserCodeError):
-            # That is what is to be found out; on its own length it raises again if it is wrong.
+            # This is what the comparison looks for; an error of the model itself is raised again
+            # for the fixed length.
             return False
         fixed = leaves(self.predict_uncompiled(features))
         return all(
@@ -267,8 +278,8 @@ class StepFunctions:
 
         if self.is_eager:
             return drawing
-        # Compiled here and now. TensorFlow would take functions made for other shapes for one
-        # function that is retraced again and again, and warn of it.
+        # Compiled immediately. Otherwise TensorFlow would treat functions for other shapes as one
+        # function that is retraced repeatedly, and warn about it.
         concrete: Callable[..., Any] = tf.function(
             tracing, input_signature=specs, autograph=False
         ).get_concrete_function()
@@ -279,12 +290,12 @@ class StepFunctions:
         return concrete
 
     def _uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """Refuse code that counts in Python and expects to run for each step."""
+        """Reject code that counts in Python and expects to run for each step."""
         if not self._watched.asks_for_eager:
             return contextlib.nullcontext()
         return self._watched.attributes.watched(
             "the model",
-            "Steps are compiled here, with run_eagerly=True as well, so that it would change once. "
+            "Steps are compiled here, even with run_eagerly=True, so it would change only once. "
             "Make it a weight (self.add_weight(..., trainable=False)) and assign to it.",
         )
 

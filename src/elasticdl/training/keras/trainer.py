@@ -1,8 +1,8 @@
-"""One step of a Keras 3 model on TensorFlow; see `training/trainer.py` for the laws.
+"""The trainer of Keras 3 models on TensorFlow; see `training/trainer.py` for the laws.
 
-All steps of full minibatches run through one compiled function that loops over a group of
-batches, a group of one included. So a step's bits do not depend on how steps are grouped,
-and a group pays for one call. Batches of another size (the last of an epoch) go through a
+All steps on full minibatches run through one compiled function that loops over a group of
+batches; a group may be a single batch. A step's bits therefore do not depend on how steps are
+grouped, and a group costs one call. Batches of another size (the last of an epoch) go through a
 second function whose batch axis is open.
 """
 
@@ -45,9 +45,9 @@ from elasticdl.training.keras import (
 from elasticdl.training.keras import export as exporting
 from elasticdl.training.keras.attributes import Attributes
 from elasticdl.training.keras.compiled import CompiledMetrics
-from elasticdl.training.keras.draws import Draws
+from elasticdl.training.keras.draws import KerasDraws
 from elasticdl.training.keras.hooks import KerasHooks
-from elasticdl.training.keras.loss import Loss
+from elasticdl.training.keras.loss import TrainingLoss
 from elasticdl.training.keras.metric_probe import MetricProbe
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
 from elasticdl.training.keras.outside import Outside
@@ -56,7 +56,7 @@ from elasticdl.training.keras.python_code import PythonCode
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.seeds import Seeds
 from elasticdl.training.keras.splitting import Trial
-from elasticdl.training.keras.statistics import Statistics, change_of, means_of
+from elasticdl.training.keras.statistics import KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
 from elasticdl.training.trainer import (
     Contribution,
@@ -70,8 +70,9 @@ from elasticdl.training.trainer import (
 _SEED_VARIABLE = "seed_generator_state"
 _CHECKS_OF_OUTPUTS = 2
 _WEIGHTS_SHAPE = (
-    "\n  As in Keras, sample weights have the shape of the loss or axes of 1: one a pixel, or (n, "
-    "1, 1), where the loss is one value a pixel."
+    "\n"
+    "  As in Keras, sample weights have the shape of the loss or axes of 1: one per pixel, or (n, "
+    "1, 1), where the loss has one value per pixel."
 )
 
 
@@ -82,14 +83,14 @@ class KerasTrainer:
         definition: What to train.
         example: A batch like those to come; only its shapes and dtypes matter.
         minibatch_size: Examples in a full batch.
-        seed: Decides the initial weights and, with step and slot, all randomness of steps.
-        slot: Which worker this is.
-        deterministic: Whether kernels must give the same bits each time. Costs speed only
-            where TensorFlow has a faster kernel that does not.
+        seed: Determines the initial weights and, with step and rank, all randomness of steps.
+        rank: This worker's rank.
+        deterministic: Whether to require deterministic kernels. Costs speed only where TensorFlow
+            has a faster kernel that is not deterministic.
 
     Raises:
         DefinitionError: The model does not fit the batch.
-        UserCodeError: A function of the user's raised while the model was made.
+        UserCodeError: User code raised while creating the model.
     """
 
     def __init__(
@@ -99,20 +100,20 @@ class KerasTrainer:
         *,
         minibatch_size: int,
         seed: int = 0,
-        slot: int = 0,
+        rank: int = 0,
         deterministic: bool = True,
     ) -> None:
         _check_backend(definition)
         if deterministic:
             tf.config.experimental.enable_op_determinism()
         self.step = 0
-        self.slot = slot
+        self.rank = rank
         self._definition = definition
         self._minibatch_size = minibatch_size
         generators.install()
         self._generators = generators.Generators()
         self._python_code = PythonCode(definition.origin)
-        # It seeds the generators of NumPy and Python that are in use, and TensorFlow's.
+        # It seeds TensorFlow's generator, and those of NumPy and Python that are in use.
         with self._generators.used():
             keras.utils.set_random_seed(seed % 2**32)
             _restart_names()
@@ -126,9 +127,9 @@ class KerasTrainer:
         overrides.check(self.model, definition.origin, is_compiled=definition.compiled)
         if definition.compiled:
             compiled.check(self.model, definition.origin)
-        # What tf_keras loaded has looked for its random operations by itself.
+        # A model loaded by tf_keras has already searched for its random operations.
         is_keras = not hasattr(self.model, "inner")
-        self._draws = Draws(definition.origin, is_strict=is_keras)
+        self._draws = KerasDraws(definition.origin, is_strict=is_keras)
         self._adapt = inputs.build(self.model, example.features, definition.where("model"))
         self._weights = overrides.TrainedWeights(self.model, definition.origin)
         self._trainable = self._weights.trained
@@ -136,10 +137,10 @@ class KerasTrainer:
         self._seeds = Seeds(seed, [*seeds, self._draws.state], self._generators)
         seed_ids = {id(v) for v in seeds}
         self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
-        self._changes = Statistics(self._statistics, means_of(self.model), definition.origin)
+        self._changes = KerasStatistics(self._statistics, means_of(self.model), definition.origin)
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
         self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
-        self._loss = Loss(self.model, definition, self._adapt)
+        self._loss = TrainingLoss(self.model, definition, self._adapt)
         self._pull = Pull(self._trainable)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
@@ -159,7 +160,7 @@ class KerasTrainer:
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes = Attributes(self.model, self.optimizer, definition.origin)
-        self._outside = Outside(self.model, self._all_variables, definition.origin)
+        self._outside = Outside(self.model, self.optimizer, self._all_variables, definition.origin)
         self._functions = StepFunctions(
             definition,
             example,
@@ -177,10 +178,11 @@ class KerasTrainer:
         )
         self._with_gradient: list[int] | None = None
         self._few = map_arrays(lambda array: array[:2], example.features)
-        # What the loss of a batch is divided by; known once the first gradients were asked for.
+        # What the loss of a batch is divided by; known after the first call of `gradients`.
         self._divisor = Divisor.EXAMPLES
         self._loss_was_split = self._moves_weights = False
         self._num_output_checks = 0
+        self._single: Trial | None = None
         self._looked_outside = False
         self._is_evaluation_checked = False
 
@@ -241,7 +243,7 @@ class KerasTrainer:
             raise RuntimeError("apply() before the first gradients(): the layout is not known.")
         specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int64))
         try:
-            # It is traced here, the first time.
+            # The first call traces it here.
             apply = self._functions.of_tensors("apply", self._apply, specs)
             apply(tf.convert_to_tensor(total.buffer), tf.constant(self.step, tf.int64))
         except ElasticDLError:
@@ -253,9 +255,10 @@ class KerasTrainer:
         self.step += 1
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.Rehearser`: apply it and take it back, with what it taught of statistics.
+        """See `trainer.Rehearser`: apply it, restore the state, and forget the statistics' kinds.
 
-        An example is made of few records again and again, so all of its parts are alike.
+        An example repeats a few records, so all of its parts are alike and prove nothing about how
+        statistics add up.
         """
         before = self.state()
         self.apply(contribution)
@@ -276,7 +279,7 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         for metrics in (self.training_metrics, self.evaluation_metrics):
             if metrics.ordered:
-                # A step that is compiled already leaves their states to be carried.
+                # A step that is already compiled leaves their states to be carried.
                 self._functions.clear()
             metrics.variables.require_sums(why)
 
@@ -292,13 +295,13 @@ class KerasTrainer:
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
 
         def call() -> None:
-            self._seeds.set(tf.constant([self.step, self.slot], tf.int64))
+            self._seeds.set(tf.constant([self.step, self.rank], tf.int64))
             outputs = self.model(self._adapt(features), training=False)
             if self._loss.is_there and labels is not None:
                 self._loss(features, outputs, labels, weights, training=False)
 
         changed: list[Any] = []
-        # What raises here raises again in the evaluation, which names the batch.
+        # An exception here is raised again by the evaluation itself, which names the batch.
         with contextlib.suppress(Exception), self._draws.replaced(), self._drawing_at("evaluation"):
             changed = evaluation.changed_by(call, [*self._trainable, *self._statistics])
             self._is_evaluation_checked = not changed
@@ -325,7 +328,7 @@ class KerasTrainer:
         )
 
     def finish(self) -> None:
-        """See `trainer.Trainer`; as `fit` does, an optimizer's averages become the weights."""
+        """See `trainer.Trainer`; as in `fit`, an optimizer's averages become the weights."""
         self.optimizer.finalize_variable_values(self._trainable)
 
     @property
@@ -334,7 +337,7 @@ class KerasTrainer:
         return any(each.use_ema for each in optimizers.plain(self.optimizer))
 
     def state(self) -> State:
-        """See `trainer.Trainer`; the seeds of dropout are no state, the step decides them."""
+        """See `trainer.Trainer`; dropout seeds are not included, since the step determines them."""
         self._outside.check_unmoved()
         state = {path: np.array(variable.numpy()) for path, variable in self._variables().items()}
         state["step"] = np.array(self.step, np.int64)
@@ -353,24 +356,25 @@ class KerasTrainer:
         ]
         if problems:
             raise CorruptCheckpointError(
-                "The checkpoint is not of this model:\n  "
+                "The checkpoint does not match this model:\n"
+                "  "
                 + "\n  ".join(problems[:5])
                 + ("\n  ..." if len(problems) > 5 else "")  # noqa: PLR2004
-                + "\n  Was the model file changed since? Use another --output for the new model."
+                + "\n  If the model file was changed since, use another --output for the new model."
             )
         for path, variable in variables.items():
             variable.assign(state[path])
         self.step = int(state["step"])
 
     def export(self, folder: Any) -> list[str]:
-        """Write what serving needs into a folder; returns the names written."""
+        """Write the files for serving into a folder; return their names."""
         with self._without_trace():
             return exporting.export(self.model, folder, self._export_example())
 
     def why_not_exported(self) -> Mapping[str, str]:
         """See `trainer.ExportProbe`."""
         if exporting.is_of_keras_only(self.model):
-            # Nothing to find out: to try a large model would take as long as some steps.
+            # Nothing to find out, and trying a large model would take as long as several steps.
             return {}
         with self._without_trace():
             return exporting.why_not_exported(self.model, self._export_example())
@@ -378,13 +382,13 @@ class KerasTrainer:
     def _export_example(self) -> exporting.Example:
         outputs = self._predict_uncompiled(self._few)
         inputs = self._adapt(self._few)
-        # What the model takes may be a part of the features: then nothing is known of its axes.
+        # The model may take only a part of the features; then nothing is known about its axes.
         is_all = len(leaves(inputs)) == len(leaves(self._few))
         return exporting.Example(inputs, outputs, self._functions.lengths.seen if is_all else ())
 
     @contextlib.contextmanager
     def _without_trace(self) -> Iterator[None]:
-        """Put back what a layer moves that is fixed to `training=True`."""
+        """Restore the statistics and seeds that a layer fixed to `training=True` changes."""
         before = [(v, v.numpy()) for v in (*self._statistics, *self._seeds.variables)]
         try:
             with self._drawing_at("export"):
@@ -422,7 +426,7 @@ class KerasTrainer:
     # --- the steps, as TensorFlow sees them ---------------------------------------------
 
     def _train_group(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-        """Make one update for each entry of the first axis."""
+        """Make one update per entry of the first axis."""
         num_steps = tf.shape(leaves(features)[0])[0]
 
         def batch(i: Any) -> tuple[Any, Any, Any, tf.Tensor]:
@@ -444,8 +448,8 @@ class KerasTrainer:
             for _, metrics in results[1:]:
                 total = tf.nest.map_structure(tf.add, total, metrics)
             return tf.stack([loss for loss, _ in results]), total
-        # What the metrics are is only known from a trace. It is called as well: a step is traced
-        # once.
+        # Only a trace reveals the structure of the metrics. The traced function is also the one
+        # called, so a step is traced once.
         step = tf.function(one, autograph=False).get_concrete_function(*batch(0))
         zeros = tf.nest.map_structure(
             lambda spec: tf.zeros(spec.shape, spec.dtype), step.structured_outputs[1]
@@ -471,7 +475,8 @@ class KerasTrainer:
         self._update(gradients, at[0])
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
-        # How many steps make a group hangs on the time they take: no bit of a sum may.
+        # The number of steps in a group depends on their duration, so no bit of a sum may depend on
+        # it.
         return loss, tf.nest.map_structure(_as_addend, states)
 
     def _gradients(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
@@ -485,8 +490,8 @@ class KerasTrainer:
         optimizers.warn_of_repeated_rows(
             self.optimizer, self._trainable, gradients, self._definition.origin
         )
-        # Unscaled: others may have another scale by the time they hear of it, and an overflow
-        # is infinity or NaN here as well.
+        # Unscaled: the loss scale may have changed by the time other workers receive the sum, and
+        # an overflow is infinity or NaN here as well.
         scale = self._loss_scale()
         parts = [
             tf.reshape(tf.cast(tf.convert_to_tensor(gradients[i]), tf.float32) / scale, [-1])
@@ -504,11 +509,12 @@ class KerasTrainer:
         targets = [self._trainable[i] for i in self._with_gradient or []]
         sizes = [int(np.prod(v.shape)) for v in targets]
         divisor, *parts, block = tf.split(buffer, [1, *sizes, self._changes.size])
-        # The optimizer unscales and looks for an overflow in the sum: all workers find the same.
+        # The optimizer unscales the sum and looks for an overflow in it, so all workers find the
+        # same.
         scale = self._loss_scale()
         gradients: list[Any] = [None] * len(self._trainable)
         for i, part in zip(self._with_gradient or [], parts, strict=True):
-            # Where no step of any example counts, there is nothing to divide.
+            # If no time step of any example counts, there is nothing to divide.
             mean = tf.math.divide_no_nan(part, divisor)
             gradient = tf.reshape(mean * scale, self._trainable[i].shape)
             gradients[i] = tf.cast(gradient, self._trainable[i].dtype)
@@ -523,15 +529,15 @@ class KerasTrainer:
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
     def _loss_scale(self) -> tf.Tensor:
-        """Return by how much the optimizer wants the loss scaled: 1 where it does not care."""
+        """Return the factor by which the optimizer scales the loss; 1 if it does not scale."""
         return tf.cast(self.optimizer.scale_loss(tf.constant(1.0)), tf.float32)
 
     def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the part of a contribution that is changes of statistics."""
+        """Return the part of a contribution that holds the changes of statistics."""
         return buffer[buffer.size - self._changes.size :]
 
     def _classify_statistics(self, batch: Batch) -> None:
-        """Compare what the two halves of a batch change with what the whole one does."""
+        """Compare the changes that the two halves of a batch make with those of the whole batch."""
 
         def changes(part: slice | None) -> list[np.ndarray[Any, Any]]:
             def take(array: Any) -> Any:
@@ -539,7 +545,7 @@ class KerasTrainer:
 
             features = map_arrays(tf.convert_to_tensor, map_arrays(take, batch.features))
             before = self._changes.copies()
-            self._seeds.set(tf.constant([self.step, self.slot], tf.int64))
+            self._seeds.set(tf.constant([self.step, self.rank], tf.int64))
             with self._generators.used():
                 self.model(self._adapt(features), training=True)
             found = []
@@ -582,7 +588,7 @@ class KerasTrainer:
     def _forward_without_trace(
         self, features: Any, at: tf.Tensor, *, training: bool = False
     ) -> Any:
-        """Run the model for looking only: a layer fixed to `training=True` moves nothing."""
+        """Run the model without side effects: a layer fixed to `training=True` changes nothing."""
         before = [tf.identity(v.value) for v in self._statistics]
         self._seeds.set(at)
         outputs = self.model(self._adapt(features), training=training)
@@ -623,7 +629,7 @@ class KerasTrainer:
             name,
             function,
             arrays,
-            (self.step, self.slot),
+            (self.step, self.rank),
             batches=batches,
             fixed_axis=fixed_axis,
             variant=self._pull.is_on,
@@ -633,12 +639,12 @@ class KerasTrainer:
         return self._functions.predict_uncompiled(features)
 
     def _drawing_at(self, moment: str, number: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Make what Python code draws meanwhile a function of the seed, the step and the moment."""
+        """Seed what Python code draws in the block; see `Seeds.drawing`."""
         return self._seeds.drawing(self.step, moment, number)
 
     @contextlib.contextmanager
     def _at_moment(self, moment: str, number: int) -> Iterator[None]:
-        """Let callbacks draw, and not change what `fit` would compile its step with."""
+        """Let callbacks draw, but not change what `fit` would compile its step with."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._drawing_at(moment, number))
             if self.hooks.are_of_users:
@@ -646,13 +652,13 @@ class KerasTrainer:
                 stack.enter_context(self._draws.in_callbacks(seed))
             if self._is_eager_only:
                 advice = (
-                    "Steps are compiled here, with run_eagerly=True as well, and do not see it. "
-                    "Make it a weight of a layer (self.add_weight(..., trainable=False))."
+                    "Steps are compiled here, even with run_eagerly=True, and do not see the "
+                    "change. Make it a weight of a layer (self.add_weight(..., trainable=False))."
                 )
             else:
                 advice = (
-                    "A step is compiled with what the model file made, and `fit` would see this "
-                    "change and no later one. Set it in the model file, or make it a weight of a "
+                    "A step is compiled with the values from the model file; `fit` would see this "
+                    "change but no later one. Set it in the model file, or make it a weight of a "
                     "layer (self.add_weight(..., trainable=False)), which can change at any time."
                 )
             if self.step == 0 or self._is_eager_only:
@@ -700,14 +706,15 @@ class KerasTrainer:
                 path = f"{kind}/{variable.path}"
                 number = 1
                 while path in variables:
-                    # Two variables of a subclass model may share a path; their order is fixed.
+                    # Two variables of a subclass model may have the same path; their order is
+                    # fixed.
                     number += 1
                     path = f"{kind}/{variable.path}#{number}"
                 variables[path] = variable
         return variables
 
     def _all_variables(self) -> list[Any]:
-        """Return what a step may change: what is kept, and what is set anew for each step."""
+        """Return all variables that a step may change: kept ones and those reset for each step."""
         measured = (*self.training_metrics.variables.members.values(), *self.model.metrics)
         measured = (*measured, *self.evaluation_metrics.variables.members.values())
         return [
@@ -721,22 +728,22 @@ class KerasTrainer:
         ]
 
     def _look_outside_at_first(self) -> None:
-        """Refuse a variable that a step itself moves when the first one was made."""
+        """Reject variables outside the model that a step changes; checked after the first step."""
         if not self._looked_outside:
             self._looked_outside = True
             self._outside.check_unmoved()
 
-    def _call_in_training(self, features: Any, slot: int) -> None:
-        """Call the model as a worker does, uncompiled, without a gradient."""
-        self._seeds.set(tf.constant([self.step, slot], tf.int64))
+    def _call_in_training(self, features: Any, rank: int) -> None:
+        """Call the model as a worker does, uncompiled and without a gradient."""
+        self._seeds.set(tf.constant([self.step, rank], tf.int64))
         self.model(self._adapt(features), training=True)
 
     def _check_loss_splits(self, batch: Batch) -> None:
-        """Find out what the loss is divided by, or that it cannot be split into parts.
+        """Find the divisor of the loss, or that the loss cannot be split into parts.
 
-        What layers add to it is looked at again before the steps 2, 4, 8 and so on. The first
-        batch of a worker is two records again and again, which may be alike, so the outputs for
-        the second one are looked at too.
+        Losses added by layers are checked again before steps 2, 4, 8 and so on. A worker's first
+        batch repeats two records, which may be alike, so the outputs for its second batch are
+        checked too.
         """
         is_again, is_early = self._loss_was_split, self._num_output_checks < _CHECKS_OF_OUTPUTS
         is_power_of_two = self.step > 1 and self.step & (self.step - 1) == 0
@@ -756,6 +763,10 @@ class KerasTrainer:
         refuse_complex(complex_ones, definition.origin, ALONE)
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
+        if trial.num_examples == 1 and is_early:
+            # A single example has no parts.
+            pair = None if self._single is None else coupled_outputs.joined(self._single, trial)
+            self._single, trial = trial, pair or trial
         predict = self._predict_uncompiled
         with (
             failures.naming("the model or its loss", batch, definition, predict),
@@ -765,7 +776,7 @@ class KerasTrainer:
             moved_weights.restored([*self._trainable, *self._statistics]),
         ):
             self._moves_weights = moved_weights.check_alike(
-                lambda part, slot: self._call_in_training(part.features, slot),
+                lambda part, rank: self._call_in_training(part.features, rank),
                 trial,
                 self._trainable,
                 self._statistics,
@@ -778,19 +789,29 @@ class KerasTrainer:
             else:
                 kind = self._loss.find_divisor(trial, forward)
             if kind is not None and is_early:
-                self._num_output_checks += 1
+                self._num_output_checks += trial.num_examples > 1
+                runs = self._loss.runs(
+                    lambda part, step, training: forward(part, step, training)[0],
+                    kind,
+                    lambda part: self._normalizes_by_batch(part.features),
+                    lambda part: self._moves_statistics(part.features),
+                )
                 coupled_outputs.check(
-                    lambda part, step: forward(part, step, False)[0],
-                    trial,
-                    definition.origin,
-                    rtol=coupled_outputs.rounding_of(self.model),
-                    normalizes_by_batch=lambda part: self._normalizes_by_batch(part.features),
+                    runs, trial, self.model, definition.origin, definition.where("loss")
                 )
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
 
+    def _moves_statistics(self, features: Any) -> bool:
+        """Return whether a call in training mode changes a statistic."""
+        before = [np.array(v.numpy()) for v in self._statistics]
+        with moved_weights.restored(self._statistics):
+            self.model(self._adapt(features), training=True)
+            after = [v.numpy() for v in self._statistics]
+        return any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
     def _normalizes_by_batch(self, features: Any) -> bool:
-        """Return whether inference moves the statistics of a BatchNormalization."""
+        """Return whether inference changes the statistics of a BatchNormalization."""
         known = means_of(self.model)
         means = [v for v in self._statistics if id(v) in known]
         before = [np.array(v.numpy()) for v in means]
@@ -802,10 +823,10 @@ class KerasTrainer:
 
 
 def _check_backend(definition: ModelDefinition) -> None:
-    """Make sure that Keras computes with TensorFlow.
+    """Make sure that Keras uses the TensorFlow backend.
 
     Raises:
-        DefinitionError: KERAS_BACKEND, or keras.json, says another one.
+        DefinitionError: KERAS_BACKEND or keras.json selects another one.
     """
     backend = keras.backend.backend()
     if backend != "tensorflow":
@@ -818,25 +839,25 @@ def _check_backend(definition: ModelDefinition) -> None:
 
 
 def _as_addend(state: tf.Tensor) -> tf.Tensor:
-    """Return a float32 number as a float64, of which some hundreds add up without rounding."""
+    """Return a float32 number as float64, so that hundreds of them add up without rounding."""
     return tf.cast(state, tf.float64) if state.dtype.is_floating else state
 
 
 def _after(output: tf.Tensor) -> tf.Tensor:
-    """Return an output that is there when what the surrounding block waits for has happened."""
+    """Return an output that is available only after what the enclosing block waits for."""
     waited = tf.identity(output)
     reduction.carried(waited, reduction.mask_of(output))
-    # A loss `from_logits` finds those of a softmax here, in Keras as in training.
+    # A loss `from_logits` finds the logits of a softmax here, in Keras as in training.
     if hasattr(output, "_keras_logits"):
         waited._keras_logits = output._keras_logits  # noqa: SLF001 - Keras has no public name
     return waited
 
 
 def _restart_names() -> None:
-    """Let Keras name layers from the start again.
+    """Restart Keras' automatic layer names.
 
-    Given names count up in a process (`conv2d`, `conv2d_1`, ...); parameters are keyed by
-    them, so the second model of a process must be named like the first.
+    Automatic names count up within a process (`conv2d`, `conv2d_1`, ...); parameters are keyed by
+    them, so the second model of a process must get the same names as the first.
     """
     policy = keras.config.dtype_policy()
     keras.utils.clear_session(free_memory=False)

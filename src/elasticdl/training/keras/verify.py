@@ -1,10 +1,10 @@
-"""Does an exported model load elsewhere, and say the same? Run as a program, in a new process.
+"""Checks, in a new process, that an exported model loads and returns the same outputs.
 
     python -m elasticdl.training.keras.verify PROBE MODEL [MODEL ...]
 
-PROBE is what `write_probe` wrote: a batch, and what the model said of it. Prints one JSON line a
-model: its largest difference, or what it failed with. None of the user's code is imported, as in
-whatever will serve the model.
+PROBE is a file of `write_probe`: a batch, and the model's outputs for it. Prints one JSON line per
+model: its largest difference, or the error. No user code is imported, as in any process that will
+serve the model.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _STRUCTURE = "structure"
 
 
 def write_probe(file: Path, features: Arrays, outputs: Arrays) -> None:
-    """Write a batch and what a model said of it.
+    """Write a batch and a model's outputs for it.
 
     Args:
         file: An `.npz` file.
         features: An array, or a dict or list of arrays.
-        outputs: The model's, in whichever nesting.
+        outputs: The model's outputs, in any nesting.
     """
     arrays = {f"x{i}": _served(array) for i, array in enumerate(leaves(features))}
     named = _named(outputs)
@@ -41,13 +41,13 @@ def write_probe(file: Path, features: Arrays, outputs: Arrays) -> None:
 
 
 def _served(array: Any) -> Any:
-    # Signatures have the model's own type; a model takes what NumPy computes with by itself.
+    # Signatures have the model's own type; a Keras model also accepts NumPy's float64.
     array = np.asarray(array)
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _named(tree: Any, name: str = "") -> dict[str, Any]:
-    """Return the arrays of a nesting by where they are in it: a SavedModel sorts dicts anew."""
+    """Return the arrays of a nesting by their position, because a SavedModel reorders dicts."""
     if isinstance(tree, Mapping):
         parts = list(tree.items())
     elif isinstance(tree, (list, tuple)):
@@ -71,7 +71,7 @@ def _outputs_of(model: Path, features: Arrays) -> Any:
     if model.is_dir():
         import tensorflow as tf  # noqa: PLC0415 - each kind by what reads it
 
-        # Its functions do not keep its variables.
+        # The loaded functions do not keep the variables alive.
         loaded = tf.saved_model.load(str(model))
         ((asked, *_), _) = loaded.serve.concrete_functions[0].structured_input_signature
         return loaded.serve(_arranged(features, asked))
@@ -81,9 +81,9 @@ def _outputs_of(model: Path, features: Arrays) -> Any:
 
 
 def _arranged(features: Arrays, asked: Any) -> Arrays:
-    """Return features as a SavedModel asks for them, where Keras takes them in another way."""
+    """Return features as a SavedModel requires them, where Keras accepts another form."""
     if hasattr(asked, "dtype") and isinstance(features, Mapping) and len(features) == 1:
-        # A model of one input may be given its entry by name.
+        # A model of one input may receive its entry by name.
         return next(iter(features.values()))
     if not isinstance(asked, (list, tuple)) or isinstance(features, (list, tuple)):
         return features
@@ -93,7 +93,7 @@ def _arranged(features: Arrays, asked: Any) -> Arrays:
 
 
 def _difference(outputs: Any, expected: Mapping[str, Any]) -> float:
-    """Return the largest difference; infinite where only one of the two is a number.
+    """Return the largest difference; infinite if only one of the two is a number.
 
     Raises:
         ValueError: There are other outputs, or one has another shape.

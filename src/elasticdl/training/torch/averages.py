@@ -1,9 +1,9 @@
-"""Averages of a model's weights, kept beside them: EMA and SWA by `torch.optim.swa_utils`.
+"""Averages of a model's weights, kept in addition to them: EMA and SWA by `torch.optim.swa_utils`.
 
 `averaged_model(model)` returns an `AveragedModel`, which follows the weights after each update. The
-averages are what is evaluated and published; the weights themselves go on training. What a
-BatchNorm counts is the model's own unless `use_buffers=True`: nothing recomputes it (`update_bn`
-would read the data once more).
+averages are evaluated and published; training continues with the weights themselves. BatchNorm
+statistics are those of the model unless `use_buffers=True`: they are not recomputed (`update_bn`
+would read the data again).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Averages:
-    """See the module.
+    """The averages of a model's weights; see the module docstring.
 
     Args:
-        definition: Makes them, if it does.
+        definition: Creates them, if it defines any.
         model: The model to average, before its first update.
 
     Raises:
-        DefinitionError: What is made does not follow that model.
+        DefinitionError: The created object does not follow that model.
         UserCodeError: The user's function raised.
     """
 
@@ -49,7 +49,7 @@ class Averages:
         return self._averaged is not None
 
     def update(self) -> None:
-        """Follow an update of the weights."""
+        """Update the averages after an update of the weights."""
         if self._averaged is None:
             return
         try:
@@ -62,7 +62,7 @@ class Averages:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the averages meanwhile; before the first update they are its own."""
+        """Put the averages into the model in the block; does nothing before the first update."""
         if self._averaged is None or self._is_in_place or not int(self._averaged.n_averaged):
             yield
             return
@@ -73,22 +73,22 @@ class Averages:
             self._swap()
 
     def finish(self) -> None:
-        """Let the model have the averages for good, until a state is loaded."""
+        """Put the averages into the model permanently, until a state is loaded."""
         if self._averaged is not None and not self._is_in_place and int(self._averaged.n_averaged):
             self._swap()
             self._is_in_place = True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the averages, and how many updates they are of; nothing where there are none."""
+        """Return the averages and the number of updates averaged; empty if there are none."""
         if self._averaged is None:
             return {}
         return {name: to_array(tensor) for name, tensor in self._averaged.state_dict().items()}
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Take over a state, unless there are problems: a line for each of them is returned."""
+        """Restore a state, unless there are problems; returns one line for each."""
         tensors = {} if self._averaged is None else self._averaged.state_dict()
         problems = [
-            f"{name}: in {'the checkpoint' if name in state else 'the model file'} alone"
+            f"{name}: in {'the checkpoint' if name in state else 'the model file'} only"
             for name in sorted(tensors.keys() ^ state.keys())
         ]
         if not problems:
@@ -109,7 +109,7 @@ class Averages:
         if not isinstance(made, AveragedModel):
             raise self._error(f"it returned a {type(made).__name__}.")
         if made.module is self._model:
-            raise self._error("the averages are the model itself.")
+            raise self._error("the averaged model is the model itself.")
         shapes = [[t.shape for t in _tensors(each)] for each in (made.module, self._model)]
         if shapes[0] != shapes[1]:
             raise self._error("its weights have other shapes than those of the model.")

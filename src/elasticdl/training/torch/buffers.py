@@ -1,7 +1,7 @@
-"""What a module keeps beside its parameters and a training moves: its persistent buffers.
+"""Persistent buffers: the state of a module, besides its parameters, that training changes.
 
-BatchNorm's running mean and variance and its count of batches are such; so are a user's own
-(`register_buffer`). Buffers that are not persistent are no state: their module makes them again.
+Examples are BatchNorm's running mean and variance and its count of batches, and a user's own
+(`register_buffer`). Buffers that are not persistent are not state: their module recreates them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from elasticdl.training.torch.tensors import to_array
 def is_kept(module: nn.Module, name: str) -> bool:
     """Return whether a buffer of a module is persistent.
 
-    A module may override `state_dict()` and `named_buffers()`, to save a part of it only. What a
-    resumed training needs is all of it, so neither is asked.
+    A module may override `state_dict()` and `named_buffers()`, to save only a part of it. A resumed
+    training needs all of it, so neither is called.
     """
     return name not in module._non_persistent_buffers_set  # noqa: SLF001 - no public name
 
 
 def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors have other bits; NaN is NaN."""
+    """Return whether two tensors differ in any bit; NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return True
     return not torch.equal(one, other) and to_array(one).tobytes() != to_array(other).tobytes()
@@ -35,11 +35,11 @@ def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
 class Buffers:
     """The persistent buffers of a module, in a fixed order.
 
-    A module may write into a buffer or put another tensor in its place, so they are looked up
-    each time.
+    A module may write into a buffer or replace it by another tensor, so they are looked up each
+    time.
 
     Args:
-        model: Its lazy buffers, whose shape is not known yet, are left out.
+        model: Its lazy buffers, whose shape is not yet known, are left out.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -59,12 +59,12 @@ class Buffers:
         return {name: getattr(module, leaf) for name, (module, leaf) in self._places.items()}
 
     def owner(self, name: str) -> nn.Module:
-        """Return the module that a buffer is of."""
+        """Return the module that owns a buffer."""
         return self._places[name][0]
 
     @contextmanager
     def restored(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield copies of the buffers; afterwards they are as they were, the same tensors."""
+        """Yield copies of the buffers; restore the same tensors with the same values afterwards."""
         before = self.tensors()
         copies = {name: tensor.detach().clone() for name, tensor in before.items()}
         try:
@@ -75,7 +75,7 @@ class Buffers:
                     setattr(module, leaf, before[name].copy_(copies[name]))
 
     def set(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Give the buffers the values of copies."""
+        """Set the buffers to the values of copies."""
         with torch.no_grad():
             for name, (module, leaf) in self._places.items():
                 getattr(module, leaf).copy_(values[name])

@@ -1,16 +1,17 @@
-"""What a callback of a PyTorch model remembers, as JSON values and arrays, and back.
+"""State of a PyTorch model's callbacks: converts it to JSON values and arrays, and back.
 
-To what `training/callback_state.py` keeps, this adds:
+Extends `training/callback_state.py` with:
 
     a tensor                                          its numbers
-    a weight of the trained model, a module of it     its name, also where it is a detached view
-                                                      of it, as in model.state_dict()
+    a weight or a module of the trained model         its name; also for a detached view of a
+                                                      weight, as in model.state_dict()
     anything with state_dict() and load_state_dict()  its state: a copy of the model, a scheduler
-    an object of a class of the user's                its attributes
-    functions, classes, files, loggers                nothing: the user's code makes them again
+    an object of a user's class                       its attributes
+    functions, classes, files, loggers                nothing: the user's code recreates them
 
-The last three are restored into what is there when `on_train_begin` has been called, so what a
-callback makes only later is refused. So is what has no form here.
+Values of the last three kinds are not created from a checkpoint: the user's code must have created
+them by the end of `on_train_begin`, and the stored state is restored into them. An object that a
+callback creates later is therefore rejected, and so is a value of any other kind.
 
 Callers: `hooks.py`.
 """
@@ -32,8 +33,8 @@ from torch import nn
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import (
     Arrays,
+    CallbackValues,
     CannotKeepError,
-    Values,
     arguments_of,
     name_of,
 )
@@ -48,20 +49,20 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import State
 
 _STATE_DICT = "$state_dict"
-# They write, and remember nothing that a training depends on.
+# Writers have no state that a training depends on.
 _WRITERS = {"SummaryWriter"}
 
 
-class TorchValues(Values):
-    """Values of PyTorch as well; see the module.
+class TorchValues(CallbackValues):
+    """Adds the values of PyTorch; see the module docstring.
 
     Args:
-        model: What is trained; its weights and modules are named, not copied.
-        optimizer: Of it.
-        callbacks: All there are: one that refers to another does not keep it.
+        model: The trained model; its weights and modules are stored by name, not copied.
+        optimizer: Its optimizer.
+        callbacks: All callbacks: a callback that refers to another does not store it.
 
     Attributes:
-        made: Path -> what `encode` has met that is restored into what is there.
+        made: Path -> object that `encode` has met and that is restored in place.
     """
 
     def __init__(
@@ -74,14 +75,14 @@ class TorchValues(Values):
         self.begin()
 
     def begin(self) -> None:
-        """Look at the weights as they are now; `made` is empty."""
+        """Index the current weights by their storage, and clear `made`."""
         self.made = {}
         self._by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, weight in self._weights().items():
             self._by_storage.setdefault(_storage_of(weight), []).append((name, weight))
 
     def digest(self, value: Any) -> int | None:
-        """See `Values.digest`; code has none, so that one function is not taken for another."""
+        """See `CallbackValues.digest`; code has none, so no function is mistaken for another."""
         self._is_compared = True
         try:
             return super().digest(value)
@@ -91,7 +92,7 @@ class TorchValues(Values):
     def encode_other(  # noqa: C901, PLR0911, PLR0912 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
-        """See `Values.encode`."""
+        """See `CallbackValues.encode`."""
         if value is self._optimizer:
             return {"$optimizer": 0}
         number = next((n for n, each in enumerate(self._callbacks) if each is value), None)
@@ -133,10 +134,10 @@ class TorchValues(Values):
     def decode_other(  # noqa: C901, PLR0911 - one line a type
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """See `Values.decode`; objects are changed in place.
+        """See `CallbackValues.decode`; objects are changed in place.
 
         Raises:
-            DefinitionError: There is no such object.
+            DefinitionError: The object to restore into does not exist.
         """
         match tag:
             case "$optimizer":
@@ -165,7 +166,7 @@ class TorchValues(Values):
             case _:
                 raise DefinitionError(
                     "A callback had an object in an attribute when the checkpoint was written, "
-                    "and has none there now. Make it in __init__ or on_train_begin()."
+                    "but has none there now. Create it in __init__ or on_train_begin()."
                 )
         return current
 
@@ -200,24 +201,24 @@ class TorchValues(Values):
         is_weight = is_like and _storage_of(current) in map(_storage_of, self._weights().values())
         if is_like and not is_weight:
             with torch.no_grad():
-                # In place: others may hold the same object.
+                # In place, because others may hold the same object.
                 kept: torch.Tensor = current.copy_(tensor)
                 return kept
         return tensor.to(device if device == "cpu" or torch.cuda.is_available() else "cpu")
 
 
 class CallbackMemory:
-    """What the callbacks of a training remember.
+    """The state of a training's callbacks.
 
     Args:
-        callbacks: The user's.
-        values: Turns what they remember into arrays.
+        callbacks: The user's callbacks.
+        values: Converts their state to arrays.
     """
 
     def __init__(self, callbacks: Callbacks, values: TorchValues) -> None:
         self._callbacks, self._values = callbacks, values
-        # Arguments, and what a class holds, come from the user's code again; one that a callback
-        # has changed is state.
+        # The user's code sets arguments and class attributes again; one that a callback has changed
+        # is state.
         self._first = [
             {
                 name: (value, values.digest(value))
@@ -229,26 +230,26 @@ class CallbackMemory:
         self._made: dict[str, Any] | None = None
 
     def begun(self) -> None:
-        """Take what there is now for what the user's code makes in each process.
+        """Record the present objects as those that the user's code creates in each process.
 
         Raises:
-            DefinitionError: A callback remembers what cannot be kept.
+            DefinitionError: A callback has state that cannot be stored.
         """
         self._made = None
         self.keep()
         self._values.begin()
         for number in range(len(self._callbacks.objects)):
             for name, value in self._callbacks.remembered(number).items():
-                # An argument that cannot be kept need not be, while it is the same.
+                # An argument that cannot be stored need not be, as long as it is unchanged.
                 with contextlib.suppress(CannotKeepError):
                     self._values.encode(value, self._path(number, name), {})
         self._made = self._values.made
 
     def keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Return what is remembered as JSON and arrays.
+        """Return the state as JSON and arrays.
 
         Raises:
-            DefinitionError: Something cannot be kept.
+            DefinitionError: Something cannot be stored.
         """
         values: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -267,7 +268,7 @@ class CallbackMemory:
         return values, arrays
 
     def load(self, state: Mapping[str, Any], arrays: State) -> None:
-        """Give the callbacks back what they remembered."""
+        """Restore the state of the callbacks."""
         for number, callback in enumerate(self._callbacks.objects):
             for name, kept in state.get(self._key(number), {}).items():
                 if name == _STATE_DICT:
@@ -277,7 +278,7 @@ class CallbackMemory:
                 value = self._values.decode(kept, current.get(name), arrays)
                 is_of_class = name in current and name not in vars(callback)
                 setattr(type(callback) if is_of_class else callback, name, value)
-        # What cannot be kept is named at every start.
+        # Logs at every start which attributes cannot be stored.
         self.keep()
 
     def _encoded(
@@ -290,18 +291,18 @@ class CallbackMemory:
         except CannotKeepError as error:
             what = "state_dict()" if name == _STATE_DICT else f"self.{name}"
             raise DefinitionError(
-                f"{self._callbacks.where}: the callback {kind} keeps {error} in "
-                f"{what}, which no checkpoint can hold, so a resumed training would go on "
-                "differently. Keep numbers, texts, tensors, and lists and dicts of them; or give "
-                "it state_dict() and load_state_dict(state), which say what is kept."
+                f"{self._callbacks.where}: the callback {kind} keeps {error} in {what}, which no "
+                "checkpoint can store, so a resumed training would continue differently. Keep "
+                "numbers, strings, tensors, and lists and dicts of them; or implement "
+                "state_dict() and load_state_dict(state)."
             ) from error
         return kept
 
     def _check_made(self, below: str) -> None:
-        """Make sure that objects to restore into will be there.
+        """Make sure that the objects to restore into will exist.
 
         Raises:
-            CannotKeepError: One was made after `on_train_begin`.
+            CannotKeepError: An object was created after `on_train_begin`.
         """
         if self._made is None:
             return
@@ -310,7 +311,7 @@ class CallbackMemory:
                 made = self._made.get(path)
                 if made is not now and made != now:
                     what = name_of(now) if not isinstance(now, type) else now.__name__
-                    raise CannotKeepError(f"a {what} that was put there after on_train_begin()")
+                    raise CannotKeepError(f"a {what} that was created after on_train_begin()")
 
     def _is_as_made(self, number: int, name: str, value: Any) -> bool:
         if name not in self._first[number]:
@@ -326,7 +327,7 @@ class CallbackMemory:
 
 
 def _is_code(value: Any) -> bool:
-    """Whether a value comes from the user's code again and has no state of its own."""
+    """Whether a value is recreated by the user's code and has no state of its own."""
     plain = (
         type, ModuleType, functools.partial, io.IOBase, logging.Logger, logging.LoggerAdapter,
     )  # fmt: skip
@@ -334,7 +335,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _is_metric(value: Any) -> bool:
-    """Whether a value is a metric of TorchMetrics, whose state_dict() leaves its state out."""
+    """Whether a value is a TorchMetrics metric, whose state_dict() omits its state."""
     return any(kind.__module__.startswith("torchmetrics.") for kind in type(value).__mro__)
 
 

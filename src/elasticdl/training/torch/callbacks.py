@@ -1,8 +1,8 @@
-"""The callbacks of a PyTorch model file: which objects they are, and how each is called.
+"""The callbacks of a PyTorch model file: which objects are callbacks, and how they are called.
 
-`callbacks()` returns a list of objects of the user's own. Each may have any of the methods of
-`MOMENTS`, with Keras' names and arguments; there is no class to derive from. Before training each
-is given the model and the optimizer, as the attributes `model` and `optimizer` or by `set_model`.
+`callbacks()` returns a list of the user's objects. Each may have any of the methods of `MOMENTS`,
+with Keras' names and arguments; there is no base class. Before training each one receives the model
+and the optimizer, as the attributes `model` and `optimizer` or through `set_model`.
 
     class Halve:                                   called after each epoch, on each worker
         def on_epoch_end(self, epoch, logs):
@@ -10,7 +10,7 @@ is given the model and the optimizer, as the attributes `model` and `optimizer` 
                 group["lr"] /= 2
 
 A method that would not be called (`on_epoch_start`), one with other arguments, and callbacks of
-Keras or Lightning are refused.
+Keras or Lightning are rejected.
 
 Callers: `hooks.py`.
 """
@@ -55,12 +55,12 @@ MOMENTS: Mapping[str, int] = {
     "on_test_batch_begin": 1,
     "on_test_batch_end": 1,
 }
-"""Method -> how many arguments it is given before `logs`: the number of the epoch or batch."""
+"""Method -> number of its arguments before `logs`: the number of the epoch or batch."""
 
 BATCH_MOMENTS = ("on_train_batch_begin", "on_train_batch_end")
 TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 
-# What other libraries call their moments.
+# Names of events in other libraries.
 _LIKE_A_MOMENT = re.compile(
     r"on_\w*(begin|begins|start|starts|end|ends|finish|backward|step|zero_grad|checkpoint)$"
 )
@@ -108,7 +108,7 @@ class Callbacks:
         where: The user's function, for errors.
 
     Raises:
-        DefinitionError: One is none that can be called here.
+        DefinitionError: An object cannot be called as a callback here.
     """
 
     def __init__(self, objects: Sequence[Any], where: Origin) -> None:
@@ -116,7 +116,7 @@ class Callbacks:
         self.objects = list(objects)
         for each in self.objects:
             self._check(each)
-        # Of each: the method, and whether it takes `logs`.
+        # (Number of the callback, method) -> whether it takes `logs`.
         self._methods = {
             (number, moment): self._takes_logs(each, moment)
             for number, each in enumerate(self.objects)
@@ -125,7 +125,7 @@ class Callbacks:
         self._given: list[Mapping[str, Any]] = [{} for _ in self.objects]
 
     def __bool__(self) -> bool:
-        """Return whether there is any."""
+        """Return whether there are any."""
         return bool(self.objects)
 
     def any_has(self, moments: Collection[str]) -> bool:
@@ -133,13 +133,13 @@ class Callbacks:
         return any(moment in moments for _, moment in self._methods)
 
     def with_one_of(self, moments: Sequence[str]) -> tuple[Any, str] | None:
-        """Return the first callback that has one of some methods, and which; None if none has."""
+        """Return the first callback that has one of some methods, and the method; else None."""
         return next(
             ((self.objects[n], moment) for n, moment in self._methods if moment in moments), None
         )
 
     def give(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Let each callback have the model and the optimizer.
+        """Pass the model and the optimizer to each callback.
 
         Raises:
             UserCodeError: `set_model` raised.
@@ -149,7 +149,7 @@ class Callbacks:
             if callable(getattr(each, "set_model", None)):
                 self._call(each, "set_model", (model,))
                 del given["model"]
-            # A callback may have something of its own there, the name of an optimizer say.
+            # A callback may use the attribute for something else, such as the name of an optimizer.
             given = {name: value for name, value in given.items() if _is_free(each, name, value)}
             for name, value in given.items():
                 setattr(each, name, value)
@@ -161,11 +161,11 @@ class Callbacks:
         Args:
             moment: One of `MOMENTS`.
             args: Number of the epoch or batch.
-            logs: What was measured; all callbacks are given the same dict.
+            logs: The measured values; all callbacks receive the same dict.
 
         Raises:
-            UserCodeError: One raised.
-            DefinitionError: One has another model or optimizer than it was given.
+            UserCodeError: A callback raised.
+            DefinitionError: A callback has replaced the model or optimizer passed to it.
         """
         # As in Keras, one callback may add what a later one reads.
         shared = dict(logs or {})
@@ -177,10 +177,9 @@ class Callbacks:
             for name, value in self._given[number].items():
                 if getattr(each, name, None) is not value:
                     raise DefinitionError(
-                        f"{self.where}: the callback {type(each).__name__} replaced "
-                        f"self.{name} in {moment}(), and what is trained stays the {name} of the "
-                        f"model file. Change self.{name} itself, or give the attribute another "
-                        "name."
+                        f"{self.where}: the callback {type(each).__name__} replaced self.{name} in "
+                        f"{moment}(), but training continues with the {name} of the model file. "
+                        f"Change self.{name} itself, or give the attribute another name."
                     )
 
     def ask_to_stop(self) -> bool:
@@ -188,9 +187,9 @@ class Callbacks:
         return any(getattr(each, "stop_training", False) is True for each in self.objects)
 
     def remembered(self, number: int) -> dict[str, Any]:
-        """Return the attributes of a callback, those of its class too, but for what it was given.
+        """Return the attributes of a callback and of its class, except those passed to it.
 
-        Methods, and what else a class has that holds no value, are none.
+        Methods, and other members of a class that hold no value, are left out.
         """
         each = self.objects[number]
         found = {
@@ -219,12 +218,12 @@ class Callbacks:
         )
         if library is not None:
             raise self._error(
-                f"{name} is a callback of {library}, which nothing here can call.",
-                "Write what it does as a class of your own with methods such as "
-                "on_epoch_end(self, epoch, logs); self.model and self.optimizer are PyTorch's.",
+                f"{name} is a callback of {library}, which cannot be called here.",
+                "Write your own class instead, with methods such as on_epoch_end(self, epoch, "
+                "logs); self.model and self.optimizer are those of PyTorch.",
             )
         if inspect.isclass(each):
-            raise self._error(f"{name} is a class.", f"Return an object of it: [{name}()].")
+            raise self._error(f"{name} is a class.", f"Return an instance of it: [{name}()].")
         unknown = [
             method
             for method in dir(kind)
@@ -246,21 +245,21 @@ class Callbacks:
             )
         if not hasattr(each, "__dict__"):
             raise self._error(
-                f"{name} has __slots__, and what a checkpoint keeps of a callback is its "
-                "attributes.",
+                f"{name} has __slots__, but a checkpoint stores the attributes in a callback's "
+                "__dict__.",
                 "Remove __slots__ (slots=True).",
             )
         outside = next(_kept_around(kind), None)
         if outside is not None and not has_state(each):
             method, variable = outside
             raise self._error(
-                f"{name}.{method}() keeps what it remembers in {variable}, a variable of the "
-                "function around it, and no checkpoint holds that.",
+                f"{name}.{method}() keeps its state in {variable}, a variable of the enclosing "
+                "function, which no checkpoint stores.",
                 "Keep it in an attribute: self.NAME.",
             )
 
     def _takes_logs(self, each: Any, moment: str) -> bool:
-        """Return whether a method takes `logs` beside the number of the epoch or batch.
+        """Return whether a method takes `logs` after the number of the epoch or batch.
 
         Raises:
             DefinitionError: It takes other arguments.
@@ -278,7 +277,8 @@ class Callbacks:
             return takes_logs
         wanted = ", ".join(["self", "epoch" if "epoch" in moment else "batch"][: 1 + len(numbers)])
         raise self._error(
-            f"{type(each).__name__}.{moment}{signature} takes other arguments than it is given.",
+            f"{type(each).__name__}.{moment}{signature} does not accept the arguments that it "
+            "would be called with.",
             f"Expected {moment}({wanted}, logs=None).",
         )
 
@@ -302,7 +302,7 @@ def _moments_of(each: Any) -> list[str]:
 
 
 def _kept_around(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield methods that may change a variable of the function around a class, and which one."""
+    """Yield methods that may change a variable of the function around a class, and the variable."""
     methods = {
         name: value
         for ancestor in reversed(kind.__mro__)
@@ -315,14 +315,14 @@ def _kept_around(kind: type[Any]) -> Iterator[tuple[str, str]]:
         for variable, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
-            # Empty where what it names is not made yet.
+            # Empty if the variable has not been assigned yet.
             value = getattr(cell, "cell_contents", None)
             if variable in assigned or isinstance(value, _CHANGEABLE):
                 yield name, variable
 
 
 def _is_free(each: Any, name: str, value: Any) -> bool:
-    """Return whether an attribute of a callback is not taken by something else."""
+    """Return whether an attribute of a callback is not used for something else."""
     if isinstance(inspect.getattr_static(type(each), name, None), property):
         return False
     return getattr(each, name, None) in (None, value)

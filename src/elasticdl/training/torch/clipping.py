@@ -1,4 +1,4 @@
-"""Gradients of an update, bounded before the optimizer sees them."""
+"""Gradient clipping: bounds the gradients of an update before the optimizer receives them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def clipping_of(definition: ModelDefinition) -> Callable[[Sequence[nn.Parameter]], None] | None:
-    """Return what clips the `.grad` of parameters in place; None where nothing does.
+    """Return a function that clips the `.grad` of parameters in place; None without clipping.
 
     It is called with the gradients of an update: on several workers, with their sum.
     """

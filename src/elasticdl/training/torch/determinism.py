@@ -1,4 +1,4 @@
-"""PyTorch's generators, kernels and compiler, made to do the same each time."""
+"""Determinism: makes PyTorch's generators, kernels and compiler repeatable."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's generators, and put them back afterwards.
+    """Seed PyTorch's generators, and restore them afterwards.
 
-    torch.random.fork_rng does the same for every device there may be, which takes 50 times as
-    long: too long for a small step.
+    torch.random.fork_rng does the same for every possible device, which takes 50 times as long:
+    too long for a small step.
     """
     generators = [torch.default_generator]
     if device.type == "cuda":
@@ -32,26 +32,28 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def be_deterministic() -> None:
-    """Let the same operations give the same bits each time, from now on in this process."""
+    """Make operations return the same bits each time, from now on in this process."""
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Torch's compiler reads it when it is first used.
     os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
-    # An operation that has no such kernel warns: refusing it would refuse the model. The better
-    # known `use_deterministic_algorithms` imports that compiler, which takes two seconds.
+    # An operation without a deterministic kernel only warns, because an error would reject the
+    # model. The better known `use_deterministic_algorithms` imports that compiler, which takes two
+    # seconds.
     torch.set_deterministic_debug_mode("warn")
     torch.backends.cudnn.benchmark = False
-    # Otherwise every new tensor is written twice, for the sake of programs that read garbage.
+    # Otherwise every new tensor is written twice, for programs that read uninitialized memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @functools.cache
 def keep_uncompiled(module: str) -> None:
-    """Let torch.compile call the functions of a module as they are, for all of this process.
+    """Exclude a module's functions from torch.compile, for all of this process.
 
-    It would compile what stands behind `numpy.random` and `random`, and fix what it sees there.
+    Otherwise it would compile the functions behind `numpy.random` and `random`, and turn the
+    values they read into constants.
     """
-    # Not imported above, as it takes a second; an optimizer imports it in any case.
+    # Not imported above, because it takes a second; an optimizer imports it in any case.
     from torch._dynamo import trace_rules  # noqa: PLC0415
 
     trace_rules.add(module)

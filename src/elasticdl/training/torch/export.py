@@ -1,4 +1,4 @@
-"""What serving needs of a trained module."""
+"""Exports a trained module for serving."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _MOST_SHOWN = 200
 
 
 def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[str]:
-    """Write `model.pt2`, a program of torch.export that needs no code of the user's.
+    """Write `model.pt2`, a program of torch.export that needs no user code.
 
     It is for the CPU, in evaluation mode, and takes any number of examples.
 
     Args:
-        model: The module; it stays as it is.
-        arguments: Two examples, as `forward` takes them. One would be taken for a constant.
-            None if the module has no `forward`.
+        model: The module; it is not changed.
+        arguments: Two examples, as `forward` takes them, because a size of one would be treated
+            as a constant. None if the module has no `forward`.
         folder: An existing folder.
 
     Returns:
-        The names that were written. A module that PyTorch cannot export trains and predicts all
-        the same: the reason is logged and the name left out.
+        The names written. A module that PyTorch cannot export still trains and predicts: the
+        reason is logged and the name omitted.
     """
     if arguments is None:
         _log.warning(
-            "The model has no forward(), so it is not exported for serving. It trains and predicts "
-            "all the same; what serves it needs its code."
+            "The model has no forward(), so it is not exported for serving. Training and "
+            "prediction are not affected, but serving the model requires its code."
         )
         return []
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            # What torch.export warns of concerns its own future.
+            # Warnings of torch.export concern its own future.
             warnings.simplefilter("ignore")
             on_cpu = copy.deepcopy(model).cpu().eval()
             args, kwargs = map_arrays(lambda tensor: tensor.cpu(), arguments)
@@ -57,14 +57,14 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
 
             shapes: Arrays = map_arrays(open_axis, kwargs or args)
             program = torch.export.export(on_cpu, args, kwargs, dynamic_shapes=shapes)
-            # The examples are the user's data: they stay here.
+            # The examples are the user's data and must not be exported.
             program.example_inputs = None
             torch.export.save(program, folder / _FILE)
     except Exception as error:  # noqa: BLE001 - whatever a user's forward cannot do in a graph
         (folder / _FILE).unlink(missing_ok=True)
         _log.warning(
-            "The model cannot be exported for serving (torch.export: %s: %s). It trains and "
-            "predicts all the same; what serves it needs its code.",
+            "The model cannot be exported for serving (torch.export: %s: %s). Training and "
+            "prediction are not affected, but serving the model requires its code.",
             type(error).__name__,
             textwrap.shorten(str(error), _MOST_SHOWN),
         )

@@ -1,7 +1,7 @@
-"""What PyTorch raises in a step, as an error in the user's words.
+"""Translates PyTorch's errors in a step into errors about the user's model and data.
 
     a label or an id that is out of range   DataError       the label, the outputs, the records
-    anything else of the user's             UserCodeError   their line
+    any other error in user code            UserCodeError   the user's line
 
 Callers: `trainer.py`, after a failure.
 """
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.definition import ModelDefinition
 
-# On a GPU the one says no more than the other.
+# On a GPU both have the same message.
 _LABEL = re.compile(r"Target -?\d+ is out of bounds|device-side assert")
 _ID = re.compile(r"index out of range in self|device-side assert")
 
 
 class _FoundError(Exception):
-    """Ends a run of the model where an id has no row."""
+    """Ends a run of the model at an id for which an embedding has no row."""
 
     def __init__(self, name: str, num_rows: int) -> None:
         super().__init__(name)
@@ -45,15 +45,15 @@ def out_of_range(
     batch: Batch,
     definition: ModelDefinition,
 ) -> DataError | None:
-    """Return the error for a label or an id that is out of range; None if it is another mistake.
+    """Return the error for a label or an id that is out of range; None for any other mistake.
 
     Args:
-        error: What PyTorch raised.
-        model: What is trained.
-        run: Runs it on the batch again and returns its outputs, leaving no trace.
-        shape: Of its outputs for another batch: after an error on a GPU nothing runs there.
-        batch: What was being computed.
-        definition: Whose model it is.
+        error: PyTorch's exception.
+        model: The trained model.
+        run: Runs it on the batch again and returns its outputs, without side effects.
+        shape: Shape of its outputs for another batch: after an error on a GPU nothing runs there.
+        batch: The batch that was being computed.
+        definition: The model's definition.
     """
     text = str(error)
     if _LABEL.search(text):
@@ -75,7 +75,7 @@ def out_of_range(
 
 
 def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | None:
-    """Run the model again, looking at what its embeddings are asked for."""
+    """Run the model again, checking the ids that its embeddings receive."""
 
     def looking(name: str, num_rows: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def look(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
@@ -93,7 +93,7 @@ def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | N
         run()
     except _FoundError as found:
         return found
-    except Exception:  # noqa: BLE001 - what it raised is known
+    except Exception:  # noqa: BLE001 - its error is already known
         return None
     finally:
         for hook in hooks:

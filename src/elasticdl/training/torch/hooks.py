@@ -1,4 +1,4 @@
-"""The moments of a run: the user's callbacks, and schedulers of the learning rate."""
+"""Forwards the events of a run to the user's callbacks and to learning rate schedulers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from elasticdl.definition import ModelDefinition
     from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.torch.schedulers import Schedulers
     from elasticdl.training.torch.touched import Modes
@@ -27,33 +28,35 @@ _TOUCHED = "model"
 
 
 class TorchHooks:
-    """Calls callbacks, and lets schedulers step after an epoch; see `trainer.Hooks`.
+    """Calls callbacks, and steps schedulers after an epoch; see `trainer.Hooks`.
 
     Args:
-        callbacks: The user's.
-        model: What is trained.
-        optimizer: Of it.
-        modes: Of the model.
-        schedulers: They step after an epoch, and after the callbacks.
-        measures_averages: Evaluations measure averages of the weights.
-        drawing: (Moment, number in it) -> seeds what is drawn meanwhile.
-        changed: Called where callbacks may have changed which parameters train.
+        callbacks: The user's callbacks.
+        definition: The user's definition.
+        model: The trained model.
+        optimizer: Its optimizer.
+        modes: The modes of the model.
+        schedulers: They step after an epoch, after the callbacks.
+        measures_averages: Whether evaluations measure averages of the weights.
+        drawing: (Event, number in it) -> seeds what is drawn meanwhile.
+        changed: Called after callbacks may have changed which parameters train.
 
     Attributes:
         epoch: The number of the epoch, from 0.
 
     Raises:
-        DefinitionError: A callback cannot be called, or kept.
+        DefinitionError: A callback cannot be called, or its state cannot be stored.
     """
 
     def __init__(
         self,
         callbacks: Callbacks,
+        definition: ModelDefinition,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         modes: Modes,
-        schedulers: Schedulers,
         *,
+        schedulers: Schedulers,
         measures_averages: bool,
         drawing: Callable[[int, int], AbstractContextManager[None]],
         changed: Callable[[], None],
@@ -63,14 +66,16 @@ class TorchHooks:
         self._measures_averages, self._changed = measures_averages, changed
         values = TorchValues(model, optimizer, callbacks.objects)
         self._memory = CallbackMemory(callbacks, values)
-        self._touched = Touched(model, optimizer, modes, values, callbacks.where)
+        self._touched = Touched(
+            model, optimizer, modes, values, callbacks=callbacks, definition=definition
+        )
         self.epoch = 0
         self.observes_batches = callbacks.any_has(BATCH_MOMENTS)
         self.observes_test_batches = callbacks.any_has(TEST_BATCH_MOMENTS)
 
     @property
     def stop_requested(self) -> bool:
-        """A callback has set `stop_training`, of its own or of the model."""
+        """Whether a callback has set `stop_training`, on itself or on the model."""
         return bool(self._callbacks) and (
             getattr(self._model, _STOPS, False) is True or self._callbacks.ask_to_stop()
         )
@@ -82,8 +87,9 @@ class TorchHooks:
             callback, moment = found
             raise DefinitionError(
                 f"{self._callbacks.where}: the callback {type(callback).__name__} has {moment}(). "
-                "Workers share the batches of an evaluation, so each would call it for other ones. "
-                "Use on_test_end(logs), which sees the metrics of all, or train in one process."
+                "Workers share the batches of an evaluation, so each would call it for different "
+                "batches. Use on_test_end(logs), which receives the metrics of all batches, or "
+                "train in one process."
             )
 
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
@@ -138,10 +144,10 @@ class TorchHooks:
         self._call("on_train_end", logs=logs, in_training=False)
 
     def state(self) -> dict[str, Any]:
-        """See `trainer.Hooks`; what schedulers remember is part of the trainer's state."""
+        """See `trainer.Hooks`; the state of schedulers is part of the trainer's state."""
         if not self._callbacks:
             return {}
-        # A callback may have asked for the end just before a checkpoint.
+        # A callback may have requested the end just before a checkpoint.
         kept, touched = self._memory.keep()[0], self._touched.keep()[0]
         return {**kept, _TOUCHED: touched, _STOPS: self.stop_requested}
 
@@ -178,7 +184,7 @@ class TorchHooks:
 
     @contextmanager
     def _moment(self, moment: str, number: int = 0, *, in_training: bool) -> Iterator[None]:
-        """Let callbacks do what they do; it is the same on every worker and after a resume."""
+        """Run callbacks so that they act identically on every worker and after a resume."""
         with (
             self._drawing(zlib.crc32(moment.encode()), number),
             self._touched.watched(moment, in_training=in_training),

@@ -1,17 +1,17 @@
-"""A model that computes its loss by itself, as those of Hugging Face do.
+"""Steps of models that compute their own loss, such as those of Hugging Face.
 
     outputs = model(**features, labels=labels)       in training and evaluation
     outputs.loss, outputs["loss"], outputs[0]        the loss: of an object, a dict, a tuple
     outputs = model(**features)                      in prediction
 
-The labels are what the input function returns as such; the argument of `forward` is `labels`.
-Metrics are given all outputs.
+The labels are those that the input function returns; the argument of `forward` is `labels`. Metrics
+receive all outputs.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,9 @@ from elasticdl.training.torch.steps import Stepped, Tensors, check_parts
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition, Origin
     from elasticdl.training.torch.inputs import Adapter, Arguments
-    from elasticdl.training.torch.losses import Loss
+    from elasticdl.training.torch.losses import TorchLoss
     from elasticdl.training.torch.precision import MixedPrecision
+    from elasticdl.training.trainer import MetricStates
 
 
 def check_takes_labels(model: nn.Module, origin: Origin) -> None:
@@ -44,21 +45,22 @@ def check_takes_labels(model: nn.Module, origin: Origin) -> None:
 
 
 class InnerLossSteps:
-    """The steps of a module whose `forward` is given the labels; see `steps.Steps`.
+    """The steps of a module whose `forward` receives the labels; see `steps.Steps`.
 
     Args:
         definition: For errors.
-        adapt: Makes arguments of features.
+        adapt: Converts features to arguments.
         loss: Reads what `forward` returns.
-        precision: What it is computed in.
-        looking: Runs the model in evaluation mode meanwhile, without a trace.
+        precision: The number format of the computation.
+        looking: Returns a context manager; in its block the model is in evaluation mode, without
+            gradients, and changes to its buffers are undone.
     """
 
     def __init__(
         self,
         definition: ModelDefinition,
         adapt: Adapter,
-        loss: Loss,
+        loss: TorchLoss,
         precision: MixedPrecision,
         looking: Callable[[], AbstractContextManager[Any]],
     ) -> None:
@@ -79,8 +81,8 @@ class InnerLossSteps:
         """
         if batch.labels is None:
             raise DefinitionError(
-                f"{self._definition.where('input')}: the input function returns no labels, and the "
-                "model computes its loss of them. Return (features, labels)."
+                f"{self._definition.where('input')}: the input function returns no labels, but the "
+                "model computes its loss from them. Return (features, labels)."
             )
         returned: list[Any] = []
 
@@ -91,8 +93,11 @@ class InnerLossSteps:
         loss = self._loss.computed(compute, batch.weights, batch.num_examples)
         return Stepped(loss, detached(returned[0]))
 
-    def evaluation(self, model: nn.Module, batch: Tensors) -> Stepped:
+    def evaluation(
+        self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
+    ) -> Stepped:
         """See `Steps`."""
+        del so_far
         if batch.labels is None:
             return Stepped(None, detached(self.outputs(model, batch.features)))
         return self.training(model, batch)
@@ -117,6 +122,9 @@ class InnerLossSteps:
         del stepped
         check_parts(self, self._loss, self._looking, model, batch)
 
+    def found_rows(self, has_rows: Sequence[bool]) -> None:
+        """See `Steps`: nothing here is computed from rows of outputs."""
+
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):
             loss = outputs.get("loss")
@@ -126,7 +134,7 @@ class InnerLossSteps:
             loss = getattr(outputs, "loss", None)
         if not isinstance(loss, torch.Tensor):
             raise DefinitionError(
-                f"{self._definition.origin}: {name} was given labels and returned no loss among "
-                "its outputs. Add the loss to the model file: def loss(labels, predictions): ..."
+                f"{self._definition.origin}: {name} received labels but returned no loss among its "
+                "outputs. Add the loss to the model file: def loss(labels, predictions): ..."
             )
         return loss

@@ -1,4 +1,4 @@
-"""How a batch's features are handed to a module: what its `forward` takes decides.
+"""Passes a batch's features to a module, according to the signature of its `forward`.
 
     features                     forward               called as
     an array                     (self, x)             model(x)
@@ -39,11 +39,11 @@ def find_adapter(
     Args:
         model: The user's module.
         features: An example batch; only names and structure matter.
-        origin: For the error.
-        run: Calls the model on the example, without a trace.
+        origin: Prefix of the error.
+        run: Calls the model on the example, without side effects.
 
     Raises:
-        DefinitionError: The model does not take these features.
+        DefinitionError: The model does not accept these features.
     """
     failures: list[Exception] = []
     for adapter in _candidates(model, features, origin):
@@ -70,7 +70,7 @@ def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     missing = [name for name in required if name not in features]
-    # Where nothing is required, as in models of Hugging Face, names say what is meant.
+    # If no argument is required, as in models of Hugging Face, the names show what is meant.
     are_names = bool(required) or set(features) <= set(takes)
     if are_names and not missing:
         names = list(features) if takes_all else [name for name in takes if name in features]
@@ -81,7 +81,7 @@ def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[
             f"function returns {', '.join(features)}. Missing: {', '.join(missing)}.\n"
             "  Name the entries of the features as the arguments of `forward`."
         )
-    # The tensor first: a forward that wants the dict fails on it at once, and not the reverse.
+    # The tensor first: a forward that expects the dict fails on it at once, but not the reverse.
     return [_only_entry, _as_they_are] if len(features) == 1 else [_as_they_are]
 
 

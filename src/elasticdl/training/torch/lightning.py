@@ -1,23 +1,24 @@
-"""The steps of a LightningModule: `training_step`, `validation_step` and `predict_step`.
+"""Steps of a LightningModule: `training_step`, `validation_step` and `predict_step`.
 
-    batch                   what it is given: (features, labels), or the features alone where there
+    batch                   argument of a step: (features, labels), or the features alone if there
                             are no labels; sample weights come third
     training_step           returns the loss, or a dict with `loss`
-    validation_step         returns a loss, or nothing; what it logs is what is measured
-    predict_step            is given the features; without one of its own, `forward` is
-    self.log, log_dict      a mean over the examples, of an epoch or of an evaluation
+    validation_step         returns a loss, or nothing; what it logs is reported
+    predict_step            receives the features; defaults to `forward`
+    self.log, log_dict      a mean over the examples, of an epoch or of an evaluation; or a metric
+                            of TorchMetrics, see `logged_metrics.py`
 
-Names begin with the stage in most modules (`train_acc`, `val/loss`); here `val_` is put before
-what an evaluation measures, so the stage is taken off first.
+In most modules names begin with the stage (`train_acc`, `val/loss`); here `val_` is the prefix of
+the metrics of an evaluation, so the stage is removed first.
 
-Lightning itself is not needed: a module knows nothing of the `Trainer` but what it asks of
-`self.trainer`, and here that is a small object which knows the epoch and the step.
+Lightning itself is not needed: a module knows its `Trainer` only through `self.trainer`, and here
+that is a small object which knows the epoch and the step.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,32 +27,44 @@ from torch import nn
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.metric_names import split_stage
+from elasticdl.training.torch.logged_metrics import LoggedMetric, metrics_in
 from elasticdl.training.torch.steps import Stepped, Tensors, check_parts
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.torch.inputs import Arguments
-    from elasticdl.training.torch.losses import Loss
+    from elasticdl.training.torch.losses import TorchLoss
+    from elasticdl.training.torch.metric_states import StatefulMetric
     from elasticdl.training.torch.metrics import Addends
     from elasticdl.training.torch.precision import MixedPrecision
+    from elasticdl.training.trainer import MetricStates
 
 _LIGHTNING = ("lightning", "pytorch_lightning")
 _MEANS = ("mean", "avg")
+# Everything logged is a mean and is reported everywhere; these options change nothing here.
+_LOG_OPTIONS = {
+    *("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "sync_dist"),
+    *("sync_dist_group", "add_dataloader_idx", "metric_attribute", "rank_zero_only"),
+}
 
 
-class Progress:
-    """What a module may ask of `self.trainer`.
+# Attributes of the trainer that Lightning itself reads, in methods that a step may call.
+_ASKED_BY = {"strategy": "self.optimizers()", "lr_scheduler_configs": "self.lr_schedulers()"}
+
+
+class TrainerProgress:
+    """The attributes of `self.trainer` that a module may read.
 
     Args:
-        origin: For errors.
-        step: Returns the number of updates that were made.
+        origin: Prefix of errors.
+        step: Returns the number of updates made.
         epoch: Returns the number of the epoch, from 0.
 
     Attributes:
-        training: A training step is being made.
+        training: Whether a training step is being made.
     """
 
-    # What modules ask before they print.
+    # Attributes that modules read before they print.
     is_global_zero = True
     sanity_checking = False
     progress_bar_callback = None
@@ -62,7 +75,7 @@ class Progress:
 
     @property
     def global_step(self) -> int:
-        """Number of updates that were made."""
+        """Number of updates made."""
         return self._step()
 
     @property
@@ -71,43 +84,52 @@ class Progress:
         return self._epoch()
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what is not there.
+        """Report an attribute that does not exist here.
 
         Raises:
-            AttributeError: For names that Python itself asks for.
+            AttributeError: For names that Python itself looks up.
             DefinitionError: For others.
         """
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in _ASKED_BY:
+            raise DefinitionError(
+                f"{self._origin}: the module calls {_ASKED_BY[name]}, but its steps cannot access "
+                "the optimizer. To change learning rates, return a scheduler from "
+                "configure_optimizers()."
+            )
         raise DefinitionError(
-            f"{self._origin}: the module asks for self.trainer.{name}. There is no Trainer of "
-            "Lightning here; self.trainer knows current_epoch and global_step. Make the number an "
+            f"{self._origin}: the module uses self.trainer.{name}. There is no Lightning Trainer "
+            "here; self.trainer has only current_epoch and global_step. Pass the value as an "
             "argument of the module: --params=NAME=VALUE."
         )
 
 
 class LightningSteps:
-    """The steps that a LightningModule makes by itself; see `steps.Steps`.
+    """The steps that a LightningModule defines itself; see `steps.Steps`.
 
     Args:
-        definition: For errors.
+        definition: The model's definition, for errors.
         loss: Reads what a step returns.
-        precision: What steps are computed in.
-        looking: Runs the model in evaluation mode meanwhile, without a trace.
-        progress: What the module may ask of its trainer.
+        precision: The number format of steps.
+        looking: Returns a context manager; in its block the model is in evaluation mode, without
+            gradients, and changes to its buffers are undone.
+        progress: What the module may read from its trainer.
     """
 
     def __init__(
         self,
         definition: ModelDefinition,
-        loss: Loss,
+        loss: TorchLoss,
         precision: MixedPrecision,
         looking: Callable[[], AbstractContextManager[Any]],
-        progress: Progress,
+        progress: TrainerProgress,
     ) -> None:
         self._definition, self._loss = definition, loss
         self._precision, self._looking, self._progress = precision, looking, progress
         self._batch_index = _BatchIndex(definition.origin)
+        self._looked_at: nn.Module | None = None
+        self._metrics: Sequence[LoggedMetric] = ()
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
         """See `Steps`."""
@@ -118,7 +140,7 @@ class LightningSteps:
         """See `Steps`.
 
         Raises:
-            DefinitionError: The step returns no loss, or logs what is no mean.
+            DefinitionError: The step returns no loss, or logs something that is not a mean.
         """
         self._progress.training = True
         with self._attached(model, "training_step") as logged:
@@ -135,17 +157,19 @@ class LightningSteps:
                 self._progress.training = False
         addends = logged.addends(batch.num_examples)
         addends.pop("loss", None)
-        return Stepped(loss, None, addends)
+        return Stepped(loss, None, addends, logged.metrics)
 
-    def evaluation(self, model: nn.Module, batch: Tensors) -> Stepped:
-        """See `Steps`: what `validation_step` returns is the loss, else what it logs as one."""
+    def evaluation(
+        self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
+    ) -> Stepped:
+        """See `Steps`: the loss is what `validation_step` returns, else what it logs as loss."""
         step = "validation_step" if _has(model, "validation_step") else "test_step"
         if not _has(model, step):
             raise DefinitionError(
-                f"{self._definition.origin}: the module has no validation_step(), so nothing is "
-                "measured on other data. Add it."
+                f"{self._definition.origin}: the module has no validation_step(), so it cannot be "
+                "evaluated. Add it."
             )
-        with self._attached(model, step) as logged, self._precision.autocast():
+        with self._attached(model, step, so_far) as logged, self._precision.autocast():
             returned = self._call(model, step, _joined(batch))
             loss = None
             if (value := _loss_of(returned)) is not None:
@@ -153,7 +177,7 @@ class LightningSteps:
         addends = logged.addends(batch.num_examples)
         if loss is not None:
             addends.pop("loss", None)
-        return Stepped(loss, None, addends)
+        return Stepped(loss, None, addends, logged.metrics)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
         """See `Steps`."""
@@ -172,16 +196,19 @@ class LightningSteps:
             self.outputs(model, batch.features)
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """See `Steps`: a training step is made of the whole and of parts, in evaluation mode."""
+        """See `Steps`: makes a training step on the whole and on parts, in evaluation mode."""
         del stepped
         check_parts(self, self._loss, self._looking, model, batch)
 
     def _call(self, model: nn.Module, name: str, given: Any) -> Any:
-        """Call a step with what it takes: the batch, and its index if it wants one."""
+        """Call a step with its arguments: the batch, and the batch index if it takes one."""
         step = getattr(model, name)
         parameters = inspect.signature(step).parameters.values()
         several = sum(p.default is p.empty for p in parameters) > 1
         return step(given, self._batch_index) if several else step(given)
+
+    def found_rows(self, has_rows: Sequence[bool]) -> None:
+        """See `Steps`: nothing here is computed from rows of outputs."""
 
     def _loss_in(self, returned: Any, step: str) -> torch.Tensor:
         loss = _loss_of(returned)
@@ -194,11 +221,15 @@ class LightningSteps:
         return loss
 
     @contextmanager
-    def _attached(self, model: nn.Module, step: str) -> Iterator[_Logged]:
-        """Let `self.log` note, and `self.trainer` answer, until the step is over."""
+    def _attached(
+        self, model: nn.Module, step: str, so_far: MetricStates | None = None
+    ) -> Iterator[_Logged]:
+        """Provide `self.log` and `self.trainer` until the step is over."""
+        for metric in self._metrics_in(model):
+            metric.begin(step, so_far)
         logged = _Logged(str(self._definition.origin), step)
-        # As attributes of the object, which come before the class; nothing of it stays, so that
-        # a copy or a digest of the module sees the module alone.
+        # As attributes of the object, which come before the class; they are removed again, so that
+        # a copy or a digest of the module contains the module alone.
         mine = vars(model)
         mine.update(log=logged.log, log_dict=logged.log_dict)
         mine["_trainer"] = self._progress
@@ -208,9 +239,15 @@ class LightningSteps:
             del mine["log"], mine["log_dict"]
             mine["_trainer"] = None
 
+    def _metrics_in(self, model: nn.Module) -> Sequence[LoggedMetric]:
+        """Return the metrics of a module; cached, because it is nearly always the same module."""
+        if self._looked_at is not model:
+            self._looked_at, self._metrics = model, list(metrics_in(model))
+        return self._metrics
+
 
 class _BatchIndex:
-    """What a step is given as `batch_idx`: it may be handed on, and not be computed with.
+    """The `batch_idx` of a step: it may be passed on, but not computed with.
 
     Workers share an epoch, so a batch has no number in it that is the same on each of them.
     """
@@ -234,10 +271,11 @@ class _BatchIndex:
 
 
 class _Logged:
-    """What one step logs."""
+    """The values that one step logs."""
 
     def __init__(self, where: str, step: str) -> None:
         self._where, self._step = where, step
+        self.metrics: dict[str, StatefulMetric] = {}
         self._values: dict[str, tuple[Any, int | None]] = {}
 
     def log(
@@ -249,12 +287,26 @@ class _Logged:
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note a value; see `LightningModule.log`.
+        """Record a value; see `LightningModule.log`.
 
         Raises:
-            DefinitionError: It is no number, or is to be reduced otherwise than to a mean.
+            DefinitionError: It is neither a number nor a metric, or its reduction is not a mean.
         """
-        del args, kwargs
+        del args
+        if unknown := kwargs.keys() - _LOG_OPTIONS:
+            raise self._error(
+                f"self.log({name!r}, {min(unknown)}=...): there is no such option of log()."
+            )
+        reported = split_stage(name)[1]
+        if isinstance(value, LoggedMetric):
+            if reported == "loss":
+                raise self._error(
+                    f"self.log({name!r}, ...) logs a metric as the loss. Log the loss of the batch "
+                    "itself, which is averaged over examples; or give the metric another name."
+                )
+            value.logged(self._step, reported)
+            self.metrics[reported] = value.states
+            return
         if reduce_fx not in (*_MEANS, torch.mean):
             raise self._error(
                 f"self.log({name!r}, reduce_fx={reduce_fx!r}): what steps log is reported as the "
@@ -262,25 +314,26 @@ class _Logged:
             )
         if not isinstance(value, (int, float, torch.Tensor)):
             raise self._error(
-                f"self.log({name!r}, {_told(value)}): expected a number or a tensor of one."
+                f"self.log({name!r}, {_told(value)}): expected a number or a tensor with one "
+                "element."
             )
         if isinstance(value, torch.Tensor) and value.numel() != 1:
             raise self._error(
                 f"self.log({name!r}, ...): the tensor has the shape {list(value.shape)}; expected "
                 "one number."
             )
-        self._values[split_stage(name)[1]] = value, batch_size
+        self._values[reported] = value, batch_size
 
     def log_dict(self, values: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Note several values; see `LightningModule.log_dict`."""
+        """Record several values; see `LightningModule.log_dict`."""
         for name, value in values.items():
             self.log(name, value, *args, **kwargs)
 
     def addends(self, num_examples: int) -> Addends:
-        """Return what was noted as addends of means.
+        """Return the recorded values as addends of means.
 
         Args:
-            num_examples: What a value counts as, unless it was logged with a `batch_size`.
+            num_examples: Weight of a value, unless it was logged with a `batch_size`.
         """
         addends: Addends = {}
         for name, (value, batch_size) in self._values.items():
@@ -294,7 +347,7 @@ class _Logged:
 
 
 def _joined(batch: Tensors) -> Any:
-    """Return a batch as a step takes it: `(features, labels)`, or what of it is there."""
+    """Return a batch as a step takes it: `(features, labels)`, without missing parts."""
     parts = [batch.features, batch.labels, batch.weights]
     while len(parts) > 1 and parts[-1] is None:
         parts.pop()

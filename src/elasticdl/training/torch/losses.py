@@ -5,14 +5,17 @@
     a mean over the batch                                   the number of examples
     PyTorch's cross entropy or NLL with reduction="mean"    the targets that are not ignored, or the
                                                             sum of their class weights
+    another mean of PyTorch's own                           the rows that it averages (those that a
+                                                            mask leaves), or the sum of the
+                                                            weights of its values
 
 The divisor is found by watching which function of PyTorch returned the loss, so it makes no
 difference whether the user wrote `nn.CrossEntropyLoss(ignore_index=0)` or a function that
 returns `functional.cross_entropy(...)`. Sums over workers are divided by the summed divisor, which
 gives the loss of all their examples as one batch.
 
-A loss that cannot be split this way (in-batch negatives, a sum) is found by comparing a batch
-with two parts of it, and trains in one process only.
+A loss that cannot be split this way (in-batch negatives, a sum) is detected by comparing a batch
+with two parts of it; it trains in one process only.
 
 Callers: `trainer.py`.
 """
@@ -20,8 +23,9 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
 _DIVIDE_BY_TARGETS: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)
-# With reduction="mean" they are the mean of what they return with reduction="none".
+# With reduction="mean" they return the mean of their result with reduction="none".
 _PLAIN_MEANS: tuple[Any, ...] = (
     functional.binary_cross_entropy,
     functional.binary_cross_entropy_with_logits,
@@ -58,6 +62,17 @@ _PLAIN_MEANS: tuple[Any, ...] = (
     functional.triplet_margin_loss,
     functional.cosine_embedding_loss,
 )
+# These have one value per row of this argument, others one per value.
+_OF_ROWS: Mapping[Any, str] = {
+    functional.cosine_embedding_loss: "input1",
+    functional.multi_margin_loss: "input",
+    functional.multilabel_margin_loss: "input",
+    functional.multilabel_soft_margin_loss: "input",
+    functional.triplet_margin_loss: "anchor",
+}
+_VALUES = ("input", "input1", "input2", "target", "var")
+# These divide by their `weight`; others do not.
+_DIVIDE_BY_WEIGHT = (functional.huber_loss, functional.l1_loss, functional.mse_loss)
 _WATCHED = (*_DIVIDE_BY_TARGETS, *_PLAIN_MEANS)
 _DEFAULTS = {
     function: {name: p.default for name, p in inspect.signature(function).parameters.items()}
@@ -73,14 +88,14 @@ _ALONE = (
 
 @dataclass(frozen=True, eq=False)
 class BatchLoss:
-    """What a batch comes to.
+    """The loss of a batch, with its divisor.
 
     Attributes:
         value: The loss, a float32 scalar with its graph.
-        divisor: What its sum was divided by: a scalar tensor where the targets decide it.
+        divisor: What its sum was divided by: a scalar tensor if it depends on the targets.
         is_known: PyTorch's own function computed it as a mean, or it has a value per example.
-        precision: Relative difference that rounding alone can make of it.
-        unsplittable: Why the divisor is unknown for this batch; empty where it is known.
+        precision: Relative difference that rounding alone can cause.
+        unsplittable: Why the divisor is unknown for this batch; empty if it is known.
     """
 
     value: torch.Tensor
@@ -98,7 +113,7 @@ class _Call:
 
 
 class _Watch(TorchFunctionMode):
-    """Notes calls of PyTorch's losses that are means."""
+    """Records calls of PyTorch's losses that are means."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +131,7 @@ class _Watch(TorchFunctionMode):
         return result
 
 
-class Loss:
+class TorchLoss:
     """Computes the loss of batches.
 
     Args:
@@ -146,14 +161,14 @@ class Loss:
         """Return the loss of a batch.
 
         Args:
-            outputs: The model's.
+            outputs: The model's outputs.
             labels: As tensors.
             weights: Sample weights, float32[num_examples, ...]; the loss is then
                 sum(weight x loss) / number of examples.
             num_examples: Examples in the batch.
 
         Raises:
-            DefinitionError: There is no loss, it is no tensor, or it has no value per example to
+            DefinitionError: There is no loss, it is not a tensor, or it has no value per example to
                 be weighted.
         """
         loss = self._definition.loss
@@ -164,14 +179,13 @@ class Loss:
     def computed(
         self, compute: Callable[[], Any], weights: torch.Tensor | None, num_examples: int
     ) -> BatchLoss:
-        """Return the loss of a batch that code of the user's computes; see `of`."""
+        """Return the loss of a batch that user code computes; see `of`."""
         with _Watch() as watch:
             loss = compute()
         if not isinstance(loss, torch.Tensor):
             raise DefinitionError(
                 f"{self._definition.where('loss')}: the loss is a {type(loss).__name__}; expected "
-                "a "
-                "tensor: the batch's mean, or one value an example."
+                "a tensor: the batch's mean, or one value per example."
             )
         call = next((c for c in watch.calls if c.result is loss), None)
         of_examples = float(num_examples)
@@ -185,11 +199,13 @@ class Loss:
         if call is not None and call.function in _DIVIDE_BY_TARGETS:
             divisor = _targets_that_count(call)
             return BatchLoss(value, divisor, is_known=True, precision=precision)
+        if call is not None:
+            return BatchLoss(value, _rows_averaged(call), is_known=True, precision=precision)
         odd = [c for c in watch.calls if _divides_oddly(c)]
         return BatchLoss(
             value,
             of_examples,
-            is_known=call is not None or bool(loss.ndim and len(loss) == num_examples),
+            is_known=bool(loss.ndim and len(loss) == num_examples),
             precision=precision,
             unsplittable=f"{odd[0].function.__name__}() in it" if odd else "",
         )
@@ -199,9 +215,9 @@ class Loss:
     ) -> None:
         """Make sure that sums over parts of a batch give the loss of the batch.
 
-        A known loss is checked in its first batches only: what couples examples in one of them
-        does so in all. A composed one may divide by a mask that is full in most batches, so it
-        is checked in each.
+        A known loss is checked in its first batches only: if it couples examples in one batch, it
+        does so in all. A composed one may divide by a mask that is full in most batches, so it is
+        checked in each.
 
         Args:
             num_examples: Examples in the batch.
@@ -214,10 +230,9 @@ class Loss:
         if whole.unsplittable:
             raise DefinitionError(
                 f"{self._definition.where('loss')}: the loss has {whole.unsplittable}, which "
-                "divides by "
-                "the targets that are not ignored or by their class weights, and other terms "
-                f"beside it, so the sums of workers cannot be divided rightly. {_ALONE} Or return "
-                "one value per example (reduction='none')."
+                "divides by the targets that are not ignored or by their class weights, and other "
+                f"terms beside it, so the sums of workers cannot be divided correctly. {_ALONE} Or "
+                "return one value per example (reduction='none')."
             )
         known = whole.is_known
         once = float(whole.value)
@@ -226,30 +241,45 @@ class Loss:
         if not math.isfinite(once):
             return
         self._num_checks += 1
-        # Two cuts: the parts of one may weigh as much as they have examples by accident.
+        # Two cuts, because the weights of parts may by accident be proportional to their sizes.
         for first in {max(1, num_examples // 3), num_examples // 2}:
             self._check_split(first, num_examples, whole, part)
 
     def _check_split(
         self, first: int, num_examples: int, whole: BatchLoss, of: Callable[[slice], BatchLoss]
     ) -> None:
-        once, precision = float(whole.value), whole.precision
-        parts, sums, divisors = [], 0.0, 0.0
+        parts = []
         for rows in (slice(0, first), slice(first, num_examples)):
             try:
-                part = of(rows)
+                parts.append(of(rows))
             except Exception as error:
                 raise DefinitionError(
                     f"{self._definition.where('loss')}: the loss of a batch of {num_examples} "
-                    "cannot be "
-                    f"computed of its first {first} examples and of the rest: "
-                    f"{type(error).__name__}: {error}. {_ALONE}"
+                    f"cannot be computed separately for its first {first} examples and for the "
+                    f"rest: {type(error).__name__}: {error}. {_ALONE}"
                 ) from error
-            divisor = float(part.divisor)
-            parts.append(float(part.value))
-            sums += parts[-1] * divisor if divisor else 0.0
-            divisors += divisor
-        if math.isclose(once, sums / divisors, rel_tol=precision, abs_tol=1e-6):
+        self.compare(first, num_examples, whole, parts)
+
+    def compare(
+        self, first: int, num_examples: int, whole: BatchLoss, of_parts: Sequence[BatchLoss]
+    ) -> None:
+        """Make sure that the losses of two parts of a batch give the loss of the batch.
+
+        Args:
+            first: Examples in the first part.
+            num_examples: Examples in the batch.
+            whole: The loss of the batch.
+            of_parts: The losses of its parts.
+
+        Raises:
+            DefinitionError: They do not.
+        """
+        once, precision = float(whole.value), whole.precision
+        parts, divisors = [float(p.value) for p in of_parts], [float(p.divisor) for p in of_parts]
+        if whole.unsplittable or not math.isfinite(once) or not sum(divisors):
+            return
+        sums = sum(value * by for value, by in zip(parts, divisors, strict=True) if by)
+        if math.isclose(once, sums / sum(divisors), rel_tol=precision, abs_tol=1e-6):
             return
         what = (
             f"{self._definition.where('loss')}: the loss of a batch of {num_examples} is "
@@ -260,11 +290,11 @@ class Loss:
         if math.isclose(once, sum(parts), rel_tol=precision, abs_tol=1e-6):
             raise DefinitionError(
                 f"{what} It is a sum. Sums over workers need a loss that is a mean over the batch: "
-                "take reduction='mean' instead of 'sum'."
+                "use reduction='mean' instead of 'sum'."
             )
         raise DefinitionError(
-            f"{what} So it is no mean over examples: it depends on which of them share a batch "
-            "(negatives from within the batch), or it is divided by something else than their "
+            f"{what} So it is not a mean over examples: it depends on which of them share a batch "
+            "(negatives from within the batch), or it is divided by something other than their "
             f"number (a mask, weights). {_ALONE}"
         )
 
@@ -275,7 +305,7 @@ class Loss:
             return loss
         if call is None:
             raise DefinitionError(
-                f"{origin}: the input function returns sample weights, and the loss is one number "
+                f"{origin}: the input function returns sample weights, but the loss is one number "
                 "for the batch, which cannot be weighted. Return one value per example: "
                 "reduction='none', or leave out .mean()."
             )
@@ -283,12 +313,12 @@ class Loss:
             raise DefinitionError(
                 f"{origin}: the input function returns sample weights, and the loss has class "
                 "weights or ignored targets of its own. Use one of them: put the class weights "
-                "into the sample weights, or a weight of 0 on what is to be ignored."
+                "into the sample weights, or use a weight of 0 for ignored targets."
             )
         return call.function(**{**call.arguments, "reduction": "none"})
 
     def _spread(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Return weights of the values' shape."""
+        """Return the weights in the shape of the values."""
         of_each = spread(weights, values)
         if of_each is None:
             raise DefinitionError(
@@ -301,10 +331,10 @@ class Loss:
 
 
 def spread(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
-    """Return weights that are as many as the values: each counts for all values below it.
+    """Expand weights to the shape of the values: each applies to all values of its row.
 
     Returns:
-        A view of `values`' shape; None where the shapes do not fit.
+        A view of `values`' shape; None if the shapes do not fit.
     """
     while weights.ndim > values.ndim and weights.shape[-1] == 1:
         weights = weights[..., 0]
@@ -317,21 +347,47 @@ def spread(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
     return weights.expand_as(values) if fits else None
 
 
-def rows_of(tree: Any, rows: slice, num_examples: int) -> Any:
-    """Return some examples of a batch; what has no row an example stays as it is."""
+def rows_of(
+    tree: Any, rows: slice, num_examples: int, has_rows: Sequence[bool] | None = None
+) -> Any:
+    """Return some examples of a batch; tensors without a row per example are not changed.
+
+    Args:
+        tree: A nesting of tensors.
+        rows: The examples to return.
+        num_examples: Examples in the batch.
+        has_rows: Whether each tensor has a row per example; None decides by their lengths.
+    """
+    known = iter(has_rows) if has_rows is not None else itertools.repeat(True)
 
     def of_examples(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor[rows] if tensor.ndim and len(tensor) == num_examples else tensor
+        is_cut = next(known) and tensor.ndim and len(tensor) == num_examples
+        return tensor[rows] if is_cut else tensor
 
     return map_tensors(of_examples, tree)
 
 
 def _divides_oddly(call: _Call) -> bool:
-    """Return whether a mean divides by something else than the number of its values."""
+    """Return whether a mean divides by something other than the number of its values."""
     if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
         return False
     target, ignored = call.arguments["target"], call.arguments["ignore_index"]
     return call.arguments["weight"] is not None or bool((target == ignored).any())
+
+
+def _rows_averaged(call: _Call) -> torch.Tensor | float:
+    """Return the divisor of one of PyTorch's own means, except for the size of a row."""
+    given = call.arguments
+    if (rows := _OF_ROWS.get(call.function)) is not None:
+        return float(math.prod(given[rows].shape[:-1]))
+    shapes = [given[name].shape for name in _VALUES if isinstance(given.get(name), torch.Tensor)]
+    shape = np.broadcast_shapes(*shapes)
+    weight = given.get("weight")
+    if weight is not None and call.function in _DIVIDE_BY_WEIGHT:
+        total: torch.Tensor = weight.expand(shape).float().sum()
+        return total
+    # Not the number of values: a matrix of similarities has more per row in a larger batch.
+    return float(shape[0]) if shape else 1.0
 
 
 def _targets_that_count(call: _Call) -> torch.Tensor | float:
@@ -342,7 +398,7 @@ def _targets_that_count(call: _Call) -> torch.Tensor | float:
         scores = call.arguments["input"]
         return float(scores.numel() // scores.shape[1 if scores.ndim > 1 else 0])
     if weight is None and target.device.type == "cpu":
-        # NumPy: a third of the time, of a small step.
+        # NumPy takes a third of the time, which matters in a small step.
         return float(np.count_nonzero(target.numpy() != call.arguments["ignore_index"]))
     counts: torch.Tensor = target != call.arguments["ignore_index"]
     of_each: torch.Tensor = counts if weight is None else weight.float()[target[counts]]

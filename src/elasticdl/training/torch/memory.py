@@ -1,16 +1,16 @@
-"""What the hooks of an optimizer remember: schedules, counters, averages of weights.
+"""State of an optimizer's hooks: schedules, counters, averages of weights.
 
-A hook (`optimizer.register_step_post_hook`) is a function of the user's, and what it changes lies
-outside of the optimizer's state: in variables of the function around it, in `global` ones, in
-attributes of an object, in a scheduler. All of these are found from the function and kept in a
-checkpoint; what cannot be kept is refused when the trainer is made.
+A hook (`optimizer.register_step_post_hook`) is a user's function, and the values it changes lie
+outside the optimizer's state: in variables of the enclosing function, in `global` ones, in
+attributes of an object, in a scheduler. All of these are found from the function and stored in a
+checkpoint; a value that cannot be stored is rejected when the trainer is created.
 
-    a variable of the function around it, a global one that it assigns   the value
+    a variable of the enclosing function, a global one that it assigns   the value
     a list, dict, deque or tensor in one                                 its contents, in place
     a scheduler, or anything with state_dict() and load_state_dict()     its state
-    an object of a class of the user's, the optimizer's own included     its attributes, likewise
+    an object of a user's class, including the user's own optimizer      its attributes, likewise
 
-Parameters in them are named, not copied. Values are turned into JSON with arrays beside it.
+Parameters in them are stored by name, not copied. Values are converted to JSON and arrays.
 
 Callers: `optimizer.py`, `schedulers.py`, `callback_state.py`.
 """
@@ -53,31 +53,32 @@ _DRAWS = (
 _NUMBERS = (bool, int, float, str, type(None))
 
 
-class CannotKeepError(Exception):
-    """A value has no place in a checkpoint; says what it is."""
+class UnkeepableValueError(Exception):
+    """A value cannot be stored in a checkpoint; the message describes it."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value lies: how it is read and replaced."""
+    """The location of a value: how it is read and replaced."""
 
     name: str
     get: Callable[[], Any]
     put: Callable[[Any], None]
 
 
-class Memory:
-    """Reads and restores what hooks remember.
+class HookMemory:
+    """Reads and restores the state of hooks.
 
     Args:
-        optimizer: Its hooks, and the attributes of its class where that is the user's.
-        parameters: Those of the model, by name.
-        origin: For errors.
-        may_be_scheduled: It comes with schedulers, which the trainer has.
+        optimizer: The optimizer that has the hooks; its attributes count too if its class is the
+            user's.
+        parameters: The model's parameters, by name.
+        origin: Prefix of errors.
+        may_be_scheduled: Whether it comes with schedulers, which the trainer holds.
 
     Raises:
-        DefinitionError: A hook remembers what cannot be kept, or there is a scheduler that no
-            hook knows.
+        DefinitionError: A hook has state that cannot be stored, or there is a scheduler that no
+            hook refers to.
     """
 
     def __init__(
@@ -94,35 +95,35 @@ class Memory:
         is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched") and not may_be_scheduled
         if is_scheduled and not any(_is_scheduler(place.get()) for place in self._places()):
             raise DefinitionError(
-                f"{origin}: a learning rate scheduler was made for the optimizer, and nothing here "
-                "would call its step(). Make it in a function of its own: def "
+                f"{origin}: a learning rate scheduler was created for the optimizer, but nothing "
+                "here would call its step(). Create it in a separate function: def "
                 "lr_scheduler(optimizer): return torch.optim.lr_scheduler.StepLR(optimizer, 30)."
             )
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what is remembered as arrays; nothing where there is nothing.
+        """Return the state as arrays; empty if there is none.
 
         Raises:
-            DefinitionError: Something in it cannot be kept.
+            DefinitionError: Something in it cannot be stored.
         """
         values = {}
         for place in self._places():
             try:
                 values[place.name] = _read(place.get())
-            except CannotKeepError as error:
+            except UnkeepableValueError as error:
                 raise self._refused(place, error) from error
         if not values:
             return {}
         try:
             return self._codec.to_arrays(values)
-        except CannotKeepError as error:
+        except UnkeepableValueError as error:
             raise DefinitionError(
-                f"{self._origin}: the hooks of the optimizer remember {error}; a checkpoint can "
-                "keep numbers, texts, tensors, and lists and dicts of them."
+                f"{self._origin}: the hooks of the optimizer keep {error}; a checkpoint can store "
+                "numbers, strings, tensors, and lists and dicts of them."
             ) from error
 
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Return why a state is not of these hooks: one line for each reason."""
+        """Return why a state does not belong to these hooks: one line per reason."""
         saved = self._codec.to_values(arrays) if arrays else {}
         names = {place.name for place in self._places()}
         return [f"{name}: not in the checkpoint" for name in sorted(names - saved.keys())] + [
@@ -130,7 +131,7 @@ class Memory:
         ]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Give the hooks back what they remembered; `problems` has found none."""
+        """Restore the hooks' state, for which `problems` has found none."""
         if not arrays:
             return
         saved = self._codec.to_values(arrays)
@@ -151,19 +152,19 @@ class Memory:
             places += _of_object(self._optimizer, "optimizer", sorted(theirs), seen)
         return places
 
-    def _refused(self, place: _Place, error: CannotKeepError) -> DefinitionError:
+    def _refused(self, place: _Place, error: UnkeepableValueError) -> DefinitionError:
         return DefinitionError(
-            f"{self._origin}: the optimizer remembers {error} ({place.name}), which no checkpoint "
-            "can keep, so a resumed training would go on differently. Keep numbers, texts and "
-            "tensors, lists and dicts of them, or give it state_dict() and load_state_dict()."
+            f"{self._origin}: the optimizer keeps {error} ({place.name}), which no checkpoint can "
+            "store, so a resumed training would continue differently. Keep numbers, strings and "
+            "tensors, lists and dicts of them, or implement state_dict() and load_state_dict()."
         )
 
 
 class Codec:
-    """Turns plain values into arrays and back.
+    """Converts plain values to arrays and back.
 
     Args:
-        parameters: Those of the model, which are named and not copied.
+        parameters: The model's parameters, which are stored by name and not copied.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -174,14 +175,14 @@ class Codec:
         """Return a value as JSON in an array of bytes, and the arrays in it.
 
         Raises:
-            CannotKeepError: It holds something else than plain values and arrays.
+            CannotKeepError: It contains something other than plain values and arrays.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         text = json.dumps(self._encoded(value, arrays))
         return {_JSON: np.frombuffer(text.encode(), np.uint8).copy(), **arrays}
 
     def to_values(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-        """Return the value that `to_arrays` was given."""
+        """Return the value that was passed to `to_arrays`."""
         return self._decoded(json.loads(arrays[_JSON].tobytes().decode()), arrays)
 
     def _encoded(self, value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
@@ -198,7 +199,7 @@ class Codec:
             return {"tensor" if tensor else "array": name}
         kind = next((k for k, t in _CONTAINERS.items() if type(value) is t), None)
         if kind is None:
-            raise CannotKeepError(f"a {type(value).__module__}.{type(value).__name__}")
+            raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
         if isinstance(value, Mapping):
             items = [[self._encoded(x, arrays) for x in item] for item in value.items()]
         else:
@@ -242,7 +243,7 @@ _OF_EVERY_OPTIMIZER = {
 
 
 def _of_function(function: Any, name: str, seen: set[int]) -> Iterator[_Place]:
-    """Yield what a function can change that outlives a call."""
+    """Yield the locations that a function can change and that outlive a call."""
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -286,7 +287,7 @@ def _of_value(place: _Place, seen: set[int]) -> Iterator[_Place]:
     try:
         value = place.get()
     except ValueError:
-        # A variable without a value yet.
+        # A variable that has no value yet.
         return
     if isinstance(value, (*_NUMBERS, np.generic)):
         yield place
@@ -305,7 +306,7 @@ def _of_value(place: _Place, seen: set[int]) -> Iterator[_Place]:
     if hasattr(value, "__dict__") and not is_of_library(type(value)):
         yield from _of_object(value, place.name, sorted(vars(value)), seen)
         return
-    # Neither plain nor a library's own: `_read` says that it cannot be kept.
+    # Neither plain nor a library's own: `_read` reports that it cannot be stored.
     yield place
 
 
@@ -317,7 +318,7 @@ def _of_object(value: Any, name: str, attributes: list[str], seen: set[int]) -> 
 
 
 def _constant(name: str, value: Any) -> _Place:
-    """Return the place of a value that only its contents can change of."""
+    """Return the location of a value of which only the contents can change."""
     return _Place(name, lambda: value, lambda _: None)
 
 
@@ -333,14 +334,14 @@ def _in_dict(name: str, values: dict[str, Any], key: str) -> _Place:
 
 def _read(value: Any) -> Any:
     if isinstance(value, torch.optim.Optimizer):
-        raise CannotKeepError(f"another optimizer, {type(value).__name__},")
+        raise UnkeepableValueError(f"another optimizer, {type(value).__name__},")
     if has_state(value):
         return dict(value.state_dict())
     if isinstance(value, (*_NUMBERS, np.generic, torch.Tensor, np.ndarray)):
         return value
     if isinstance(value, tuple(_CONTAINERS.values())):
         return value
-    raise CannotKeepError(f"a {type(value).__module__}.{type(value).__name__}")
+    raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
 
 
 def _write(place: _Place, saved: Any) -> None:
@@ -353,7 +354,7 @@ def _write(place: _Place, saved: Any) -> None:
     elif type(value) is not type(saved):
         place.put(saved)
     elif isinstance(value, MutableSequence):
-        # In place: others may hold the same object.
+        # In place, because others may hold the same object.
         value.clear()
         value.extend(saved)
     elif isinstance(value, (MutableMapping, set)):

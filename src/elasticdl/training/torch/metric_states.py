@@ -1,11 +1,11 @@
-"""Metrics of TorchMetrics: their states as arrays, carried from batch to batch or added up.
+"""States of TorchMetrics metrics as arrays, carried from batch to batch or added up.
 
-A metric has states, each with a reduction of its own (`add_state(..., dist_reduce_fx="sum")`). In
-one process all states are carried: a batch's update starts from those before it, whatever the
-reduction, as in a plain script. Where workers share the batches, what a batch adds to fresh states
-is summed up. That is the same for states that start at 0 and are summed; a metric with others (a
-maximum, a list of all predictions) is refused there, and so is one of the user's own that says
-"sum" and does something else, found by trying.
+A metric has states, each with its own reduction (`add_state(..., dist_reduce_fx="sum")`). In one
+process all states are carried: a batch's update starts from the states before it, whatever the
+reduction, as in a plain script. If workers share the batches, what a batch adds to fresh states is
+summed. The result is the same for states that start at 0 and are summed. A metric with other states
+(a maximum, a list of all predictions) is rejected in this case, and so is a user's own metric that
+declares "sum" but does something else, which is detected by testing it.
 
     arrays of a metric = updates of each metric within it, lengths of lists, dtypes in them, states
 
@@ -42,17 +42,19 @@ _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
-# Others keep something beside their states, or draw.
+# Other wrappers keep something in addition to their states, or draw random numbers.
 _WRAPPERS = ("ClasswiseWrapper", "MultioutputWrapper", "MultitaskWrapper")
 _BINNED = (
     " With thresholds=200 it keeps sums instead, and its value is computed from curves with 200 "
     "points."
 )
 _TOLERANCE = 1e-4
+# What adds up the metrics of a training, also in one process.
+OF_TRAINING = "the steps of an epoch"
 
 
 def is_metric(value: Any) -> bool:
-    """Return whether a value is a metric of TorchMetrics."""
+    """Return whether a value is a TorchMetrics metric."""
     return any(
         kind.__name__ == "Metric" and kind.__module__.partition(".")[0] == "torchmetrics"
         for kind in type(value).__mro__
@@ -60,15 +62,15 @@ def is_metric(value: Any) -> bool:
 
 
 class StatefulMetric:
-    """One metric of TorchMetrics.
+    """One TorchMetrics metric.
 
     Args:
-        name: What it is reported as.
+        name: Name under which it is reported.
         metric: The metric; it is moved to the device of the first batch.
         where: The user's `file:line`, for errors.
 
     Raises:
-        DefinitionError: It keeps what no checkpoint can hold.
+        DefinitionError: It has state that no checkpoint can hold.
     """
 
     def __init__(self, name: str, metric: Any, where: str) -> None:
@@ -76,26 +78,26 @@ class StatefulMetric:
         self._inner: list[Any] = [each for each in metric.modules() if is_metric(each)]
         self._places = [(each, state) for each in self._inner for state in each._defaults]  # noqa: SLF001 - no public name
         for each in self._inner:
-            # Each worker has its own batches, and they meet elsewhere.
+            # Each worker has its own batches; their states are summed elsewhere.
             each.sync_on_compute = each._to_sync = False  # noqa: SLF001
             kind = type(each)
             if kind.__module__.startswith("torchmetrics.wrappers") and (
                 kind.__name__ not in _WRAPPERS
             ):
                 raise self._error(
-                    "keeps values beside its states, which no checkpoint holds",
+                    "keeps values outside its states, which no checkpoint stores",
                     "Measure the metric itself.",
                 )
         if not self._places:
             raise self._error("has no state", "Add them by self.add_state(name, default, ...).")
-        # What the metric holds now, as arrays, and the entries of its lists with theirs.
+        # The metric's present states as arrays, and the entries of its lists with their arrays.
         self._held: States | None = None
         self._known: list[list[tuple[torch.Tensor, np.ndarray[Any, Any]]]] = []
         self._is_tried = all(type(e).__module__.startswith("torchmetrics.") for e in self._inner)
 
     @property
     def higher_is_better(self) -> bool | None:
-        """Which values are better; None if the metric does not say."""
+        """Whether higher values are better; None if the metric does not define it."""
         better: bool | None = getattr(self.metric, "higher_is_better", None)
         return better
 
@@ -104,7 +106,7 @@ class StatefulMetric:
         for module, name in self._places:
             default, reduction = module._defaults[name], module._reductions[name]  # noqa: SLF001
             if isinstance(default, list):
-                return f"its state {name!r} is a list of what each batch has"
+                return f"its state {name!r} is a list of the values of each batch"
             reduced = getattr(reduction, "__name__", str(reduction)).removeprefix("dim_zero_")
             if reduced != "sum":
                 return f"its state {name!r} is reduced by {reduced}"
@@ -120,38 +122,49 @@ class StatefulMetric:
         """
         reason = self.why_no_sum()
         if reason:
+            way_out = "Leave the metric out, or run in one process."
+            if why == OF_TRAINING:
+                way_out = "Log it in validation_step, where states are carried in one process."
             has_bins = any(getattr(each, "thresholds", 0) is None for each in self._inner)
             raise DefinitionError(
                 f"{self._where}: the states of the metric {self.name!r} "
                 f"({type(self.metric).__name__}) do not add up: {reason}. They would be added by "
-                f"{why}. Leave the metric out, or run in one process.{_BINNED if has_bins else ''}"
+                f"{why}. {way_out}{_BINNED if has_bins else ''}"
             )
 
     def share(self, outputs: Any, labels: Any) -> States:
         """Return what a batch adds to states that are summed."""
         self._try_on(outputs, labels, sums=True)
-        self._reset()
+        self.begin(None)
         self._update(outputs, labels)
-        self._held = None
-        return self._read()
+        return self.end(carried=False)
 
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
-        """Return the states after a batch, from those before it; None is the start."""
+        """Return the states after a batch, from those before it; None starts from fresh states."""
         self._try_on(outputs, labels, sums=False)
+        self.begin(so_far)
+        self._update(outputs, labels)
+        return self.end(carried=True)
+
+    def begin(self, so_far: States | None) -> None:
+        """Load states into the metric before the user's code updates it; None resets it."""
         if so_far is None:
             self._reset()
         else:
             self._load(so_far)
-        self._update(outputs, labels)
-        self._held = self._read()
-        return self._held
+
+    def end(self, *, carried: bool) -> States:
+        """Return the states after a batch; if `carried`, the next one begins with them."""
+        states = self._read()
+        self._held = states if carried else None
+        return states
 
     def result(self, states: States) -> dict[str, float | list[float]]:
-        """Return the value that states come to, by name: a metric may have several.
+        """Return the value for given states, by name: a metric may have several.
 
         Raises:
             UserCodeError: `compute` raised.
-            DefinitionError: It is neither numbers nor a dict of such.
+            DefinitionError: The value is neither numbers nor a dict of numbers.
         """
         self._load(states)
         for each in self._inner:
@@ -174,13 +187,13 @@ class StatefulMetric:
         return {name: self._in_numbers(each) for name, each in named.items()}
 
     def rehearse(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Measure a batch and forget it.
+        """Measure a batch and discard the result.
 
         Raises:
-            DefinitionError: The metric keeps or gives what it should not.
+            DefinitionError: The metric has a state or a value that is not permitted.
         """
         with warnings.catch_warnings():
-            # A few examples may be too few for it.
+            # A few examples may be too few for the metric.
             warnings.simplefilter("ignore")
             states = self.share(outputs, labels) if sums else self.carried(None, outputs, labels)
             with contextlib.suppress(UserCodeError):
@@ -205,7 +218,7 @@ class StatefulMetric:
             each.reset()
         for module, name in self._places:
             if isinstance(module._defaults[name], list):  # noqa: SLF001
-                # Not cleared: what a list held may be looked at later.
+                # Not cleared, because the old list may still be read later.
                 setattr(module, name, [])
 
     def _read(self) -> States:
@@ -229,7 +242,7 @@ class StatefulMetric:
 
     def _load(self, states: States) -> None:
         held = self._held or ()
-        # Those of the last call, mostly.
+        # Usually the states of the last call.
         if len(held) == len(states) and all(map(operator.is_, held, states)):
             return
         self._reset()
@@ -259,10 +272,10 @@ class StatefulMetric:
         # float64: sums of counts are exact, and so are whole numbers below 2^53.
         return np.array(value.detach().cpu().double().numpy())
 
-    # --- what it does -----------------------------------------------------------------------------
+    # --- testing a metric -------------------------------------------------------------------------
 
     def _try_on(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Find out whether one of the user's own keeps all in its states, and whether they add up.
+        """Test whether a user's own metric keeps everything in its states, and whether they add up.
 
         Raises:
             DefinitionError: It does not, or they do not.
@@ -283,7 +296,7 @@ class StatefulMetric:
         self._reset()
         if sums and not all(_is_sum(total, parts) for total, parts in pairs):
             raise self._error(
-                'says "sum" of its states, and two updates do not give the sum of both',
+                'declares "sum" for its states, but two updates do not give the sum of both',
                 "Let update() add to its states, or run in one process.",
             )
 
@@ -296,7 +309,7 @@ class StatefulMetric:
             changed = [name for name, seen in now.items() if before.get(name) != seen]
             if changed:
                 raise self._error(
-                    f"keeps what it has seen in self.{changed[0]}, which is none of its states",
+                    f"keeps data in self.{changed[0]}, which is not one of its states",
                     "Add it by self.add_state(name, default, dist_reduce_fx=...).",
                 )
         return self._read()
@@ -315,14 +328,15 @@ class StatefulMetric:
             return float(value)
         if not isinstance(value, torch.Tensor):
             raise self._error(
-                f"gives a {type(value).__name__}, which is no number",
-                "Measure a number, or one number a class: the area under a curve, say.",
+                f"returns a {type(value).__name__}, which is not a number",
+                "Use a metric with one number, or one number per class, such as the area under a "
+                "curve.",
             )
         array = value.detach().cpu().double().numpy()
         if array.ndim > 1:
             raise self._error(
-                f"gives an array of shape {list(array.shape)}",
-                "Measure a number, or one number a class.",
+                f"returns an array of shape {list(array.shape)}",
+                "Use a metric with one number, or one number per class.",
             )
         numbers: float | list[float] = float(array) if array.ndim == 0 else array.tolist()
         return numbers

@@ -1,7 +1,7 @@
 """Metrics as states that add up: each is a mean over examples, kept as (sum, count).
 
-With sample weights the count is the sum of the weights. Metrics of TorchMetrics have states of
-their own (`metric_states.py`), and sample weights do not count in them.
+With sample weights the count is the sum of the weights. TorchMetrics metrics have their own states
+(`metric_states.py`), and sample weights do not affect them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ class TorchMetrics:
     """Computes the values of one mode's metrics for a batch, and reads summed states.
 
     Args:
-        functions: What is measured. A named metric is a function `(labels, predictions)` that
-            returns one value an example, or their mean; or a metric of TorchMetrics.
+        functions: The metrics. A named metric is a function `(labels, predictions)` that returns
+            one value per example, or their mean; or a TorchMetrics metric.
         where: The user's file, for errors.
+        why_sums: What adds up the states of batches; empty if they are carried from one to the
+            next.
 
     Raises:
         DefinitionError: A metric is neither, or is called `loss`.
     """
 
-    def __init__(self, functions: MetricFunctions, *, where: str) -> None:
+    def __init__(self, functions: MetricFunctions, *, where: str, why_sums: str = "") -> None:
         self._functions = functions
         self._where = functions.where or where
         check_names([named.name for named in functions.named], self._where)
@@ -51,27 +53,31 @@ class TorchMetrics:
             for named in functions.named
             if is_metric(named.metric)
         }
-        self._must_add_up = False
+        # Metrics that a model updates and logs itself, from its first step on.
+        self._logged: dict[str, StatefulMetric] = {}
+        self._why_sums = why_sums
         weighted = next((n for _, n in self._with_states.values() if n.weighted), None)
         if weighted is not None:
             raise DefinitionError(
                 f"{self._where}: the metric {weighted.name!r} is a "
                 f"{type(weighted.metric).__name__} of TorchMetrics, to which sample weights cannot "
-                "be applied. Move it to eval_metrics_fn, or return a function of one value an "
+                "be applied. Move it to eval_metrics_fn, or return a function with one value per "
                 "example."
             )
         for named in self._means:
             if hasattr(named.metric, "update_state") or not callable(named.metric):
                 raise DefinitionError(
                     f"{where}: the metric {named.name!r} is a {type(named.metric).__name__}; a "
-                    "PyTorch model is measured by functions (labels, predictions) of one value "
-                    "an example, or by metrics of TorchMetrics."
+                    "PyTorch model is measured by functions (labels, predictions) with one value "
+                    "per example, or by metrics of TorchMetrics."
                 )
 
     @property
     def ordered(self) -> frozenset[str]:
-        """See `trainer.Metrics`: sums of values and counts add up; states are carried."""
-        return frozenset() if self._must_add_up else frozenset(self._with_states)
+        """Metrics whose state is carried from batch to batch; none after `require_sums`."""
+        if self._why_sums:
+            return frozenset()
+        return frozenset([*self._with_states, *self._logged])
 
     def require_sums(self, why: str) -> None:
         """See `trainer.Trainer`.
@@ -79,15 +85,17 @@ class TorchMetrics:
         Raises:
             DefinitionError: The states of a metric cannot be added up.
         """
-        for metric, _ in self._with_states.values():
+        for metric in [metric for metric, _ in self._with_states.values()] + [
+            *self._logged.values()
+        ]:
             metric.require_sum(why)
-        self._must_add_up = True
+        self._why_sums = why
 
     def states(
         self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int,
         so_far: MetricStates | None,
     ) -> MetricStates:  # fmt: skip
-        """Return the states of a batch; those of metrics in `ordered` after it.
+        """Return the states of a batch; for metrics in `ordered`, the states after it.
 
         Args:
             outputs: See `addends`, as the next three.
@@ -97,34 +105,52 @@ class TorchMetrics:
             so_far: The states before it.
 
         Raises:
-            DefinitionError: See `addends`; or a metric of TorchMetrics keeps something beside its
-                states.
+            DefinitionError: See `addends`; or a TorchMetrics metric keeps something in addition to
+                its states.
         """
         found = summed([self.addends(outputs, labels, weights, num_examples)])
         theirs: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
         for name, (metric, named) in self._with_states.items():
             selected = _select(outputs, named)
-            if self._must_add_up:
+            if self._why_sums:
                 theirs[name] = metric.share(selected, labels)
             else:
                 theirs[name] = metric.carried((so_far or {}).get(name), selected, labels)
         return {**found, **theirs}
 
+    def logged(self, metrics: Mapping[str, StatefulMetric]) -> MetricStates:
+        """Return the states of metrics that the model has updated with a batch.
+
+        Args:
+            metrics: Logged name -> metric.
+
+        Raises:
+            DefinitionError: Their states would be added up but do not add up.
+        """
+        for name, metric in metrics.items():
+            if self._logged.get(name) is not metric:
+                metric.name = name
+                if self._why_sums:
+                    metric.require_sum(self._why_sums)
+                self._logged[name] = metric
+        is_carried = not self._why_sums
+        return {name: metric.end(carried=is_carried) for name, metric in metrics.items()}
+
     def problem(self, outputs: Any, labels: Any) -> DefinitionError | None:
-        """Return what is wrong with metrics that have states, found on a batch like those to come.
+        """Return the error in metrics that have states, found on a batch like those to come.
 
         Args:
             outputs: The model's outputs, detached.
-            labels: As tensors; None tells nothing.
+            labels: As tensors; with None nothing is tested.
         """
         if labels is None:
             return None
         try:
             for metric, named in self._with_states.values():
-                metric.rehearse(_select(outputs, named), labels, sums=self._must_add_up)
+                metric.rehearse(_select(outputs, named), labels, sums=bool(self._why_sums))
         except DefinitionError as error:
             return error
-        except Exception:  # noqa: BLE001 - the evaluation will say it, on a batch of the data
+        except Exception:  # noqa: BLE001 - the evaluation will report it, on a batch of the data
             return None
         return None
 
@@ -140,8 +166,8 @@ class TorchMetrics:
             num_examples: Examples in the batch.
 
         Raises:
-            DefinitionError: The metrics function returned no dict, a metric is called `loss` or is
-                for an output that the model does not have, or has no value per example to be
+            DefinitionError: The metrics function did not return a dict, a metric is called `loss`
+                or is for an output that the model does not have, or has no value per example to be
                 weighted.
         """
         addends: Addends = {}
@@ -163,7 +189,7 @@ class TorchMetrics:
     def _addend(
         self, name: str, value: Any, weights: torch.Tensor | None, num_examples: int
     ) -> Addend:
-        # float64, so that the share of right answers is that share, however batches are cut.
+        # float64, so that an accuracy does not depend on how batches are cut.
         values = torch.as_tensor(value).detach().to(torch.float64)
         if weights is None:
             return values.mean() * num_examples, float(num_examples)
@@ -171,14 +197,14 @@ class TorchMetrics:
         if of_each is None:
             raise DefinitionError(
                 f"{self._where}: the input function returns sample weights, and the metric "
-                f"{name!r} is of shape {list(values.shape)}, which weights of shape "
-                f"{list(weights.shape)} do not fit. Return one value per example."
+                f"{name!r} is of shape {list(values.shape)}, which does not match weights of shape "
+                f"{list(weights.shape)}. Return one value per example."
             )
         of_each = of_each.double()
         return (values * of_each).sum(), of_each.sum()
 
     def values(self, outputs: Any, labels: Any) -> dict[str, torch.Tensor]:
-        """Return what named metrics say of each example; those of a batch's value have none.
+        """Return per-example values of named metrics; those with one value per batch are omitted.
 
         Args:
             outputs: The model's outputs, detached.
@@ -192,8 +218,8 @@ class TorchMetrics:
         return values
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """See `trainer.Metrics`; a function does not say it."""
-        metric, _ = self._with_states.get(name, (None, None))
+        """See `trainer.Metrics`; unknown for a function."""
+        metric, _ = self._with_states.get(name, (self._logged.get(name), None))
         better = None if metric is None else metric.higher_is_better
         return None if better is None else "max" if better else "min"
 
@@ -201,8 +227,9 @@ class TorchMetrics:
         """Return the value of each metric from summed states."""
         results: dict[str, float | list[float]] = {}
         for name, state in states.items():
-            if name in self._with_states:
-                results |= self._with_states[name][0].result(state)
+            metric, _ = self._with_states.get(name, (self._logged.get(name), None))
+            if metric is not None:
+                results |= metric.result(state)
             else:
                 results[name] = mean_of(*state)
         return results
@@ -220,6 +247,20 @@ def summed(steps: Sequence[Addends]) -> MetricStates:
             total, count = totals.get(name, (0.0, 0.0))
             totals[name] = (total + float(added), count + float(counted))
     return {name: (np.asarray(total), np.asarray(count)) for name, (total, count) in totals.items()}
+
+
+def added(steps: Sequence[MetricStates]) -> MetricStates:
+    """Return the sums of states that add up, over some batches."""
+    totals: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
+    for states in steps:
+        for name, arrays in states.items():
+            before = totals.get(name)
+            totals[name] = (
+                tuple(arrays)
+                if before is None
+                else tuple(mine + other for mine, other in zip(before, arrays, strict=True))
+            )
+    return totals
 
 
 def _select(outputs: Any, named: NamedMetric) -> Any:

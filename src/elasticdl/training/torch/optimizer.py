@@ -1,17 +1,17 @@
-"""The user's optimizer over a model's parameters, and what it remembers as named arrays.
+"""The user's optimizer over a model's parameters, and its state as named arrays.
 
     optimizer/class                          the name of its class
-    optimizer/param_groups/0/lr              a number or tensor of a group; others of its values,
+    optimizer/param_groups/0/lr              a number or tensor of a group; its other values,
     optimizer/param_groups/0/betas/values    such as a pair of numbers, as `memory.Codec` has them
     optimizer/param_groups/1/params/values   the parameters' names, of a group that a hook added
-    optimizer/NAME/exp_avg                   a *slot*: what it remembers of the parameter NAME
+    optimizer/NAME/exp_avg                   a *slot*: state of the parameter NAME
     optimizer/NAME/step:number               a slot that is a plain number
-    optimizer/beside/values                  what it remembers beside groups and parameters
-    optimizer/step_hooks/values              what its hooks remember (`memory.py`)
+    optimizer/beside/values                  state outside groups and parameters
+    optimizer/step_hooks/values              state of its hooks (`memory.py`)
 
-Slots begin to exist at a parameter's first update, and a parameter that never gets a gradient
-never has any. So a state names the slots that are there, and taking over one without slots forgets
-them. Nothing here calls the optimizer's `step` but an update.
+Slots are created at a parameter's first update, and a parameter that never receives a gradient
+never has any. A state therefore names the slots that exist, and loading a state without slots
+removes them. The optimizer's `step` is called only for an update.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.memory import CannotKeepError, Codec, Memory
+from elasticdl.training.torch.memory import Codec, HookMemory, UnkeepableValueError
 from elasticdl.training.torch.outside import digest
 from elasticdl.training.torch.tensors import to_array, to_tensor
 
@@ -47,12 +47,13 @@ class OptimizerState:
     """The optimizer of a training, and its state by names without `optimizer/`.
 
     Args:
-        definition: Makes the optimizer.
-        parameters: All of the model's, by name.
-        given: Those that the optimizer is made of, in the order of the model's `parameters()`.
+        definition: Creates the optimizer.
+        parameters: All parameters of the model, by name.
+        given: The parameters passed to the optimizer, in the order of the model's `parameters()`.
+        model: The model that has them.
 
     Raises:
-        DefinitionError: What is made is no optimizer that can be used here.
+        DefinitionError: The created object is not an optimizer that can be used here.
         UserCodeError: The user's function raised.
     """
 
@@ -61,20 +62,21 @@ class OptimizerState:
         definition: ModelDefinition,
         parameters: Mapping[str, nn.Parameter],
         given: Sequence[nn.Parameter],
+        model: nn.Module,
     ) -> None:
-        self._definition = definition
+        self._definition, self._model = definition, model
         self._parameters, self._given = dict(parameters), list(given)
-        # An optimizer that reaches for other parameters than it is given would be found out when
-        # a training is resumed, when it is too late.
-        tried = _created(definition, [_like(p, torch.zeros_like(p)) for p in given])
+        # An optimizer that uses parameters other than those passed to it would otherwise be
+        # detected only when a training is resumed, which is too late.
+        tried = _created(definition, [_like(p, torch.zeros_like(p)) for p in given], model)
         _check_zero_grad(tried, definition)
-        self.optimizer = _created(definition, list(given))
+        self.optimizer = _created(definition, given, model)
         self._codec = Codec(parameters)
-        self._memory = Memory(
+        self._memory = HookMemory(
             self.optimizer,
             parameters,
             definition.where("optimizer"),
-            # `configure_optimizers` makes both.
+            # `configure_optimizers` creates both.
             may_be_scheduled=definition.loss_within == "training_step",
         )
         self._num_groups = len(self.optimizer.param_groups)
@@ -90,7 +92,7 @@ class OptimizerState:
         """Make one update from the parameters' `.grad`.
 
         Raises:
-            UserCodeError: The optimizer, or a hook of it, raised.
+            UserCodeError: The optimizer, or one of its hooks, raised.
         """
         try:
             self.optimizer.step()
@@ -102,24 +104,26 @@ class OptimizerState:
                 f"{type(self.optimizer).__name__} raised:\n{users_traceback(error)}"
             )
             if _takes_closure(self.optimizer.step) and not _is_of_pytorch(self.optimizer):
-                # Whatever it raised: an optimizer that wants one checks it in words of its own.
+                # For any exception, because an optimizer that requires a closure raises its own
+                # error.
                 text += (
-                    "\nIt is called once in an update and without a closure, since workers share "
-                    "what a loss is computed of."
+                    "\n"
+                    "It is called once per update and without a closure, because workers share "
+                    "the batch."
                 )
             raise UserCodeError(text) from error
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return copies of all slots and param groups, and of what hooks remember.
+        """Return copies of all slots and param groups, and of the hooks' state.
 
         Raises:
-            DefinitionError: The optimizer remembers what cannot be kept.
+            DefinitionError: The optimizer has state that cannot be stored.
         """
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         state = {_CLASS: np.frombuffer(_name_of(self.optimizer).encode(), np.uint8).copy()}
         for number, group in enumerate(self.optimizer.param_groups):
             if number >= self._num_groups:
-                # The code makes the others again; a hook has added this one.
+                # The code recreates the other groups; a hook has added this one.
                 members = self._codec.to_arrays(list(group["params"]))
                 state |= {
                     f"{_GROUPS}{number}/params/{name}": array for name, array in members.items()
@@ -138,14 +142,14 @@ class OptimizerState:
                 raise self._unkeepable(f"something beside the parameters ({key!r:.40})")
         try:
             kept = self._codec.to_arrays(beside) if beside else {}
-        except CannotKeepError as error:
+        except UnkeepableValueError as error:
             raise self._unkeepable(str(error)) from error
         state |= {f"{_BESIDE}{name}": array for name, array in kept.items()}
         state |= {f"{_HOOKS}{name}": array for name, array in self._memory.state().items()}
         return state
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Take over a state, unless there are problems: a line for each of them is returned."""
+        """Restore a state, unless there are problems; returns one line for each."""
         saved = bytes(state.get(_CLASS, np.array([], np.uint8))).decode()
         name = _name_of(self.optimizer)
         if saved != name:
@@ -186,7 +190,7 @@ class OptimizerState:
         return []
 
     def _add_groups(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Have the groups that a hook had added when a state was kept; returns problems."""
+        """Recreate the groups that a hook had added when the state was saved; returns problems."""
         members: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():
             of_group, key, *more = path.split("/")
@@ -204,7 +208,7 @@ class OptimizerState:
     def _set_slots(self, slots: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> None:
         fresh: Mapping[Any, Any] = {}
         if self._begins_with_slots and len(slots) < len(self._parameters):
-            fresh = _created(self._definition, list(self._given)).state
+            fresh = _created(self._definition, self._given, self._model).state
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         self.optimizer.state.clear()
         for name, parameter in self._parameters.items():
@@ -221,7 +225,7 @@ class OptimizerState:
             }
 
     def _is_of_the_code(self, number: int, key: str, value: Any) -> bool:
-        """Return whether a group's value is a function or the like, which the code makes again."""
+        """Return whether a group's value is a function or the like, which the code recreates."""
         if not callable(value):
             return False
         if value is self._functions.get((number, key)):
@@ -233,14 +237,14 @@ class OptimizerState:
             return {path: self._array(key, value)}
         try:
             kept = self._codec.to_arrays(value)
-        except CannotKeepError as error:
+        except UnkeepableValueError as error:
             raise self._unkeepable(f"{error} in {key!r}") from error
         return {f"{path}/{name}": array for name, array in kept.items()}
 
     def _group_values(
         self, state: Mapping[str, np.ndarray[Any, Any]]
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the values of each param group, and what is wrong with them."""
+        """Return the values of each param group, and the problems with them."""
         flat: dict[tuple[int, str], dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():
             of_group, key, *more = path.split("/")
@@ -286,26 +290,27 @@ class OptimizerState:
     def _unkeepable(self, what: str) -> DefinitionError:
         return DefinitionError(
             f"{self._definition.where('optimizer')}: the optimizer {type(self.optimizer).__name__} "
-            "remembers "
-            f"{what}; a checkpoint can keep tensors and numbers of parameters."
+            f"keeps {what}; a checkpoint can store only tensors and numbers for each parameter."
         )
 
 
 def gradient_for(optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a dense gradient as an optimizer takes it: one of PyTorch's takes sparse ones only."""
+    """Return a dense gradient in the optimizer's layout: SparseAdam accepts sparse ones only."""
     return gradient.to_sparse(1) if isinstance(optimizer, torch.optim.SparseAdam) else gradient
 
 
-def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return a new optimizer of the user's over these parameters."""
+def _created(
+    definition: ModelDefinition, parameters: Sequence[nn.Parameter], model: nn.Module
+) -> torch.optim.Optimizer:
+    """Return a new optimizer, created by the user's code, over these parameters."""
     create = definition.create_optimizer()
     try:
-        optimizer = create(parameters) if callable(create) else create
+        optimizer = create(parameters, model) if callable(create) else create
     except ElasticDLError:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{raised_at(error, definition.where('optimizer'))}: making the optimizer raised:\n"
+            f"{raised_at(error, definition.where('optimizer'))}: creating the optimizer raised:\n"
             f"{users_traceback(error)}"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -317,40 +322,39 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
     given = {id(parameter) for parameter in parameters}
     if any(id(p) not in given for group in optimizer.param_groups for p in group["params"]):
         raise DefinitionError(
-            f"{definition.where('optimizer')}: the optimizer is for other parameters than "
-            "those it is given. Use the argument: def optimizer(parameters): return "
+            f"{definition.where('optimizer')}: the optimizer is for other parameters than those "
+            "passed to the function. Use the argument: def optimizer(parameters): return "
             "torch.optim.Adam(parameters)."
         )
     if _needs_closure(optimizer.step):
         raise DefinitionError(
-            f"{definition.where('optimizer')}: {type(optimizer).__name__} evaluates the loss as "
-            "often as it "
-            "likes within one step, which cannot be shared by workers. Take an optimizer whose "
-            "step() needs no closure."
+            f"{definition.where('optimizer')}: {type(optimizer).__name__} evaluates the loss any "
+            "number of times within one step, which cannot be divided among workers. Use an "
+            "optimizer whose step() needs no closure."
         )
     return optimizer
 
 
 def _what_else(returned: object) -> str:
-    """Return where what was returned beside an optimizer, or in its place, belongs."""
+    """Explain where an object belongs that was returned with, or instead of, an optimizer."""
     several = leaves(returned)
     if sum(isinstance(each, torch.optim.Optimizer) for each in several) > 1:
         return (
-            " Several optimizers, as of a GAN, are not supported: an update is one optimizer's, "
-            "which workers share."
+            " Several optimizers, as for a GAN, are not supported: each update is made by one "
+            "optimizer, which workers share."
         )
     if any(isinstance(each, torch.amp.GradScaler) for each in several):
-        return ' A scale of the loss belongs to precision = "fp16" in the model file.'
+        return ' For loss scaling, set precision = "fp16" in the model file.'
     if any(isinstance(each, torch.optim.lr_scheduler.LRScheduler) for each in several):
-        return " Make the scheduler in a function of its own: def lr_scheduler(optimizer)."
+        return " Create the scheduler in a separate function: def lr_scheduler(optimizer)."
     return ""
 
 
 def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefinition) -> None:
-    """Make sure that an optimizer's own zero_grad() does what it does here: clear gradients.
+    """Make sure that an optimizer's own zero_grad() only clears gradients, as is done here.
 
-    Gradients of several workers are summed from nothing, and no checkpoint holds one, so it would
-    find none. What it does is tried on an optimizer that is not used otherwise.
+    Gradients of several workers are summed from zero, and no checkpoint holds one, so zero_grad()
+    would find none. It is tested on an optimizer that is not used otherwise.
 
     Raises:
         DefinitionError: It leaves a gradient, or changes the optimizer or a parameter.
@@ -380,8 +384,8 @@ def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefiniti
     if changed:
         raise DefinitionError(
             f"{where}: zero_grad() of {type(optimizer).__name__} {changed}. It would not be "
-            "called: gradients begin with None in each update, also on workers and after a "
-            "resume. Do it in step(), and keep tensors in self.state[parameter]; or remove it."
+            "called: gradients start as None in each update, also on workers and after a resume. "
+            "Do it in step(), and keep tensors in self.state[parameter]; or remove it."
         )
 
 
@@ -403,7 +407,7 @@ def _like(parameter: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
 
 
 def _device(parameter: nn.Parameter, slot: str, group: Mapping[str, Any]) -> torch.device:
-    """Return where PyTorch keeps a slot: the count of steps stays here, others go along."""
+    """Return the device of a slot, as in PyTorch: CPU for the step count, else the parameter's."""
     if slot == "step" and not (group.get("capturable") or group.get("fused")):
         return torch.device("cpu")
     return parameter.device

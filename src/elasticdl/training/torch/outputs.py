@@ -1,7 +1,7 @@
 """Nestings of tensors that models return: tuples, dicts, namedtuples, dataclasses and the like.
 
-What the user's functions get is of the type that their model returned; an output class such as
-`ModelOutput` of transformers is a dict and a dataclass at once, and is rebuilt as both.
+The user's functions receive the type that their model returned. An output class such as
+`ModelOutput` of transformers is both a dict and a dataclass, and is rebuilt as both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elasticdl.data.batch import rebuilt
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], outputs: Any) -> Any:
-    """Return the same nesting with `function` applied to every tensor; other values stay."""
+    """Return the same nesting with `function` applied to every tensor; keep other values."""
     if isinstance(outputs, torch.Tensor):
         return function(outputs)
     if isinstance(outputs, Mapping):
@@ -28,14 +28,14 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], outputs: Any) 
     if _is_dataclass(outputs):
         made = copy.copy(outputs)
         for name, value in _fields(outputs).items():
-            # Past __setattr__, which a frozen dataclass refuses.
+            # Bypasses __setattr__, which a frozen dataclass rejects.
             object.__setattr__(made, name, map_tensors(function, value))
         return made
     return outputs
 
 
 def detached(outputs: Any) -> Any:
-    """Return the same nesting without the graph of its tensors."""
+    """Return the same nesting with its tensors detached from their graph."""
     return map_tensors(torch.Tensor.detach, outputs)
 
 

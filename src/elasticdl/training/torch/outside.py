@@ -1,26 +1,28 @@
-"""What a module remembers outside of its parameters and persistent buffers, found by trying.
+"""Detects state of a module outside its parameters and persistent buffers, by running it.
 
 A copy of the module runs the same two examples twice in training mode, with the same seed and the
-same parameters and buffers. What is different after the second run than after the first is memory
+same parameters and buffers. Whatever differs after the second run from after the first is state
 that no checkpoint holds: a counter in an attribute or in an object that is one, a hidden state, a
-buffer that is not persistent, a random generator of its own, what a forward hook closes over. A
-resumed training would go on differently, so it is refused by name. What is computed again from the
-same inputs (a cache) is the same after both runs, and is allowed.
+buffer that is not persistent, a random generator of its own, values that a forward hook closes
+over. A resumed training would continue differently, so it is rejected by name. A value that is
+computed again from the same inputs (a cache) is the same after both runs, and is permitted.
 
-A variable of the file or of a class, and what a loss remembers, may serve the user's own eyes (a
-list of losses, say): it is refused where the second run gives other numbers than the first;
+A variable of the file or of a class, and the state of a loss, may only be for the user to look at
+(a list of losses, say). It is rejected if the second run returns other numbers than the first;
 otherwise `engines/file_variables.py` warns of it.
 
-Callers: `trainer.py`, when it is made; `optimizer.py` compares digests.
+Callers: `trainer.py`, when it is created; `touched.py` and others compare digests.
 """
 
 from __future__ import annotations
 
 import copy
+import dis
+import functools
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -35,31 +37,32 @@ from elasticdl.training.torch.tensors import to_array
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
 
-# Nested values deeper than this are not looked at.
+# Maximum depth of nested values that are compared.
 _DEPTH = 4
-# It is called by functions of ours, which know the order of its arguments.
+# Deeper, because a loss is called through functions of ours, which know the order of its arguments.
 _DEPTH_OF_A_LOSS = 7
 _DRAW = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_MODULES = vars(nn.Module()).keys()
+_READS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 def check_nothing_outside(
     model: nn.Module, run: Callable[[nn.Module], object], origin: Origin
 ) -> None:
-    """Make sure that a checkpoint holds all that a model remembers of a training.
+    """Make sure that a checkpoint holds all state that a model keeps during training.
 
     Args:
-        model: The module; it stays as it is.
+        model: The module; it is not changed.
         run: Calls a module on the same examples in training mode, with the same seed, and returns
             its outputs.
-        origin: For errors.
+        origin: Prefix of errors.
 
     Raises:
-        DefinitionError: It remembers something else.
+        DefinitionError: It has other state.
     """
     try:
         tried = copy.deepcopy(model)
-    except Exception:  # noqa: BLE001 - a module may hold what cannot be copied, a tensor of a graph say
+    except Exception:  # noqa: BLE001 - some values cannot be copied, such as a tensor of a graph
         return
     kept = {name: tensor.detach().clone() for name, tensor in _kept(tried)}
     try:
@@ -73,19 +76,46 @@ def check_nothing_outside(
         if not same:
             first |= in_code
             second |= dict(_remembered_by_code(tried))
-    except Exception:  # noqa: BLE001 - the first step will say what is wrong, on a batch of the data
+    except Exception:  # noqa: BLE001 - the first step will report it, on a batch of the data
         return
     changed = [name for name, digest in second.items() if first.get(name) != digest]
     if changed:
         raise DefinitionError(
-            f"{origin}: {changed[0]} changes with every call of `forward` in "
-            "training, and is in no checkpoint, so a resumed training would go on differently. "
-            "Keep it in a buffer: self.register_buffer(name, torch.tensor(value))."
+            f"{origin}: {changed[0]} changes with every call of `forward` in training, but no "
+            "checkpoint stores it, so a resumed training would continue differently. Keep it in a "
+            "buffer: self.register_buffer(name, torch.tensor(value))."
         )
+    _check_modes(tried, origin)
+
+
+def _check_modes(tried: nn.Module, origin: Origin) -> None:
+    """Make sure that weights are the same in both modes: checkpoints are taken in either.
+
+    Args:
+        tried: A copy of the model; its weights are overwritten.
+        origin: Prefix of errors.
+    """
+    # With initial values, a product with zeros that is added to weights would not be seen.
+    generator = torch.Generator().manual_seed(0)
+    tried.train()
+    with torch.no_grad():
+        for parameter in tried.parameters():
+            if parameter.is_floating_point():
+                parameter.copy_(torch.rand(parameter.shape, generator=generator))
+    before = {name: parameter.detach().clone() for name, parameter in tried.named_parameters()}
+    tried.eval()
+    for name, parameter in tried.named_parameters():
+        if name in before and not torch.equal(parameter, before[name]):
+            raise DefinitionError(
+                f"{origin}: eval() changes {name}, so a checkpoint, a worker or a trained model "
+                "would have other weights depending on the mode it was in. Let train() and eval() "
+                "change no weights (LoRA of loralib: merge_weights=False), and merge them after "
+                "the training."
+            )
 
 
 def check_loss(compute: Callable[[], object], loss: object, where: object) -> None:
-    """Make sure that a loss remembers nothing from call to call: it is in no checkpoint.
+    """Make sure that a loss keeps no state from call to call, because no checkpoint would hold it.
 
     Args:
         compute: Calls the loss on the same outputs and labels, with the same seed, and returns it.
@@ -93,7 +123,7 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
         where: `file:line` of the loss.
 
     Raises:
-        DefinitionError: It remembers something.
+        DefinitionError: It keeps state.
     """
     try:
         before = digest(compute())
@@ -101,14 +131,14 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
         if digest(compute()) == before:
             return
         second = digest(loss, _DEPTH_OF_A_LOSS)
-    except Exception:  # noqa: BLE001 - the first step will say what is wrong, on a batch of the data
+    except Exception:  # noqa: BLE001 - the first step will report it, on a batch of the data
         return
     if first != second:
         raise DefinitionError(
-            f"{where}: the loss remembers something that changes with every call (an attribute, a "
-            "buffer, or a variable that it uses), and that is in no checkpoint, so a resumed "
-            "training would go on differently. Keep it in a buffer of the model, changed by "
-            "`forward` in training, and return it with the outputs."
+            f"{where}: the loss keeps state that changes with every call (an attribute, a buffer, "
+            "or a variable that it uses), but no checkpoint stores it, so a resumed training "
+            "would continue differently. Keep it in a buffer of the model, changed by `forward` "
+            "in training, and return it with the outputs."
         )
 
 
@@ -120,13 +150,13 @@ def _restore(model: nn.Module, kept: Mapping[str, torch.Tensor]) -> None:
 
 
 def _kept(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what a checkpoint holds of a model."""
+    """Yield the parameters and buffers that a checkpoint holds."""
     yield from nn.Module.named_parameters(model, remove_duplicate=False)
     yield from Buffers(model).tensors().items()
 
 
 def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield what lies outside of the state dict: where, and a digest of the value."""
+    """Yield the state outside the state dict: its location, and a digest of the value."""
     for prefix, module in model.named_modules():
         for name, buffer in module._buffers.items():  # noqa: SLF001 - see `buffers.is_kept`
             if buffer is not None and not is_kept(module, name):
@@ -140,11 +170,11 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
                 where = ".".join(part for part in (prefix, name) if part)
                 yield f"the attribute {where} of the model", digest(value)
         hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001 - no public name
-        yield f"what the forward hooks of {prefix or 'the model'} remember", digest(hooks)
+        yield f"the state of the forward hooks of {prefix or 'the model'}", digest(hooks)
 
 
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield what classes of the user's hold, and the variables that their functions use."""
+    """Yield the state of user classes, and of the variables that their functions use."""
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
         if _is_of_torch(kind):
             continue
@@ -152,7 +182,7 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
             if isinstance(value, FunctionType):
                 for variable in _globals_of(value):
                     if isinstance(value.__globals__[variable], (torch.Generator, *_DRAW)):
-                        continue  # `engines/file_variables.py` refuses it where it draws.
+                        continue  # `engines/file_variables.py` rejects it where it draws.
                     yield (
                         f"the variable {variable}, which {kind.__name__}.{name} uses,",
                         digest(value.__globals__[variable]),
@@ -161,10 +191,16 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
                 yield f"the class attribute {kind.__name__}.{name}", digest(value)
 
 
-def digest(value: Any, depth: int = _DEPTH) -> str:
-    """Return a digest of what a value holds: numbers, text, tensors, containers, attributes."""
+def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
+    """Return a digest of a value's contents: numbers, text, tensors, containers, attributes.
+
+    Args:
+        value: Anything.
+        depth: Maximum depth of nested values.
+        without: Objects whose contents are left out.
+    """
     hasher = hashlib.blake2b(digest_size=16)
-    _feed(hasher, value, depth, {})
+    _feed(hasher, value, depth, {id(each): depth for each in without})
     return hasher.hexdigest()
 
 
@@ -173,9 +209,9 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, int]) -> None:
 
     Args:
         hasher: The hash.
-        value: What it is to depend on.
-        depth: Of the values within it that are looked at.
-        seen: Object -> the depth that it was looked at with.
+        value: The value to add.
+        depth: Maximum depth of the nested values to add.
+        seen: Object -> the depth with which it was added.
     """
     if isinstance(value, (bool, int, float, str, type(None), itertools.count)):
         hasher.update(repr(value).encode())
@@ -193,7 +229,7 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, int]) -> None:
 
 
 def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
-    """Yield what is within a value: items, attributes, what a function closes over or reads."""
+    """Yield the contents of a value: items, attributes, what a function closes over or reads."""
     if isinstance(value, (ModuleType, type)):
         return
     if isinstance(value, Mapping):
@@ -209,22 +245,24 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
         value = value.__func__
     if isinstance(value, FunctionType) and not _is_of_torch(value):
         for cell in value.__closure__ or ():
-            # Empty where what it names is not made yet.
+            # Empty if the variable has not been assigned yet.
             yield getattr(cell, "cell_contents", None)
         yield from [value.__globals__[name] for name in _globals_of(value)]
     elif isinstance(vars_of := getattr(value, "__dict__", None), dict):
-        # Names need not tell two objects apart: what is compared is one object, at two times.
+        # Without the names: one object is compared with itself at two times, not with another.
         yield from list(vars_of.values())
 
 
 def _globals_of(function: FunctionType) -> list[str]:
-    return sorted(_names_in(function.__code__) & function.__globals__.keys())
+    return sorted(names_read_by(function.__code__) & function.__globals__.keys())
 
 
-def _names_in(code: CodeType) -> set[str]:
-    """Return the names that a function, and those within it, may look up in its file."""
+@functools.cache
+def names_read_by(code: CodeType) -> frozenset[str]:
+    """Return the names that a function, and those within it, look up in its file."""
+    reads = {each.argval for each in dis.get_instructions(code) if each.opname in _READS}
     within = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return {*code.co_names}.union(*map(_names_in, within))
+    return frozenset(reads).union(*map(names_read_by, within))
 
 
 def _is_of_torch(what: Any) -> bool:

@@ -1,11 +1,11 @@
-"""Steps in narrow formats: autocast, and a scale of the loss that keeps float16 from vanishing.
+"""Mixed precision: autocast, and loss scaling for float16.
 
-In bfloat16 a step needs nothing more than `torch.autocast`. Gradients in float16 are too small for
-it, so the loss is multiplied by a large number and gradients are divided by it; an update whose
-gradients overflow is left out, and the number becomes smaller. That is what
-`torch.amp.GradScaler` does, with its settings. Here gradients are divided in the step that
-computed them, so that workers sum up and clip those of the loss itself; whether there is an update
-is decided of the sum, and so the same on all of them.
+In bfloat16 a step needs nothing more than `torch.autocast`. Gradients are often too small for
+float16, so the loss is multiplied by a large number, the scale, and gradients are divided by it. An
+update whose gradients overflow is skipped, and the scale is reduced. This is what
+`torch.amp.GradScaler` does, with the same settings. Here gradients are divided in the step that
+computed them, so that workers sum and clip the gradients of the loss itself. Whether there is an
+update is decided from the sum, and therefore identically on all workers.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from elasticdl.definition import Precision
 
 _FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Those of torch.amp.GradScaler.
+# The defaults of torch.amp.GradScaler.
 _FIRST_SCALE = 65536.0
 _GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 class MixedPrecision:
-    """See the module.
+    """Autocast and loss scaling of a training; see the module docstring.
 
     Args:
-        precision: Of the definition.
-        device: That computes.
+        precision: The definition's precision.
+        device: The device that computes.
     """
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
@@ -41,13 +41,13 @@ class MixedPrecision:
         self._since_growth = 0
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of model and loss."""
+        """Return the context in which model and loss are computed."""
         if self._format is None:
             return nullcontext()
         return torch.autocast(self._device.type, self._format)
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to compute gradients of."""
+        """Return the loss from which gradients are computed."""
         return loss if self._scale is None else loss * self._scale
 
     def unscale(self, gradients: Iterable[torch.Tensor]) -> None:
@@ -58,7 +58,7 @@ class MixedPrecision:
                 gradient.mul_(inverse.to(gradient.device, gradient.dtype))
 
     def accepts(self, gradients: Iterable[torch.Tensor]) -> bool:
-        """Return whether gradients make an update, and choose the scale of the next one."""
+        """Return whether gradients are finite and make an update; adjust the next scale."""
         if self._scale is None:
             return True
         if not all(
@@ -73,7 +73,7 @@ class MixedPrecision:
         return True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what is to be kept; nothing where the loss is not scaled."""
+        """Return the state; empty if the loss is not scaled."""
         if self._scale is None:
             return {}
         return {
@@ -82,7 +82,7 @@ class MixedPrecision:
         }
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Take over a state, unless there are problems: a line for each of them is returned."""
+        """Restore a state, unless there are problems; returns one line for each."""
         if state.keys() != self.state().keys():
             has = "a scale of the loss" if state else "no scale of the loss"
             return [f"{has} in the checkpoint; the model file has another precision"]

@@ -1,12 +1,12 @@
-"""What a module may have that a training here would ignore, lose or sum up wrongly: told by name.
+"""Rejects, by name, what a module has but training here would ignore, lose or sum wrongly.
 
-    check_class(model)     in a class: steps and hooks of its own, state beside the state dict
+    check_class(model)     in a class: steps and hooks of its own, state outside the state dict
     parameters_of(model)   what parameters() yields that the model does not have
     Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
-    check_plain_updates    where only gradients are sent: what an update needs beside them
+    check_plain_updates    where only gradients are sent: what else an update needs
     check_unmoved          where they are summed: parameters that forward itself writes into
     check_unchanged        in evaluation: parameters and buffers that forward changes there too
-    check_still_trainable  in a step: parameters that were frozen or set free
+    check_still_trainable  in a step: parameters that were frozen or unfrozen
 
 Callers: `trainer.py`.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition, Origin
 
 _log = logging.getLogger("elasticdl")
-# Methods that a LightningModule is trained by: nothing here would call them.
+# Methods by which a LightningModule is trained; nothing here would call them.
 _STEPS = (
     "training_step",
     "validation_step",
@@ -60,53 +60,55 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
 
     Args:
         model: The module.
-        origin: For errors.
-        own_steps: Its dialect has read its steps and hooks.
+        origin: Prefix of errors.
+        own_steps: Whether its dialect has read its steps and hooks.
 
     Raises:
-        DefinitionError: Its class has training steps or hooks of its own, keeps state beside
-            parameters and buffers, or is a wrapper that sums up gradients itself.
+        DefinitionError: Its class has training steps or hooks of its own, keeps state outside
+            parameters and buffers, or is a wrapper that sums gradients itself.
     """
     for kind in type(model).__mro__:
         mine = [name for name in _STEPS if callable(vars(kind).get(name))]
         if mine and not own_steps and not kind.__module__.startswith("torch."):
             raise DefinitionError(
                 f"{_place(vars(kind)[mine[0]], origin)}: {kind.__name__} has {_counted(mine)}, "
-                "which would be ignored: a step here is the model's `forward`, the `loss` and the "
-                "`optimizer` of the model file. Move what they do there and remove them."
+                "which would be ignored: a step here consists of the model's `forward`, the "
+                "`loss` and the `optimizer` of the model file. Move their code there and remove "
+                "them."
             )
     for name, module in model.named_modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise DefinitionError(
-                f"{origin}: the model is wrapped in DistributedDataParallel, which sums up "
-                "gradients with processes that are not of this job. Return the module itself; "
+                f"{origin}: the model is wrapped in DistributedDataParallel, which sums gradients "
+                "with processes that do not belong to this job. Return the module itself; "
                 "--num_workers=N trains it on several workers."
             )
         if any(kind.__module__ == "torchmetrics.metric" for kind in type(module).__mro__):
+            # The metrics of a LightningModule are no longer modules, unless they are in a container
+            # with others.
             instead = (
-                "Log the value of each batch, which is averaged: self.log(name, "
-                "torchmetrics.functional.accuracy(...))."
+                "Make it a separate attribute, or use a list or dict that contains only metrics."
                 if own_steps
                 else "Return it from eval_metrics_fn()."
             )
             raise DefinitionError(
-                f"{origin}: {name} of the model is a metric of TorchMetrics, whose states are in "
-                f"no checkpoint and are not shared by workers. {instead}"
+                f"{origin}: {name} of the model is a metric of TorchMetrics, whose states are not "
+                f"stored in checkpoints and not shared by workers. {instead}"
             )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise DefinitionError(
                 f"{_place(type(module).get_extra_state, origin)}: {type(module).__name__} "
-                f"({name or 'the model'}) keeps extra state, which a checkpoint here has no place "
-                "for. Keep it in buffers: self.register_buffer(name, tensor)."
+                f"({name or 'the model'}) keeps extra state, which checkpoints here cannot store. "
+                "Keep it in buffers: self.register_buffer(name, tensor)."
             )
 
 
 def parameters_of(
     model: nn.Module, origin: Origin
 ) -> tuple[dict[str, nn.Parameter], list[nn.Parameter]]:
-    """Return all parameters of a model by name, and those that a plain loop gives an optimizer.
+    """Return all parameters of a model by name, and those that a plain loop passes to an optimizer.
 
-    The two differ where the model overrides `parameters()`, to train a part of them.
+    The two differ if the model overrides `parameters()`, to train only some of them.
 
     Raises:
         DefinitionError: `parameters()` yields something that is not a parameter of the model, or
@@ -134,12 +136,12 @@ def parameters_of(
 
 
 class Refusals:
-    """Looks again at what a training may change.
+    """Repeats checks of what a training may change.
 
     Args:
-        model: As it was made.
-        parameters: All that it has, by name.
-        origin: For errors.
+        model: The model, as created.
+        parameters: All its parameters, by name.
+        origin: Prefix of errors.
     """
 
     def __init__(
@@ -180,16 +182,16 @@ class Refusals:
         Raises:
             DefinitionError: The file clips gradients, or schedules learning rates.
         """
-        said = {
+        given = {
             "gradient_clipping": definition.gradient_clipping,
             "lr_scheduler": definition.create_lr_schedulers,
         }
-        for name, value in said.items():
+        for name, value in given.items():
             if value is not None:
                 raise DefinitionError(
-                    f"{definition.where(name)}: {name} is part of an update, and here gradients "
-                    "alone are sent to the aggregator, which makes it. Remove it, or take another "
-                    "fusion, such as fedavg."
+                    f"{definition.where(name)}: {name} is part of an update, but here only "
+                    "gradients are sent to the aggregator, which makes the update. Remove it, or "
+                    "use another fusion, such as fedavg."
                 )
 
     def check_unmoved(
@@ -198,7 +200,7 @@ class Refusals:
         """Make sure that computing gradients has changed no parameter.
 
         Args:
-            parameters: By name.
+            parameters: The parameters, by name.
             versions: How often each had been changed before.
 
         Raises:
@@ -208,26 +210,26 @@ class Refusals:
             if parameter._version != before:  # noqa: SLF001 - no public name
                 raise DefinitionError(
                     f"{self._origin}: the model's `forward` changes its parameter {name} (as an "
-                    "average of weights or an embedding with max_norm does), which workers "
-                    f"would do apart. {_ALONE} Or keep averages in buffers."
+                    "average of weights or an embedding with max_norm does), which workers would "
+                    f"do separately. {_ALONE} Or keep averages in buffers."
                 )
 
     def check_unchanged(self, changed: Sequence[str]) -> None:
-        """Make sure that a model changes nothing where it is evaluated.
+        """Make sure that a model changes nothing when it is evaluated.
 
         Args:
             changed: Names of the parameters and buffers that a call in evaluation mode changes.
 
         Raises:
-            DefinitionError: There is one, but for running averages of a BatchNorm that is always in
-                training mode: they are logged.
+            DefinitionError: There is one, except for running averages of a BatchNorm that is always
+                in training mode, which are logged.
         """
         owners = {name: self._model.get_submodule(name.rpartition(".")[0]) for name in changed}
         others = [name for name in changed if not isinstance(owners[name], _NormBase)]
         if changed and not others:
             _log.warning(
                 "%s: %s normalizes by the batch in evaluation mode too, so validation of a plain "
-                "script moves %s. Here training alone moves it; outputs do not depend on it.",
+                "script changes %s. Here only training changes it; outputs do not depend on it.",
                 self._origin,
                 type(owners[changed[0]]).__name__,
                 changed[0],
@@ -241,21 +243,21 @@ class Refusals:
         raise DefinitionError(
             f"{place}: {type(module).__name__} ({path or 'the model'}) changes its {leaf} where it "
             "is called in evaluation mode. In a plain script validation and prediction change it "
-            "too, from batch to batch, and the training goes on with what it became. Here they "
-            "change nothing, since workers share them. Change it in training only: if "
+            "too, from batch to batch, and training continues with the changed value. Here they "
+            "do not change it, because workers share them. Change it in training only: if "
             "self.training: ... (or disable the observers of quantization in eval()); or train "
             "without validation data, and evaluate and predict with a module that changes nothing."
         )
 
     def callbacks_called(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Take those that train now for those that train: callbacks may freeze and set free."""
+        """Record which parameters train now, because callbacks may freeze and unfreeze them."""
         self._trainable = [p.requires_grad for p in parameters.values()]
 
     def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Make sure that the same parameters are trained as at the beginning.
 
         Raises:
-            DefinitionError: Some were frozen or set free in a step.
+            DefinitionError: A step has frozen or unfrozen some.
         """
         if [p.requires_grad for p in parameters.values()] == self._trainable:
             return
@@ -265,15 +267,14 @@ class Refusals:
             if p.requires_grad is not before
         )
         raise DefinitionError(
-            f"{self._origin}: requires_grad of {name} became {parameter.requires_grad} in "
-            "a step. No checkpoint holds that, so a resumed training would go on differently. "
-            "Decide which parameters are trained when the model is made, or in a callback "
-            "(callbacks()), of which it is kept."
+            f"{self._origin}: requires_grad of {name} became {parameter.requires_grad} in a step. "
+            "No checkpoint stores that, so a resumed training would continue differently. Set it "
+            "when the model is created, or in a callback (callbacks()), where it is stored."
         )
 
 
 def _place(function: Any, origin: Origin) -> str:
-    """Return file:line of a function of the user's."""
+    """Return file:line of a user's function."""
     plain = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(plain, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else str(origin)

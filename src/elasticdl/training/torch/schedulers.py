@@ -1,16 +1,16 @@
 """Learning rate schedulers of a model file: when they step, and their state as named arrays.
 
-`lr_scheduler(optimizer)` returns a scheduler of `torch.optim.lr_scheduler`, or a dict about one, in
-the words of Lightning, or a list of either:
+`lr_scheduler(optimizer)` returns a scheduler of `torch.optim.lr_scheduler`, or a dict with one, in
+Lightning's format, or a list of either:
 
     {"scheduler": ..., "interval": "epoch", "frequency": 1, "monitor": "val_loss"}
 
-`interval` is "epoch" (the default) or "step": a scheduler steps after the validation of an epoch,
-or after an update, each `frequency`th one. `monitor` names the metric that a ReduceLROnPlateau
-looks at. OneCycleLR and CyclicLR are meant to step after each update, so they need an explicit
-interval: the default would be wrong.
+`interval` is "epoch" (the default) or "step": a scheduler steps after the validation of every
+`frequency`th epoch, or after every `frequency`th update. `monitor` names the metric that a
+ReduceLROnPlateau observes. OneCycleLR and CyclicLR are meant to step after each update, so they
+need an explicit interval: the default would be wrong.
 
-A scheduler steps once an update of the job, however many workers share it, and its state is the
+A scheduler steps once per update of the job, however many workers share it, and its state is the
 same on each of them.
 """
 
@@ -31,7 +31,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.memory import CannotKeepError, Codec
+from elasticdl.training.torch.memory import Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +47,7 @@ _EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
 
 @dataclass(frozen=True, eq=False)
 class _Schedule:
-    """A scheduler, and when it steps; see the module."""
+    """A scheduler, and when it steps; see the module docstring."""
 
     scheduler: Any
     interval: Literal["step", "epoch"] = "epoch"
@@ -63,13 +63,13 @@ class Schedulers:
     """The schedulers of a training.
 
     Args:
-        definition: Makes them.
+        definition: Creates them.
         optimizer: The optimizer whose learning rates they set, before a checkpoint is loaded.
-        parameters: The model's, by name.
+        parameters: The model's parameters, by name.
 
     Raises:
-        DefinitionError: What is made is no scheduler of that optimizer, or remembers what no
-            checkpoint can keep.
+        DefinitionError: A created object is not a scheduler of that optimizer, or has state that
+            no checkpoint can hold.
         UserCodeError: The user's function raised.
     """
 
@@ -87,14 +87,14 @@ class Schedulers:
         self.state()
 
     def __bool__(self) -> bool:
-        """Return whether there is any."""
+        """Return whether there are any."""
         return bool(self._schedules)
 
     def updated(self, num_updates: int) -> None:
         """Step after an update.
 
         Args:
-            num_updates: How many there have been.
+            num_updates: Number of updates so far.
         """
         for schedule in self._schedules:
             if schedule.interval == "step" and num_updates % schedule.frequency == 0:
@@ -105,10 +105,10 @@ class Schedulers:
 
         Args:
             epoch: Its number, from 0.
-            metrics: What was measured: `loss`, `val_loss`, ...
+            metrics: The measured values: `loss`, `val_loss`, ...
 
         Raises:
-            DefinitionError: What a scheduler monitors was not measured.
+            DefinitionError: A scheduler monitors a metric that was not measured.
         """
         for schedule in self._schedules:
             if schedule.interval == "step" or (epoch + 1) % schedule.frequency:
@@ -116,38 +116,42 @@ class Schedulers:
             if not schedule.monitor:
                 self._step(schedule.scheduler)
                 continue
-            if schedule.monitor not in metrics:
+            monitored = schedule.monitor
+            if monitored not in metrics:
+                # Lightning's name for a value that a step logs both by step and by epoch.
+                monitored = monitored.removesuffix("_epoch")
+            if monitored not in metrics:
                 raise DefinitionError(
                     f"{self._where}: {type(schedule.scheduler).__name__} monitors "
                     f"{schedule.monitor!r}, which was not measured in epoch {epoch + 1} "
-                    f"(there is {', '.join(sorted(metrics))}). Give --validation_data, without "
-                    "--evaluation_steps or with no more than an epoch has, or say what else it "
+                    f"(measured: {', '.join(sorted(metrics))}). Give --validation_data, without "
+                    "--evaluation_steps or with no more than an epoch has, or set what else it "
                     'monitors: {"scheduler": scheduler, "monitor": "loss"}.'
                 )
-            self._step(schedule.scheduler, float(metrics[schedule.monitor]))
+            self._step(schedule.scheduler, float(metrics[monitored]))
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what the schedulers remember; nothing where there are none.
+        """Return the state of the schedulers; empty if there are none.
 
         Raises:
-            DefinitionError: One remembers what cannot be kept.
+            DefinitionError: A scheduler has state that cannot be stored.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         for number, schedule in enumerate(self._schedules):
             try:
                 kept = self._codec.to_arrays(dict(schedule.scheduler.state_dict()))
-            except CannotKeepError as error:
+            except UnkeepableValueError as error:
                 raise DefinitionError(
-                    f"{self._where}: {type(schedule.scheduler).__name__} remembers {error}, which "
-                    "no checkpoint can keep, so a resumed training would go on differently. Give "
-                    "it functions that remember nothing, and numbers, texts and tensors else."
+                    f"{self._where}: {type(schedule.scheduler).__name__} keeps {error}, which no "
+                    "checkpoint can store, so a resumed training would continue differently. Give "
+                    "it functions without state, and otherwise numbers, strings and tensors."
                 ) from error
             arrays |= {f"{number}/{name}": array for name, array in kept.items()}
             arrays[f"{number}/{_CLASS}"] = np.frombuffer(_class_of(schedule).encode(), np.uint8)
         return arrays
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Take over a state, unless there are problems: a line for each of them is returned."""
+        """Restore a state, unless there are problems; returns one line for each."""
         by_number: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in arrays.items():
             of, _, name = path.partition("/")
@@ -181,24 +185,24 @@ class Schedulers:
         return [self._read_one(each) for each in several]
 
     def _read_one(self, returned: Any) -> _Schedule:
-        said = dict(returned) if isinstance(returned, Mapping) else {"scheduler": returned}
-        if unknown := [key for key in said if key not in _KEYS]:
+        config = dict(returned) if isinstance(returned, Mapping) else {"scheduler": returned}
+        if unknown := [key for key in config if key not in _KEYS]:
             raise self._error(
-                f"{unknown[0]!r} is nothing that is known about a scheduler.",
+                f"{unknown[0]!r} is not an option of a scheduler.",
                 f"Expected {', '.join(_KEYS)}.",
             )
-        scheduler: Any = said.get("scheduler")
+        scheduler: Any = config.get("scheduler")
         # Libraries have schedulers that are not derived from PyTorch's.
         has_all = all(callable(getattr(scheduler, name, None)) for name in _METHODS)
         if not has_all or isinstance(scheduler, Optimizer):
             raise self._error(
-                f"it returned {_described(scheduler)}, which is no scheduler.",
+                f"it returned {_described(scheduler)}, which is not a scheduler.",
                 "Return one of torch.optim.lr_scheduler, such as StepLR(optimizer, 30).",
             )
         is_plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
         if not is_plateau and (missing := _required(scheduler.step)):
             raise self._error(
-                f"step() of {type(scheduler).__name__} needs {missing!r}, and schedulers step "
+                f"step() of {type(scheduler).__name__} needs {missing!r}, but schedulers here step "
                 "without arguments.",
                 "Return one of torch.optim.lr_scheduler, or derive a class whose step() counts "
                 "by itself.",
@@ -206,30 +210,30 @@ class Schedulers:
         if getattr(scheduler, "optimizer", self._optimizer) is not self._optimizer:
             raise self._error(
                 f"{type(scheduler).__name__} is for another optimizer.",
-                "Make it for the argument: def lr_scheduler(optimizer).",
+                "Create it for the argument: def lr_scheduler(optimizer).",
             )
-        interval = said.get("interval", "")
+        interval = config.get("interval", "")
         if interval not in ("", "step", "epoch"):
             raise self._error(f"the interval is {interval!r}.", 'Expected "step" or "epoch".')
         counts_updates = next((s for s in _all(scheduler) if isinstance(s, _COUNT_UPDATES)), None)
         if not interval and counts_updates is not None:
             raise self._error(
-                f"{type(counts_updates).__name__} usually steps after each update, and what does "
-                "not say so steps after each epoch.",
-                f'Say it: return {_EXAMPLE} (or "epoch").',
+                f"{type(counts_updates).__name__} usually steps after each update, but without an "
+                "interval it steps after each epoch.",
+                f'Set it: return {_EXAMPLE} (or "epoch").',
             )
-        frequency = said.get("frequency", 1)
+        frequency = config.get("frequency", 1)
         if type(frequency) is not int or frequency < 1:
             raise self._error(
                 f"the frequency is {frequency!r}.", "Expected a whole number above 0."
             )
-        monitor = said.get("monitor") or ("val_loss" if is_plateau else "")
+        monitor = config.get("monitor") or ("val_loss" if is_plateau else "")
         if not is_plateau:
             monitor = ""
         if is_plateau and interval == "step":
             raise self._error(
-                f"ReduceLROnPlateau looks at {monitor!r}, which is measured once an epoch.",
-                'Let it step once an epoch: {"scheduler": scheduler, "interval": "epoch"}.',
+                f"ReduceLROnPlateau monitors {monitor!r}, which is measured once per epoch.",
+                'Let it step once per epoch: {"scheduler": scheduler, "interval": "epoch"}.',
             )
         return _Schedule(scheduler, interval or "epoch", frequency, monitor)
 
@@ -238,7 +242,7 @@ class Schedulers:
 
 
 def _all(scheduler: Any) -> Iterator[Any]:
-    """Yield a scheduler, and those within one that joins several."""
+    """Yield a scheduler, and those within it if it joins several."""
     yield scheduler
     if isinstance(scheduler, (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler)):
         for each in scheduler._schedulers:  # noqa: SLF001 - no public name

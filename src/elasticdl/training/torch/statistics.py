@@ -1,20 +1,21 @@
-"""How changes of a module's buffers add up over workers, through a float32 buffer.
+"""Encodes changes of a module's buffers in a float32 buffer, so that they add up over workers.
 
 A worker's batch changes buffers in one of three ways, and each is sent so that the sum over workers
-can be made into the change that the joined batch would have made:
+can be turned into the change that the joined batch would have made:
 
     MEAN   running statistics: the mean over examples        sent times the number of examples
     STEP   num_batches_tracked: the same in each step        sent as it is, divided by the batches
     SUM    a count of examples or tokens                     sent as it is
 
-Buffers of BatchNorm and its relatives are known. For others, the change by a batch is compared
-with those by two parts of it when the buffer changes for the first times. Each contribution says
-beside each change which way it was (its *votes*), so a worker can apply a change of a buffer that
-its own batches have not changed. What fits none (a maximum, a queue) is refused by name.
+The way is known for buffers of BatchNorm and its relatives. For others, the change by a batch is
+compared with those by two parts of it, the first few times that the buffer changes. Each
+contribution includes for each change which way it was (its *votes*), so a worker can apply a change
+of a buffer that its own batches have not changed. A buffer that fits none (a maximum, a queue) is
+rejected by name.
 
-Whole numbers are cut into signed digits of 16 bits, which float32 adds exactly; a float64 travels
-as two float32, which keeps ten decimal digits of the change. Buffers that stay as they are send
-zeros, so infinity and NaN in them stay.
+Whole numbers are cut into signed digits of 16 bits, which float32 adds exactly; a float64 is sent
+as two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so
+infinity and NaN in them are preserved.
 
     | for each buffer: its change | for each buffer: votes for SUM, votes for MEAN or STEP |
 
@@ -43,17 +44,20 @@ _DIGIT_BITS = 16
 _HALF_DIGIT = 1 << (_DIGIT_BITS - 1)
 # Whole numbers below this are exact in float32.
 _EXACT = 1 << 24
-# Masks and tables of indices are large and never change; their place in every sum would be wasted.
+# Masks and tables of indices are large and never change; their space in every sum would be wasted.
 _MOST_WHOLE_NUMBERS = 1 << 16
 # A buffer may change in one way by accident: on examples that are all equal, say.
 _NUM_COMPARISONS = 3
 _FLOAT64_PARTS = 2
+_ROUNDED = 1e-2
 _HIGH_BITS = ~0xFFF
 _VOTES = 2
+# Shifts at which a change that depends on the value shows it: below and above the sizes of rings.
+_SHIFTS = (1, 1000, 65_521)
 
 
-class Way(Enum):
-    """How changes by parts of a batch make the change by the batch."""
+class Reduction(Enum):
+    """How changes by parts of a batch combine into the change by the batch."""
 
     MEAN = "mean"
     STEP = "step"
@@ -61,44 +65,47 @@ class Way(Enum):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a batch and two parts of it do to buffers.
+class BatchParts:
+    """The changes that a batch and two parts of it make to buffers.
 
     Attributes:
         whole: Name -> change by the batch, as `change_of` returns it.
         first: Name -> change by the first part.
         last: Name -> change by the rest.
         sizes: Examples in the two parts.
+        again: Called with a shift: returns the changes that the batch makes when the buffers start
+            from values larger by that shift.
     """
 
     whole: Tensors
     first: Tensors
     last: Tensors
     sizes: tuple[int, int]
+    again: Callable[[int], Tensors]
 
 
-class Statistics:
-    """Packs and adds changes of buffers.
+class TorchStatistics:
+    """Encodes and applies changes of buffers.
 
     Args:
-        buffers: Those of the model.
-        origin: For errors.
+        buffers: The buffers of the model.
+        origin: Prefix of errors.
     """
 
     def __init__(self, buffers: Buffers, origin: Origin) -> None:
         self._buffers, self._origin = buffers, origin
-        self._ways: dict[str, Way] = {}
+        self._ways: dict[str, Reduction] = {}
         self._num_comparisons: dict[str, int] = {}
         self._widths: dict[str, int] = {}
         for name, tensor in buffers.tensors().items():
             self._widths[name] = _width(tensor)
             if isinstance(buffers.owner(name), _NormBase):
-                self._ways[name] = Way.MEAN if tensor.is_floating_point() else Way.STEP
+                self._ways[name] = Reduction.MEAN if tensor.is_floating_point() else Reduction.STEP
                 self._num_comparisons[name] = _NUM_COMPARISONS
 
     @property
     def size(self) -> int:
-        """How many float32 the changes take, votes included."""
+        """Number of float32 values that the changes take, including votes."""
         tensors = self._buffers.tensors()
         payload = sum(tensors[name].numel() * width for name, width in self._widths.items())
         return payload + _VOTES * len(self._widths)
@@ -107,24 +114,24 @@ class Statistics:
         self,
         before: Tensors,
         num_examples: int,
-        compare: Callable[[], Parts],
+        compare: Callable[[], BatchParts],
         *,
         is_finite: bool = True,
     ) -> list[torch.Tensor]:
-        """Return what a batch has changed, as 1-D float32 tensors of `size` numbers in all.
+        """Return the changes by a batch, as 1-D float32 tensors of `size` numbers in all.
 
         Args:
             before: Copies of the buffers from before the batch.
             num_examples: Examples in the batch.
-            compare: Runs parts of the batch; called where it is not known how a buffer adds up.
-            is_finite: The loss is a number. Otherwise that is the error to report, and not what
-                became of the buffers.
+            compare: Runs parts of the batch; called if it is not known how a buffer adds up.
+            is_finite: Whether the loss is finite. If not, that is the error to report, rather than
+                the state of the buffers.
 
         Raises:
             DefinitionError: A change cannot be added up.
         """
         payloads, votes = [], []
-        parts: Parts | None = None
+        parts: BatchParts | None = None
         for name, tensor in self._buffers.tensors().items():
             change = self._change(name, before[name], tensor) if is_finite else None
             if change is None:
@@ -136,21 +143,23 @@ class Statistics:
                 self._learn(name, parts)
             way = self._ways[name]
             payloads.append(
-                _encoded(change * num_examples if way is Way.MEAN else change, self._widths[name])
+                _encoded(
+                    change * num_examples if way is Reduction.MEAN else change, self._widths[name]
+                )
             )
-            votes += [1.0, 0.0] if way is Way.SUM else [0.0, 1.0]
+            votes += [1.0, 0.0] if way is Reduction.SUM else [0.0, 1.0]
         device = payloads[0].device if payloads else None
         return [*payloads, torch.tensor(votes, dtype=torch.float32, device=device)]
 
     def unpack(
         self, total: torch.Tensor, num_examples: int, num_contributions: int
     ) -> dict[str, torch.Tensor | None]:
-        """Return the change of each buffer, float64 or int64; None where it stays as it is.
+        """Return the change of each buffer, float64 or int64; None if it is unchanged.
 
         Args:
             total: Summed contributions, float32[size].
             num_examples: Examples of all of them.
-            num_contributions: How many there are.
+            num_contributions: Number of contributions.
 
         Raises:
             DefinitionError: Contributions disagree about a buffer.
@@ -182,7 +191,7 @@ class Statistics:
         return changes
 
     def add(self, changes: Mapping[str, torch.Tensor | None]) -> None:
-        """Change the buffers; numbers whose change is 0 keep their bits."""
+        """Apply changes to the buffers; numbers whose change is 0 keep their bits."""
         with torch.no_grad():
             for name, tensor in self._buffers.tensors().items():
                 change = changes[name]
@@ -199,7 +208,7 @@ class Statistics:
         if bool((digits.abs() >= _EXACT).any()):
             raise DefinitionError(
                 f"{self._origin}: the changes of {name} by {divisor} batches are too large to be "
-                "added up exactly. Take a smaller --global_batch_size."
+                "added up exactly. Use a smaller --global_batch_size."
             )
         exact = digits.round().to(torch.int64)
         if bool((exact % divisor != 0).any()):
@@ -213,9 +222,10 @@ class Statistics:
     def _change(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
         if before.shape != after.shape or before.dtype != after.dtype:
             raise DefinitionError(
-                f"{self._origin}: the model's buffer {name} became {after.dtype}"
-                f"{list(after.shape)} in training, from {before.dtype}{list(before.shape)}. A "
-                "buffer must keep its shape and dtype: a checkpoint could not be taken over."
+                f"{self._origin}: the model's buffer {name} became "
+                f"{after.dtype}{list(after.shape)} in training, from "
+                f"{before.dtype}{list(before.shape)}. A buffer must keep its shape and dtype: "
+                "otherwise a checkpoint could not be restored."
             )
         change = change_of(before, after)
         if change is None:
@@ -226,17 +236,43 @@ class Statistics:
             raise self._refused(name, "has numbers that become infinite or NaN, or stop being so")
         return change
 
-    def _learn(self, name: str, parts: Parts) -> None:
+    def _learn(self, name: str, parts: BatchParts) -> None:
         way = _way(parts.whole.get(name), parts.first.get(name), parts.last.get(name), parts.sizes)
         known = self._ways.get(name, way)
         if way is None or known is not way:
             raise self._refused(
                 name,
-                "changes in another way than by a mean over examples (running statistics), by a "
+                "changes in a way other than by a mean over examples (running statistics), by a "
                 "sum over them (a count), or by the same in each step",
             )
+        if way is Reduction.SUM and name not in self._ways:
+            self._check_counts(name, parts)
         self._ways[name] = way
         self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
+
+    def _check_counts(self, name: str, parts: BatchParts) -> None:
+        """Make sure that a sum does not depend on the value of the buffer.
+
+        Raises:
+            DefinitionError: It does: a position in a ring, or a count with a limit.
+        """
+        tensor, change = self._buffers.tensors()[name], parts.whole[name]
+        for shift in _SHIFTS:
+            if not has_room(tensor.dtype, shift):
+                continue
+            again = parts.again(shift).get(name)
+            rounding = 0.0
+            if tensor.is_floating_point():
+                held = float(tensor.abs().max()) + shift
+                rounding = 4 * torch.finfo(tensor.dtype).eps * held
+            if again is None or not torch.allclose(
+                again.double(), change.double(), rtol=1e-4, atol=rounding
+            ):
+                raise self._refused(
+                    name,
+                    "changes by a number that depends on its value (a position in a ring buffer, "
+                    "or a count with a limit)",
+                )
 
     def _refused(self, name: str, what: str) -> DefinitionError:
         return DefinitionError(
@@ -252,12 +288,19 @@ class Statistics:
         )
 
 
+def has_room(dtype: torch.dtype, shift: int) -> bool:
+    """Return whether numbers of a type can grow by `shift` without overflow or much rounding."""
+    if dtype.is_floating_point:
+        return shift * torch.finfo(dtype).eps < _ROUNDED
+    return dtype is not torch.bool and shift < torch.iinfo(dtype).max // 2
+
+
 def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
-    """Return by how much a buffer has changed; None if not at all.
+    """Return the change of a buffer; None if it is unchanged.
 
     Returns:
-        int64 for whole numbers; float64 or float32 else, 0 where the numbers are the same, NaN and
-        infinity included.
+        int64 for whole numbers; otherwise float64 or float32, 0 where the numbers are the same,
+        including NaN and infinity.
     """
     if torch.equal(before, after):
         return None
@@ -276,21 +319,21 @@ def _way(
     first: torch.Tensor | None,
     last: torch.Tensor | None,
     sizes: tuple[int, int],
-) -> Way | None:
+) -> Reduction | None:
     if whole is None or first is None or last is None:
-        # One part may not count at all: a count of tokens of which it has none.
+        # One part may not contribute: a count of tokens when the part has none.
         if whole is None:
             return None
         first = torch.zeros_like(whole) if first is None else first
         last = torch.zeros_like(whole) if last is None else last
     if not whole.is_floating_point():
         if torch.equal(first, last) and torch.equal(first, whole):
-            return Way.STEP
-        return Way.SUM if torch.equal(first + last, whole) else None
+            return Reduction.STEP
+        return Reduction.SUM if torch.equal(first + last, whole) else None
     mean = (first * sizes[0] + last * sizes[1]) / sum(sizes)
     if _close(mean, whole):
-        return Way.MEAN
-    return Way.SUM if _close(first + last, whole) else None
+        return Reduction.MEAN
+    return Reduction.SUM if _close(first + last, whole) else None
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -299,7 +342,7 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _width(tensor: torch.Tensor) -> int:
-    """Return how many float32 a number of the tensor takes."""
+    """Return the number of float32 values that represent a number of the tensor."""
     if tensor.is_floating_point():
         return _FLOAT64_PARTS if tensor.dtype == torch.float64 else 1
     if tensor.numel() > _MOST_WHOLE_NUMBERS:
@@ -312,7 +355,7 @@ def _encoded(change: torch.Tensor, width: int) -> torch.Tensor:
     if flat.is_floating_point():
         if width == 1:
             return flat.float()
-        # A high part of 12 bits, so that sums of some are exact: each part is added by itself.
+        # A high part of 12 bits, so that sums of several are exact: each part is added separately.
         high = (flat.float().view(torch.int32) & _HIGH_BITS).view(torch.float32)
         return torch.cat([high, (flat - high).float()])
     digits: Sequence[torch.Tensor] = []

@@ -1,16 +1,16 @@
-"""What a model makes of a batch: its outputs, its loss and what it measures.
+"""Computes a model's outputs, loss and metrics for a batch.
 
     ForwardSteps      `forward`, and the `loss` of the model file
-    inner_loss.py     `forward`, which is given the labels and returns the loss among its outputs
+    inner_loss.py     `forward`, which receives the labels and returns the loss among its outputs
     lightning.py      `training_step`, `validation_step` and `predict_step` of a LightningModule
 
-A trainer knows one of them, and neither knows what a step is for: gradients, seeds and buffers are
+A trainer uses one of them. None of them knows what a step is for: gradients, seeds and buffers are
 the trainer's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,14 +18,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from elasticdl.training.torch.losses import BatchLoss, Loss, rows_of
-from elasticdl.training.torch.outputs import detached
+from elasticdl.data.batch import leaves
+from elasticdl.training.torch.losses import BatchLoss, TorchLoss, rows_of
+from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.torch.inputs import Adapter, Arguments
+    from elasticdl.training.torch.metric_states import StatefulMetric
     from elasticdl.training.torch.metrics import Addends
     from elasticdl.training.torch.precision import MixedPrecision
+    from elasticdl.training.trainer import MetricStates
+
+_TWO = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +39,9 @@ class Tensors:
 
     Attributes:
         features: A nesting of tensors.
-        labels: A nesting of tensors; None where there are none.
+        labels: A nesting of tensors; None if there are none.
         weights: Sample weights, float32[num_examples, ...], or None.
-        num_examples: How many there are.
+        num_examples: Number of examples.
     """
 
     features: Any
@@ -45,7 +50,7 @@ class Tensors:
     num_examples: int
 
     def rows(self, rows: slice) -> Tensors:
-        """Return the batch of some of its examples."""
+        """Return a batch of some of the examples."""
         features, labels, weights = (
             rows_of(tree, rows, self.num_examples)
             for tree in (self.features, self.labels, self.weights)
@@ -55,78 +60,142 @@ class Tensors:
 
 @dataclass(frozen=True, eq=False)
 class Stepped:
-    """What a batch came to.
+    """The results of a step on a batch.
 
     Attributes:
-        loss: With its graph, if any; None where an evaluation has none.
-        outputs: The model's, detached; None where a model keeps them to itself.
-        metrics: What the batch adds to metrics, beside the loss.
+        loss: The loss with its graph, if any; None for an evaluation without a loss.
+        outputs: The model's outputs, detached; None if a model does not return them.
+        metrics: What the batch adds to metrics other than the loss.
+        logged: Metrics that the model has updated with the batch, by name.
     """
 
     loss: BatchLoss | None
     outputs: Any
     metrics: Addends = field(default_factory=dict)
+    logged: Mapping[str, StatefulMetric] = field(default_factory=dict)
 
 
 class Steps(Protocol):
-    """What a model makes of a batch.
+    """Computes a model's results for a batch.
 
-    Each method is given the module, since a copy of it may be tried.
+    Each method takes the module, because a copy of it may be tested.
     """
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
-        """Return the model's outputs, as a prediction has them."""
+        """Return the model's outputs, as for a prediction."""
         ...
 
     def training(self, model: nn.Module, batch: Tensors) -> Stepped:
-        """Return what a batch comes to in a training step."""
+        """Return the results of a training step on a batch."""
         ...
 
-    def evaluation(self, model: nn.Module, batch: Tensors) -> Stepped:
-        """Return what a batch comes to in an evaluation."""
+    def evaluation(
+        self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
+    ) -> Stepped:
+        """Return the results of an evaluation of a batch.
+
+        Args:
+            model: The module.
+            batch: The batch.
+            so_far: States before it, of metrics that the model updates itself.
+        """
         ...
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call the model as a training step does, for what that does to it; return what it says."""
+        """Call the model as a training step does, for its side effects; return its result."""
         ...
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments | None:
-        """Return what `forward` is called with, for an export; None if there is no `forward`."""
+        """Return the arguments of `forward`, for an export; None if there is no `forward`."""
         ...
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
         """Call the model as evaluation and prediction do; labels may be missing.
 
         Returns:
-            Its outputs, detached; None where it keeps them to itself.
+            Its outputs, detached; None if it does not return them.
         """
         ...
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Make sure that sums over parts of a batch give what the batch does.
+        """Make sure that sums over parts of a batch give the result for the batch.
 
         Raises:
             DefinitionError: They do not.
         """
         ...
 
+    def found_rows(self, has_rows: Sequence[bool]) -> None:
+        """Record which of the model's output tensors have a row per example."""
+        ...
+
+
+class Pairs:
+    """Joins a batch of one example with the previous one, because a single example has no parts."""
+
+    def __init__(self) -> None:
+        self._before: tuple[Tensors, Any] | None = None
+
+    def with_the_one_before(self, batch: Tensors) -> Tensors | None:
+        """Return both as a batch; None for the first one, or if they do not fit or are equal."""
+        found = self.joined(batch, None)
+        return None if found is None else found[0]
+
+    def joined(self, batch: Tensors, outputs: Any) -> tuple[Tensors, Any] | None:
+        """Return both batches as one, and the outputs of both; None as above."""
+        before, self._before = self._before, (batch, outputs)
+        if before is None:
+            return None
+        one, of_one = before
+        try:
+            features, labels, weights, made = (
+                _concatenated(left, right)
+                for left, right in (
+                    (one.features, batch.features),
+                    (one.labels, batch.labels),
+                    (one.weights, batch.weights),
+                    (of_one, outputs),
+                )
+            )
+        except (RuntimeError, ValueError, TypeError, StopIteration):
+            # Sequences of different lengths.
+            return None
+        if all(len(t) < _TWO or torch.equal(t[:1], t[1:]) for t in _tensors_in(features)):
+            return None
+        return Tensors(features, labels, weights, _TWO), made
+
+
+def _concatenated(one: Any, other: Any) -> Any:
+    others = iter(_tensors_in(other))
+
+    def join(tensor: torch.Tensor) -> torch.Tensor:
+        right = next(others)
+        return torch.cat([tensor, right]) if tensor.ndim and len(tensor) == 1 else tensor
+
+    return map_tensors(join, one)
+
+
+def _tensors_in(tree: Any) -> list[torch.Tensor]:
+    return [each for each in leaves(as_arrays(tree)) if isinstance(each, torch.Tensor)]
+
 
 def check_parts(
     steps: Steps,
-    loss: Loss,
+    loss: TorchLoss,
     looking: Callable[[], AbstractContextManager[Any]],
     model: nn.Module,
     batch: Tensors,
 ) -> None:
     """Check that the losses of a batch's parts add up, by running the model on them.
 
-    For a model that computes its loss by itself. One that draws random numbers in evaluation mode
+    For a model that computes its own loss. A model that draws random numbers in evaluation mode
     cannot be compared, and passes.
 
     Args:
-        steps: Of the model.
-        loss: Knows what it has checked already.
-        looking: Runs the model in evaluation mode meanwhile, without a trace.
+        steps: The steps of the model.
+        loss: Records what it has already checked.
+        looking: Returns a context manager; in its block the model is in evaluation mode, without
+            gradients, and changes to its buffers are undone.
         model: The module.
         batch: A batch.
 
@@ -148,22 +217,28 @@ def check_parts(
 
 
 class ForwardSteps:
-    """The steps of a plain module: `forward`, and a loss beside it; see `Steps`.
+    """The steps of a plain module: `forward`, and a separate loss; see `Steps`.
 
-    Its outputs say all that is said of a batch.
+    Loss and metrics of a batch depend on its outputs only.
 
     Args:
         definition: Has the loss.
-        adapt: Makes arguments of features.
-        loss: Computes it.
-        precision: What both are computed in.
+        adapt: Converts features to arguments.
+        loss: Computes the loss.
+        precision: The number format of both.
     """
 
     def __init__(
-        self, definition: ModelDefinition, adapt: Adapter, loss: Loss, precision: MixedPrecision
+        self,
+        definition: ModelDefinition,
+        adapt: Adapter,
+        loss: TorchLoss,
+        precision: MixedPrecision,
     ) -> None:
         self._has_loss = definition.loss is not None
         self._adapt, self._loss, self._precision = adapt, loss, precision
+        self._has_rows: Sequence[bool] | None = None
+        self._pairs = Pairs()
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
         """See `Steps`."""
@@ -176,8 +251,11 @@ class ForwardSteps:
         outputs = self.outputs(model, batch.features)
         return Stepped(self._loss_of(outputs, batch), detached(outputs))
 
-    def evaluation(self, model: nn.Module, batch: Tensors) -> Stepped:
+    def evaluation(
+        self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
+    ) -> Stepped:
         """See `Steps`."""
+        del so_far
         outputs = self.outputs(model, batch.features)
         has_loss = self._has_loss and batch.labels is not None
         return Stepped(self._loss_of(outputs, batch) if has_loss else None, detached(outputs))
@@ -196,30 +274,41 @@ class ForwardSteps:
         return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """See `Steps`: the loss of parts is computed of the same outputs."""
+        """See `Steps`: the loss of parts is computed from the same outputs."""
         del model
-        assert stepped.loss is not None  # noqa: S101 - a training step has one
+        outputs, whole = stepped.outputs, stepped.loss
+        assert whole is not None  # noqa: S101 - a training step has one
+        if batch.num_examples == 1 and not whole.is_known:
+            pair = self._pairs.joined(batch, outputs)
+            if pair is None:
+                return
+            batch, outputs = pair
+            whole = self._loss_of(outputs, batch)
 
         def of(rows: slice) -> BatchLoss:
-            part = batch.rows(rows)
-            # An output that is no row per example stays: it is the same for all of them.
-            outputs = rows_of(stepped.outputs, rows, batch.num_examples)
-            return self._loss_of(outputs, part)
+            # An output without a row per example is not cut: it is the same for all of them.
+            made = rows_of(outputs, rows, batch.num_examples, self._has_rows)
+            return self._loss_of(made, batch.rows(rows))
 
-        self._loss.check_splits(batch.num_examples, stepped.loss, of)
+        self._loss.check_splits(batch.num_examples, whole, of)
+
+    def found_rows(self, has_rows: Sequence[bool]) -> None:
+        """See `Steps`."""
+        self._has_rows = has_rows
 
     def of_each(self, batch: Tensors, outputs: Any) -> torch.Tensor:
         """Return the loss of each example, as that of a batch of it alone.
 
         Args:
             batch: The batch.
-            outputs: The model's.
+            outputs: The model's outputs.
         """
         alone = []
         for number in range(batch.num_examples):
             row = slice(number, number + 1)
             one = batch.rows(row)
-            alone.append(self._loss_of(rows_of(outputs, row, batch.num_examples), one).value)
+            made = rows_of(outputs, row, batch.num_examples, self._has_rows)
+            alone.append(self._loss_of(made, one).value)
         return torch.stack(alone)
 
     def _loss_of(self, outputs: Any, batch: Tensors) -> BatchLoss:

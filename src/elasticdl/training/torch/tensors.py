@@ -1,4 +1,4 @@
-"""Arrays as tensors and back, whatever their dtype."""
+"""Converts arrays to tensors and back, whatever their dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from elasticdl.data.batch import Arrays, describe, map_arrays
 from elasticdl.errors import DefinitionError
 
-# numpy has no such numbers: their bits travel as whole numbers of the same size.
+# numpy has no such dtypes: their bits are stored as whole numbers of the same size.
 _BITS = {
     torch.bfloat16: torch.int16,
     torch.float8_e4m3fn: torch.uint8,
@@ -21,22 +21,22 @@ _BITS = {
 def batch_tensors(
     arrays: Arrays, device: torch.device, where: object, *, keeps_float64: bool = False
 ) -> Any:
-    """Return a batch's features or labels as tensors of their own on a device.
+    """Return a batch's features or labels as separate tensors on a device.
 
-    float64, which is what numpy makes of plain numbers, becomes torch's default unless it is to
-    be kept; whole numbers stay what they are.
+    float64, numpy's default for plain numbers, becomes torch's default unless it is to be kept;
+    whole numbers keep their type.
 
     Raises:
-        DefinitionError: An array holds no numbers.
+        DefinitionError: An array does not hold numbers.
     """
 
     def one(array: Any) -> torch.Tensor:
         if array.dtype.kind not in "biufc":
             raise DefinitionError(
-                f"{where}: the input function returns {describe(arrays)}; PyTorch takes numbers "
-                "only. Turn texts into numbers there."
+                f"{where}: the input function returns {describe(arrays)}; PyTorch accepts only "
+                "numbers. Convert strings to numbers there."
             )
-        # A copy, because a module may work in place on what it is given.
+        # A copy, because a module may change its arguments in place.
         tensor = torch.from_numpy(np.array(array, order="C"))
         if tensor.dtype == torch.float64 and not keeps_float64:
             tensor = tensor.to(torch.get_default_dtype())
@@ -46,9 +46,9 @@ def batch_tensors(
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a copy of a tensor, bit for bit; bfloat16 and its like as the dtypes of ml_dtypes."""
+    """Return a copy of a tensor, bit for bit; bfloat16 and similar types as dtypes of ml_dtypes."""
     tensor = tensor.detach()
-    # A momentum of sparse gradients is sparse itself.
+    # The momentum of sparse gradients is itself sparse.
     dense = (tensor.to_dense() if tensor.is_sparse else tensor).cpu().contiguous()
     if dense.dtype not in _BITS:
         return np.array(dense.numpy())
@@ -60,7 +60,7 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return a copy of an array that `to_array` made."""
+    """Return a copy of an array that `to_array` returned."""
     for dtype, bits in _BITS.items():
         if array.dtype.name == str(dtype).removeprefix("torch."):
             whole = np.array(array, order="C").view(f"i{array.itemsize}")

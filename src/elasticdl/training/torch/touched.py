@@ -1,13 +1,16 @@
-"""What callbacks change of a model beside its weights, so that a resumed training has it too.
+"""Changes that callbacks make besides those to the weights, kept for a resumed training.
 
     which parameters train        requires_grad, as in unfreezing at an epoch
     attributes of modules         dropout.p = 0.2, model.temperature = 3.0
+    attributes of the loss        loss.weight = torch.tensor([1.0, 5.0]), and those of objects that
+                                  it uses
+    variables of the file         that the model, the loss or the input uses: rejected
     modules in evaluation mode    layer.eval() of a BatchNorm; as in a plain loop, `model.train()`
                                   before an epoch, and after an evaluation, ends it
-    parameters and modules        that are replaced or added: refused
+    parameters and modules        that are replaced or added: rejected
 
-In which mode the model is, is a function of the moment: training mode from `on_train_begin` to the
-end of an epoch's batches, else evaluation mode.
+The mode of the model depends on the event: training mode from `on_train_begin` to the end of an
+epoch's batches, else evaluation mode.
 
 Callers: `hooks.py`; `trainer.py` for the mode.
 """
@@ -23,27 +26,30 @@ from torch import nn
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import CannotKeepError
 from elasticdl.training.torch.outside import digest
+from elasticdl.training.torch.used import OF_MODULES, Used, attributes_of, put_attribute
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from elasticdl.definition import Origin
+    from elasticdl.definition import ModelDefinition
     from elasticdl.training.torch.callback_state import TorchValues
+    from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.trainer import State
 
-_OF_MODULES = vars(nn.Module()).keys()
 _PLAIN = (bool, int, float, str, type(None))
-# Not a matter of the model's: the loop asks for it.
+# Not an attribute of the model: the training loop reads it.
 _STOPS = ("", "stop_training")
+# No name of a module has a slash.
+_LOSS = "loss"
 
 
 class Modes:
-    """Whether a model is in training or evaluation mode, and which of its modules is not.
+    """The mode of a model, training or evaluation, and the modules that differ from it.
 
     Args:
-        model: What is trained.
+        model: The trained model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -52,7 +58,7 @@ class Modes:
         self._is_set = False
 
     def train(self) -> None:
-        """Put the model into training mode, but for modules that a callback put into another."""
+        """Put the model into training mode, except modules that a callback put into another."""
         if self._is_set and self._model.training is self.differing.get("", True):
             return
         self._model.train()
@@ -68,11 +74,11 @@ class Modes:
         self._is_set = False
 
     def forget(self) -> None:
-        """Take the mode of no module for another than the model's: an epoch begins."""
+        """Forget the modules that differ from the model's mode, because an epoch begins."""
         self.differing, self._is_set = {}, False
 
     def look(self) -> None:
-        """Remember which modules a callback has put into another mode, in training mode."""
+        """Record which modules a callback has put into another mode, in training mode."""
         now = {name: module.training for name, module in self._model.named_modules()}
         self.forget()
         self.train()
@@ -82,14 +88,15 @@ class Modes:
 
 
 class Touched:
-    """What the callbacks of a training change; see the module.
+    """The changes that a training's callbacks make; see the module docstring.
 
     Args:
-        model: What is trained.
-        optimizer: Of it.
-        modes: Of the model.
-        values: Turns attributes into arrays.
-        where: The user's `callbacks`, for errors.
+        model: The trained model.
+        optimizer: Its optimizer.
+        modes: The modes of the model.
+        values: Converts attributes to arrays.
+        callbacks: The user's callbacks.
+        definition: Has the loss and the input.
     """
 
     def __init__(
@@ -98,33 +105,41 @@ class Touched:
         optimizer: torch.optim.Optimizer,
         modes: Modes,
         values: TorchValues,
-        where: Origin,
+        *,
+        callbacks: Callbacks,
+        definition: ModelDefinition,
     ) -> None:
         self._model, self._optimizer, self._modes = model, optimizer, modes
-        self._values, self._where = values, where
+        self._values, self._where = values, callbacks.where
         self._attributes: set[tuple[str, str]] = set()
         self._num_groups = len(optimizer.param_groups)
+        kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
+        known = [*model.modules(), optimizer, *callbacks.objects]
+        self._used = Used([definition.loss, *kinds] if callbacks else (), known)
+        self._of_loss = {f"{_LOSS}/{n}": each for n, each in enumerate(self._used.objects)}
+        # Objects of a loader or a data set are created again, and seeded, for each epoch.
+        self._used_by_input = Used([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
-        """Have the parameter groups that the model file makes: a callback may add its own again."""
+        """Keep only the parameter groups of the model file: a callback may add its own again."""
         del self._optimizer.param_groups[self._num_groups :]
 
     @contextmanager
     def watched(self, moment: str, *, in_training: bool) -> Iterator[None]:
-        """Let callbacks do what they do in a moment.
+        """Run callbacks for an event and record their changes.
 
         Args:
-            moment: Its name.
-            in_training: In which mode the model is.
+            moment: Name of the event.
+            in_training: Whether the model is in training mode.
 
         Raises:
-            DefinitionError: They have changed what no checkpoint holds.
+            DefinitionError: They have changed something that no checkpoint holds.
         """
         if in_training:
             self._modes.train()
         else:
             self._modes.eval()
-        parts, attributes = self._parts(), self._look()
+        parts, attributes, variables = self._parts(), self._look(), self._variables()
         yield
         changed = [
             what
@@ -133,10 +148,18 @@ class Touched:
         ]
         if changed:
             raise DefinitionError(
-                f"{self._where}: a callback changed the {changed[0]} of what is trained in "
-                f"{moment}(). No checkpoint holds that, so a resumed training would go on "
+                f"{self._where}: a callback changed the {changed[0]} of the trained model in "
+                f"{moment}(). No checkpoint stores that, so a resumed training would continue "
                 f"differently. {_WAYS_OUT[changed[0]]}"
             )
+        for variable, seen in self._variables().items():
+            if seen != variables.get(variable, seen):
+                raise DefinitionError(
+                    f"{self._where}: a callback changed {variable}, in {moment}(). No checkpoint "
+                    "stores that, so a resumed training would continue differently. Change an "
+                    "attribute instead: of the model, or of an object that is the loss or that "
+                    "the loss uses."
+                )
         now = self._look()
         self._attributes |= {key for key, seen in now.items() if attributes.get(key) != seen}
         self._attributes &= now.keys()
@@ -144,15 +167,15 @@ class Touched:
             self._modes.look()
 
     def keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Return what was changed as JSON and arrays.
+        """Return the changes as JSON and arrays.
 
         Raises:
-            DefinitionError: A callback has put something into an attribute that cannot be kept.
+            DefinitionError: A callback has set an attribute to a value that cannot be stored.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         kept = []
         for number, (prefix, name) in enumerate(sorted(self._attributes)):
-            value = vars(self._model.get_submodule(prefix)).get(name)
+            value = attributes_of(self._owners()[prefix]).get(name)
             try:
                 kept.append(
                     [prefix, name, self._values.encode(value, f"{CALLBACKS}model/{number}", arrays)]
@@ -160,15 +183,15 @@ class Touched:
             except CannotKeepError as error:
                 raise DefinitionError(
                     f"{self._where}: a callback put {error} into the attribute "
-                    f"{f'{prefix}.{name}'.lstrip('.')} of the model, which no checkpoint can hold. "
-                    "Keep numbers, texts and tensors there."
+                    f"{self._described(prefix, name)}, which no checkpoint can store. Keep "
+                    "numbers, strings and tensors there."
                 ) from error
         trained = [n for n, p in nn.Module.named_parameters(self._model) if p.requires_grad]
         state = {"trained": trained, "attributes": kept, "modes": dict(self._modes.differing)}
         return state, arrays
 
     def load(self, state: Mapping[str, Any], arrays: State) -> None:
-        """Change what was changed when a state was kept."""
+        """Make the changes that had been made when a state was saved."""
         if not state:
             return
         trained = set(state["trained"])
@@ -178,14 +201,17 @@ class Touched:
                 parameter.grad = None
         self._attributes = set()
         for prefix, name, kept in state["attributes"]:
-            module = self._model.get_submodule(prefix)
-            vars(module)[name] = self._values.decode(kept, vars(module).get(name), arrays)
+            owner = self._owners()[prefix]
+            current = attributes_of(owner).get(name)
+            value = self._values.decode(kept, current, arrays)
+            if value is not current:
+                put_attribute(owner, name, value)
             self._attributes.add((prefix, name))
         self._modes.forget()
         self._modes.differing = dict(state["modes"])
 
     def _parts(self) -> dict[str, Any]:
-        """Return what stays the same objects: what is kept is kept by the names of these."""
+        """Return the objects that must not be replaced, as stored values refer to their names."""
         modules = dict(self._model.named_modules())
         parameters = dict(nn.Module.named_parameters(self._model))
         groups = self._optimizer.param_groups
@@ -207,21 +233,45 @@ class Touched:
             ],
         }
 
+    def _described(self, prefix: str, name: str) -> str:
+        if prefix in self._of_loss:
+            return f"{name} of a {type(self._of_loss[prefix]).__name__} that the loss uses"
+        return f"{prefix}.{name}".lstrip(".") + " of the model"
+
+    def _owners(self) -> dict[str, Any]:
+        """Return the objects whose attributes are kept, by their names in checkpoints."""
+        return {**dict(self._model.named_modules()), **self._of_loss}
+
     def _look(self) -> dict[tuple[str, str], Any]:
-        """Return what attributes of modules hold, or something that is another if they change."""
-        return {
-            (prefix, name): value if isinstance(value, _PLAIN) else (id(value), digest(value))
+        """Return the values of objects' attributes, or fingerprints that differ if they change."""
+        of_model = [
+            (prefix, name, value)
             for prefix, module in self._model.named_modules()
             for name, value in vars(module).items()
-            if name not in _OF_MODULES and (prefix, name) != _STOPS
+            if name not in OF_MODULES and (prefix, name) != _STOPS
+        ]
+        of_loss = [
+            (prefix, name, value)
+            for prefix, each in self._of_loss.items()
+            for name, value in attributes_of(each).items()
+        ]
+        return {
+            (prefix, name): value if isinstance(value, _PLAIN) else (id(value), digest(value))
+            for prefix, name, value in [*of_model, *of_loss]
+        }
+
+    def _variables(self) -> dict[str, str]:
+        return {
+            **dict(self._used.variables()),
+            **dict(self._used_by_input.variables(values_only=True)),
         }
 
 
 _WAYS_OUT = {
-    "modules": "Make all modules in custom_model(), and choose in forward which are used.",
+    "modules": "Create all modules in custom_model(), and choose in forward which are used.",
     "parameters": "Change their numbers in place, under torch.no_grad().",
     "buffers": "Register them in the model.",
-    "first parameter groups": "Add parameters as a group of their own: add_param_group().",
+    "first parameter groups": "Add parameters as a separate group: add_param_group().",
     "hooks of the optimizer": "Register them in optimizer(parameters).",
     "forward hooks": "Register them in on_train_begin().",
 }

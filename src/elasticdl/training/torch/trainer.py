@@ -1,16 +1,16 @@
-"""One step of a PyTorch module; see `training/trainer.py` for the laws.
+"""The trainer of PyTorch modules; see `training/trainer.py` for the laws.
 
-A step is the one of every PyTorch loop: forward, loss, backward, `optimizer.step()`. What makes
-it lawful is around it: the random generator is seeded for the step and put back afterwards,
-buffers are restored where nothing may stay, and a `Contribution` has the same layout on every
-worker, whichever parameters its batch reached:
+A step is that of every PyTorch training loop: forward, loss, backward, `optimizer.step()`. The
+code around it keeps the laws: the random generator is seeded for the step and restored
+afterwards, buffers are restored where nothing may change, and a `Contribution` has the same layout
+on every worker, whichever parameters its batch reached:
 
     | gradients x divisor | changes of buffers | for each parameter, batches that reached it |
     | divisor | 1 |
 
-The divisor is what the loss was divided by (`losses.py`), the last number counts batches; how
-changes of buffers add up is in `statistics.py`. A parameter that no batch gave a gradient is left
-alone, as it is where its `.grad` is None.
+The divisor is what the loss was divided by (`losses.py`), the last number counts batches;
+`statistics.py` defines how changes of buffers add up. A parameter that received no gradient from
+any batch keeps its value, as PyTorch leaves it where its `.grad` is None.
 """
 
 from __future__ import annotations
@@ -48,19 +48,23 @@ from elasticdl.training.torch.buffers import Buffers, differs
 from elasticdl.training.torch.callbacks import Callbacks
 from elasticdl.training.torch.clipping import clipping_of
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
+from elasticdl.training.torch.heap import ReusedArray, keep_freed_memory
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
-from elasticdl.training.torch.lightning import LightningSteps, Progress
-from elasticdl.training.torch.losses import BatchLoss, Loss
-from elasticdl.training.torch.metrics import Addends, TorchMetrics, summed
+from elasticdl.training.torch.lightning import LightningSteps, TrainerProgress
+from elasticdl.training.torch.logged_metrics import take_metrics
+from elasticdl.training.torch.losses import BatchLoss, TorchLoss
+from elasticdl.training.torch.metric_states import OF_TRAINING
+from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays
 from elasticdl.training.torch.outside import check_loss, check_nothing_outside
+from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
 from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
 from elasticdl.training.torch.schedulers import Schedulers
-from elasticdl.training.torch.statistics import Parts, Statistics, change_of
+from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
 from elasticdl.training.torch.touched import Modes
@@ -73,41 +77,45 @@ from elasticdl.training.trainer import (
     Weights,
 )
 
-# An update is the same on every worker, whatever its slot: if it draws, it draws as this one.
-_EVERY_SLOT = -1
-_CHECKS_OF_OUTPUTS = 2
-_QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001 - their base
+# An update is the same on every worker, so random numbers drawn during it use this rank.
+_EVERY_RANK = -1
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """The loss of a step, detached, and what its batch adds to the other metrics."""
+    """The detached loss of a step, and the batch's contribution to the other metrics.
+
+    Attributes:
+        loss: The loss.
+        metrics: Means.
+        states: States of metrics that the model updates itself.
+    """
 
     loss: BatchLoss
     metrics: Addends
+    states: MetricStates
 
 
 class TorchTrainer:
     """Trains one PyTorch module; see `trainer.Trainer`.
 
     Args:
-        definition: What to train; its `create_optimizer` returns what makes an optimizer of a
-            list of parameters.
+        definition: What to train.
         example: A batch like those to come; only its shapes and dtypes matter.
-        minibatch_size: Examples in a full batch; nothing here depends on it.
-        seed: Decides the initial weights and, with step and slot, all randomness of steps.
-        slot: Which worker this is.
-        deterministic: Whether kernels must give the same bits each time, where PyTorch has such.
+        minibatch_size: Examples in a full batch; not used by this trainer.
+        seed: Determines the initial weights and, with step and rank, all randomness of steps.
+        rank: This worker's rank.
+        deterministic: Whether to use deterministic kernels, where PyTorch has them.
 
     Attributes:
         step: Number of updates made so far.
-        slot: Which worker this is; may be set between steps.
+        rank: This worker's rank; may be set between steps.
         model: The user's module.
         optimizer: The user's optimizer.
 
     Raises:
-        DefinitionError: The model does not fit the batch, or something is not of PyTorch.
-        UserCodeError: A function of the user's raised while model or optimizer was made.
+        DefinitionError: The model does not fit the batch, or a part is not a PyTorch object.
+        UserCodeError: User code raised while creating the model or the optimizer.
     """
 
     def __init__(
@@ -117,18 +125,20 @@ class TorchTrainer:
         *,
         minibatch_size: int,
         seed: int = 0,
-        slot: int = 0,
+        rank: int = 0,
         deterministic: bool = True,
     ) -> None:
         del minibatch_size
         if deterministic:
             be_deterministic()
+        keep_freed_memory()
+        self._flat = ReusedArray()
         self.step = 0
-        self.slot = slot
+        self.rank = rank
         self._definition = definition
         self._seed = seed
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        # For another batch; of a tensor alone.
+        # For a batch of another size; None unless the output is a single tensor.
         self._outputs_shape: torch.Size | None = None
         self._takes_float64 = self._returns_float64 = False
         self._precision = MixedPrecision(definition.precision, self._device)
@@ -141,8 +151,8 @@ class TorchTrainer:
             self._steps = self._create_steps(example)
             self._parameters, given = parameters_of(self.model, definition.origin)
             self._buffers = Buffers(self.model)
-            self._statistics = Statistics(self._buffers, definition.origin)
-            self._optimizer = OptimizerState(definition, self._parameters, given)
+            self._statistics = TorchStatistics(self._buffers, definition.origin)
+            self._optimizer = OptimizerState(definition, self._parameters, given, self.model)
             self.optimizer = self._optimizer.optimizer
             self._averages = Averages(definition, self.model)
             self._schedulers = Schedulers(definition, self.optimizer, self._parameters)
@@ -152,31 +162,43 @@ class TorchTrainer:
         self._named_trainable = [
             (name, parameter)
             for name, parameter in self._parameters.items()
-            # A callback may set free what is frozen now; sums over workers have room for it.
+            # A callback may unfreeze what is frozen now, so sums over workers reserve room for it.
             if id(parameter) in trained and (parameter.requires_grad or callbacks)
         ]
         self._trainable = [p for _, p in self._named_trainable]
         self._refusals = Refusals(self.model, self._parameters, definition.origin)
         where = str(definition.origin)
-        self.training_metrics = TorchMetrics(definition.create_metrics(Mode.TRAINING), where=where)
+        self.training_metrics = TorchMetrics(
+            definition.create_metrics(Mode.TRAINING), where=where, why_sums=OF_TRAINING
+        )
         self.evaluation_metrics = TorchMetrics(
             definition.create_metrics(Mode.EVALUATION), where=where
         )
         self._modes = Modes(self.model)
         self.hooks = TorchHooks(
             callbacks,
+            definition,
             self.model,
             self.optimizer,
             self._modes,
-            self._schedulers,
+            schedulers=self._schedulers,
             measures_averages=bool(self._averages),
             drawing=self._drawing,
             changed=lambda: self._refusals.callbacks_called(self._parameters),
         )
-        # Two of them: torch.export takes a size of one for a constant.
+        # Two examples, because torch.export treats a size of one as a constant.
         self._example = _twice(example.features)
         self._check_nothing_outside(example)
-        self._num_output_checks = 0
+        self._find_logged(example)
+        self._part_check = PartCheck(
+            definition.origin,
+            self.model,
+            self._steps,
+            loss=self._loss,
+            modes=self._modes,
+            buffers=self._buffers,
+            drawing=lambda moment: self._drawing(self.rank, moment),
+        )
         self._is_evaluation_checked = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
@@ -201,20 +223,21 @@ class TorchTrainer:
         """See `trainer.Trainer`.
 
         Raises:
-            DefinitionError: What the batch does cannot be summed up with what others do.
+            DefinitionError: The batch's contribution cannot be added to those of other batches.
         """
         del so_far
         with self._telling("gradients", batch):
             self._refusals.check_sums(self._parameters)
             complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]
             refuse_complex(complex_ones, self._definition.origin, ALONE)
-            self._check_outputs_split(batch)
+            if not self._part_check.is_done:
+                self._part_check.check(self._batch_tensors(batch))
             versions = [p._version for p in self._parameters.values()]  # noqa: SLF001 - no public name
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
                 self._refusals.check_unmoved(self._parameters, versions)
                 divisor = float(step.loss.divisor)
-                # Where no target counts the mean is 0 / 0, and the sum 0.
+                # Where no target counts, the mean is 0 / 0 and the sum is 0.
                 gradients = [
                     _dense(p).mul_(divisor) if divisor else torch.zeros_like(_dense(p))
                     for p in self._trainable
@@ -229,15 +252,20 @@ class TorchTrainer:
             reached = [float(p.grad is not None) for p in self._trainable]
             tail = torch.tensor([*reached, divisor, 1.0], dtype=torch.float32, device=self._device)
             self._clear_gradients()
-        buffer = torch.cat([part.reshape(-1) for part in (*gradients, *changes, tail)])
-        return Contribution(buffer.cpu().numpy(), batch.num_examples), _result([step])
+        flat = [part.reshape(-1) for part in (*gradients, *changes, tail)]
+        buffer = self._flat.of_size(sum(part.numel() for part in flat))
+        if self._device.type == "cpu":
+            torch.cat(flat, out=torch.from_numpy(buffer))
+        else:
+            torch.from_numpy(buffer).copy_(torch.cat(flat))
+        return Contribution(buffer, batch.num_examples), _result([step])
 
     def apply(self, total: Contribution) -> None:
         """See `trainer.Trainer`.
 
         Raises:
             DefinitionError: Workers disagree about a statistic.
-            NonFiniteLossError: No target of the update counts.
+            NonFiniteLossError: No target counts in this update.
         """
         if total.num_examples == 0:
             return
@@ -253,7 +281,7 @@ class TorchTrainer:
         self._update()
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.Rehearser`: nothing is compiled for an update, so there is nothing to do."""
+        """See `trainer.Rehearser`: updates are not compiled, so this does nothing."""
 
     def require_sums(self, why: str) -> None:
         """See `trainer.Trainer`."""
@@ -265,7 +293,8 @@ class TorchTrainer:
         self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             tensors = self._batch_tensors(batch)
-            return self._states(self._steps.evaluation(self.model, tensors), tensors, so_far)
+            stepped = self._steps.evaluation(self.model, tensors, self._carried(so_far))
+            return self._states(stepped, tensors, so_far)
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
@@ -280,7 +309,7 @@ class TorchTrainer:
         self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             tensors = self._batch_tensors(batch)
-            stepped = self._steps.evaluation(self.model, tensors)
+            stepped = self._steps.evaluation(self.model, tensors, self._carried(so_far))
             states, outputs = self._states(stepped, tensors, so_far), stepped.outputs
             values: dict[str, torch.Tensor] = {}
             if isinstance(self._steps, ForwardSteps):
@@ -301,7 +330,7 @@ class TorchTrainer:
             return
         changed: list[str] = []
         problem = None
-        # What raises here raises again in the evaluation, which names the batch.
+        # An exception here is raised again by the evaluation itself, which names the batch.
         with suppress(Exception), self._generators.used(), self._looking() as buffers:
             before = {n: p.detach().clone() for n, p in self._parameters.items()} | buffers
             try:
@@ -319,6 +348,10 @@ class TorchTrainer:
             raise problem
         self._is_evaluation_checked = is_checked
 
+    def _carried(self, so_far: MetricStates | None) -> MetricStates | None:
+        """Return the states that the model's own metrics continue from; None if all add up."""
+        return so_far if self.evaluation_metrics.ordered else None
+
     def _states(
         self, stepped: Stepped, batch: Tensors, so_far: MetricStates | None
     ) -> MetricStates:
@@ -326,7 +359,8 @@ class TorchTrainer:
         states = self.evaluation_metrics.states(
             stepped.outputs, batch.labels, batch.weights, batch.num_examples, so_far
         )
-        states = {**states, **summed([stepped.metrics])}
+        logged = self.evaluation_metrics.logged(stepped.logged)
+        states = {**states, **summed([stepped.metrics]), **logged}
         if stepped.loss is None:
             return states
         loss = _loss_state([float(stepped.loss.value)], [float(stepped.loss.divisor)])
@@ -342,7 +376,7 @@ class TorchTrainer:
         return bool(self._averages)
 
     def state(self) -> State:
-        """See `trainer.Trainer`; the optimizer's part grows as parameters get their gradients."""
+        """See `trainer.Trainer`; the optimizer's part grows as parameters receive gradients."""
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
         state |= {f"optimizer/{path}": a for path, a in self._optimizer.state().items()}
         state |= {f"average/{path}": a for path, a in self._averages.state().items()}
@@ -376,10 +410,11 @@ class TorchTrainer:
                 ]
         if problems:
             raise CorruptCheckpointError(
-                "The checkpoint is not of this model:\n  "
+                "The checkpoint does not match this model:\n"
+                "  "
                 + "\n  ".join(problems[:5])
                 + ("\n  ..." if len(problems) > 5 else "")  # noqa: PLR2004
-                + "\n  Was the model file changed since? Use another --output for the new model."
+                + "\n  If the model file was changed since, use another --output for the new model."
             )
         with torch.no_grad():
             for name, tensor in tensors.items():
@@ -387,7 +422,7 @@ class TorchTrainer:
         self.step = int(state["step"])
 
     def export(self, folder: Any) -> list[str]:
-        """Write what serving needs into a folder; returns the names written."""
+        """Write the files for serving into a folder; return their names."""
         with self._generators.used():
             arguments = self._steps.arguments(self.model, self._tensors(self._example))
             return export.export(self.model, arguments, folder)
@@ -405,8 +440,8 @@ class TorchTrainer:
         """See `trainer.Differentiator`.
 
         Raises:
-            DefinitionError: Also where gradients are clipped, or scheduled rates meant: who makes
-                the update has neither.
+            DefinitionError: Also if gradients are clipped or learning rates scheduled, because the
+                process that makes the update does neither.
         """
         self._refusals.check_plain_updates(self._definition)
         divisor = float(contribution.buffer[-2])
@@ -427,7 +462,7 @@ class TorchTrainer:
     def _parts(
         self, total: Contribution
     ) -> tuple[dict[str, torch.Tensor | None], dict[str, torch.Tensor | None]]:
-        """Return mean gradients and changes of statistics by name, None where there is none."""
+        """Return mean gradients and changes of statistics by name; None where there is none."""
         tensors = [p for _, p in self._named_trainable]
         sizes = [p.numel() for p in tensors]
         buffer = torch.from_numpy(total.buffer).to(self._device)
@@ -463,11 +498,11 @@ class TorchTrainer:
             parameter.grad = term if parameter.grad is None else parameter.grad + term
 
     def _forward_backward(self, batch: Batch, *, is_summed: bool = False) -> _Step:
-        """Leave the gradients of the batch's mean loss; return it and the metrics."""
+        """Compute the gradients of the batch's mean loss; return the loss and the metrics."""
         self._modes.train()
         self._clear_gradients()
         tensors = self._batch_tensors(batch)
-        with self._drawing(self.slot):
+        with self._drawing(self.rank):
             stepped = self._steps.training(self.model, tensors)
             loss = stepped.loss
             assert loss is not None  # noqa: S101 - a training step has one
@@ -476,90 +511,59 @@ class TorchTrainer:
             self._add_pull()
         self._refusals.check_still_trainable(self._parameters)
         with torch.no_grad():
+            states = self.training_metrics.logged(stepped.logged)
             if is_summed:
                 self._steps.check_splits(self.model, tensors, stepped)
-                # It may have looked at parts of the batch.
+                # The check may have run the model on parts of the batch.
                 self._modes.train()
             metrics = self.training_metrics.addends(
                 stepped.outputs, tensors.labels, tensors.weights, batch.num_examples
             )
         loss = dataclasses.replace(loss, value=loss.value.detach())
-        return _Step(loss, {**metrics, **stepped.metrics})
+        return _Step(loss, {**metrics, **stepped.metrics}, states)
 
-    def _check_outputs_split(self, batch: Batch) -> None:
-        """Compare outputs of a batch with those of two parts of it, in evaluation mode.
+    def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> BatchParts:
+        """Return the changes that the batch, and two parts of it, make to the buffers.
 
-        The first batch of a worker is two records again and again, which may be alike, so the
-        second one is looked at too.
-
-        A model that mixes examples (negatives from within the batch, a loss of its own among its
-        outputs) gives workers something else than it gives one process. BatchNorm without running
-        statistics does the same as in training: that is a difference which is documented.
-        """
-        size = batch.num_examples
-        is_done = self._num_output_checks == _CHECKS_OF_OUTPUTS
-        if is_done or size == 1 or not isinstance(self._steps, ForwardSteps):
-            return
-        if any(map(_has_no_statistics, self.model.modules())):
-            return
-        self._num_output_checks += 1
-        first = max(1, size // 3)
-        with self._looking():
-            whole, again = (self._outputs_of(batch.features, slice(None)) for _ in "12")
-            try:
-                one = self._outputs_of(batch.features, slice(0, first))
-                other = self._outputs_of(batch.features, slice(first, size))
-            except Exception:  # noqa: BLE001 - the first short batch will say why
-                return
-        joined = [_joined(*parts, size) for parts in zip(whole, one, other, strict=True)]
-        # A model that draws in evaluation says nothing.
-        if all(map(_is_near, whole, again)) and not all(map(_is_near, whole, joined)):
-            raise DefinitionError(
-                f"{self._definition.origin}: the model's outputs for an example depend on the "
-                f"other examples of its batch: those of a batch of {size} differ from those of "
-                f"its first {first} and last {size - first} examples. It trains in one process "
-                "without --global_batch_size."
-            )
-
-    def _outputs_of(self, features: Arrays, rows: slice) -> list[torch.Tensor]:
-        # What a call does to buffers shall not make the outputs of the next one others.
-        with self._buffers.restored():
-            part = self._tensors(_rows(features, rows))
-            outputs = as_arrays(self._steps.outputs(self.model, part))
-        tensors = [t for t in leaves(outputs) if isinstance(t, torch.Tensor)]
-        return [(torch.view_as_real(t) if t.is_complex() else t).double() for t in tensors]
-
-    def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> Parts:
-        """Return what the batch and two parts of it do to the buffers.
-
-        Without dropout, and with BatchNorm as it is in evaluation: what they do to the parts of
-        a batch is no sum of anything, and hides what other modules do.
+        Runs without dropout, and with BatchNorm in evaluation mode: their changes for the parts of
+        a batch do not add up, and would hide the changes that other modules make.
         """
         size = batch.num_examples
         if size == 1:
             batch, size = _doubled(batch), 2
         tensors, first = self._batch_tensors(batch), max(1, size // 3)
-        changes = []
-        quiet = [m for m in self.model.modules() if isinstance(m, _QUIET) and m.training]
+        quiet = [m for m in self.model.modules() if isinstance(m, QUIET) and m.training]
         now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
-        try:
-            for module in quiet:
-                module.training = False
-            for rows in (slice(None), slice(0, first), slice(first, size)):
-                self._buffers.set(before)
-                with torch.no_grad(), self._drawing(self.slot):
+
+        def changes(rows: slice, start: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            try:
+                for module in quiet:
+                    module.training = False
+                self._buffers.set(start)
+                with torch.no_grad(), self._drawing(self.rank):
                     self._steps.touch(self.model, tensors.rows(rows))
                 after = self._buffers.tensors()
-                changed = {name: change_of(before[name], after[name]) for name in after}
-                changes.append({name: c for name, c in changed.items() if c is not None})
-        finally:
-            for module in quiet:
-                module.training = True
-            self._buffers.set(now)
-        return Parts(changes[0], changes[1], changes[2], (first, size - first))
+                found = {name: change_of(start[name], after[name]) for name in after}
+            finally:
+                for module in quiet:
+                    module.training = True
+                self._buffers.set(now)
+            return {name: change for name, change in found.items() if change is not None}
+
+        whole = changes(slice(None), before)
+
+        def again(shift: int) -> dict[str, torch.Tensor]:
+            larger = {
+                name: tensor + shift if name in whole and has_room(tensor.dtype, shift) else tensor
+                for name, tensor in before.items()
+            }
+            return changes(slice(None), larger)
+
+        parts = changes(slice(0, first), before), changes(slice(first, size), before)
+        return BatchParts(whole, *parts, (first, size - first), again)
 
     def _update(self) -> None:
-        with self._drawing(_EVERY_SLOT):
+        with self._drawing(_EVERY_RANK):
             if self._precision.accepts(self._gradients()):
                 if self._clip is not None:
                     self._clip(self._given)
@@ -598,32 +602,32 @@ class TorchTrainer:
         )
 
     @contextmanager
-    def _drawing(self, slot: int, *moment: int) -> Iterator[None]:
-        """Make all that is drawn meanwhile a function of (seed, step, slot)."""
-        seed = derive_seed(self._seed, self.step, slot, *moment)
+    def _drawing(self, rank: int, *moment: int) -> Iterator[None]:
+        """Make all random numbers drawn in the block a function of (seed, step, rank)."""
+        seed = derive_seed(self._seed, self.step, rank, *moment)
         self._generators.seed(seed)
         with self._generators.used(), seeded(seed, self._device):
             yield
 
     @contextmanager
     def _looking(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Run the model for looking only: nothing it does to its buffers, yielded, stays."""
+        """Run the model without side effects: restore all changes to its buffers (yielded)."""
         self._modes.eval()
-        with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.slot):
+        with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.rank):
             yield before
 
     @contextmanager
     def _telling(self, what: str, batch: Batch) -> Iterator[None]:
-        """Turn what user code raises into an error that names the batch and their lines."""
+        """Turn an exception from user code into an error that names the batch and their lines."""
         try:
-            # Metrics may draw, too.
+            # Metrics may draw random numbers too.
             with self._generators.used():
                 yield
         except ElasticDLError:
             raise
         except torch.OutOfMemoryError as error:
             raise TrainingError(
-                f"{self._definition.origin}: {str(error).splitlines()[0]} Take a smaller "
+                f"{self._definition.origin}: {str(error).splitlines()[0]} Use a smaller "
                 "--minibatch_size."
             ) from error
         except Exception as error:
@@ -658,17 +662,21 @@ class TorchTrainer:
                 f"{type(model).__name__}; expected a torch.nn.Module."
             )
         own_steps = self._definition.loss_within == "training_step"
+        if own_steps:
+            take_metrics(model, str(self._definition.origin))
         check_class(model, self._definition.origin, own_steps=own_steps)
         if isinstance(self._definition.loss, nn.Module):
-            # It may have tensors of its own: the weights of classes.
+            # It may have tensors of its own, such as class weights.
             self._definition.loss.to(self._device)
         return model.to(self._device)
 
     def _create_steps(self, example: Batch) -> Steps:
         definition, precision = self._definition, self._precision
-        loss = Loss(definition)
+        self._loss = loss = TorchLoss(definition)
         if definition.loss_within == "training_step":
-            progress = Progress(definition.origin, lambda: self.step, lambda: self.hooks.epoch)
+            progress = TrainerProgress(
+                definition.origin, lambda: self.step, lambda: self.hooks.epoch
+            )
             return LightningSteps(definition, loss, precision, self._looking, progress)
         if definition.loss_within == "forward":
             check_takes_labels(self.model, definition.origin)
@@ -678,9 +686,9 @@ class TorchTrainer:
         return ForwardSteps(definition, adapt, loss, precision)
 
     def _find_adapter(self, example: Batch) -> Adapter:
-        """Run the model once: lazy modules learn their shapes, and what does not fit is told.
+        """Run the model once, so that lazy modules learn their shapes and a misfit is reported.
 
-        A model that takes float64 features gets them, as from a plain script.
+        A model that accepts float64 features receives them, as it would in a plain script.
         """
         self.model.eval()
 
@@ -704,7 +712,7 @@ class TorchTrainer:
         batch = self._batch_tensors(_doubled(example))
 
         def run(model: nn.Module) -> object:
-            with torch.no_grad(), self._drawing(self.slot):
+            with torch.no_grad(), self._drawing(self.rank):
                 return self._steps.touch(model, copy.deepcopy(batch))
 
         check_nothing_outside(self.model, run, self._definition.origin)
@@ -720,17 +728,30 @@ class TorchTrainer:
 
         check_loss(compute, loss, self._definition.where("loss"))
 
+    def _find_logged(self, example: Batch) -> None:
+        """Find the metrics that the model's own steps log; a resumed training needs them."""
+        if not isinstance(self._steps, LightningSteps):
+            return
+        for step, metrics in (
+            (self._steps.training, self.training_metrics),
+            (self._steps.evaluation, self.evaluation_metrics),
+        ):
+            # An exception here is raised again by the step itself, which names the batch.
+            with suppress(Exception), self._generators.used(), self._looking():
+                stepped = step(self.model, self._batch_tensors(example))
+                metrics.logged(stepped.logged)
+
     def _tensors_kept(self) -> dict[str, torch.Tensor]:
         return {**self._parameters, **self._buffers.tensors()}
 
 
 def _twice(arrays: Arrays) -> Arrays:
-    """Return the first example two times."""
+    """Return arrays that contain the first example twice."""
     return map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), arrays)
 
 
 def _doubled(batch: Batch) -> Batch:
-    """Return the first example of a batch two times."""
+    """Return a batch that contains the first example of another one twice."""
     features, labels, weights = map(_twice, (batch.features, batch.labels, batch.weights))
     return dataclasses.replace(
         batch, features=features, labels=labels, weights=weights, num_examples=2
@@ -738,55 +759,23 @@ def _doubled(batch: Batch) -> Batch:
 
 
 def _dense(parameter: nn.Parameter) -> torch.Tensor:
-    """Return a parameter's gradient as float32, zeros where it has none."""
+    """Return a parameter's gradient as a dense float32 tensor; zeros if it has none."""
     if parameter.grad is None:
         return torch.zeros_like(parameter, dtype=torch.float32)
     dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
     return dense.float()
 
 
-def _has_no_statistics(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None  # noqa: SLF001
-
-
-def _joined(
-    whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, num_examples: int
-) -> torch.Tensor | None:
-    """Return what outputs for two parts of a batch make for the batch; None if nothing fits."""
-    if whole.ndim and len(whole) == num_examples:
-        return torch.cat([one, other]) if one.shape[1:] == other.shape[1:] else None
-    if one.shape != other.shape:
-        return None
-    # One for the batch, such as a penalty: a mean over examples, or no matter of theirs.
-    first = max(1, num_examples // 3)
-    return (one * first + other * (num_examples - first)) / num_examples
-
-
-def _is_near(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    if other is None or one.shape != other.shape:
-        return False
-    # As coarse as bfloat16, in which a module may compute: what examples share is more than that.
-    largest = float(one[torch.isfinite(one)].abs().max()) if torch.isfinite(one).any() else 0.0
-    return bool(torch.allclose(one, other, rtol=0.0, atol=0.02 * largest + 1e-6, equal_nan=True))
-
-
-def _rows(arrays: Arrays, rows: slice) -> Arrays:
-    def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return array[rows]
-
-    return map_arrays(take, arrays)
-
-
 def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
-    # Nobody who reads predictions has a word for bfloat16.
+    # NumPy and the formats of predictions have no bfloat16.
     return to_array(output.float() if output.dtype == torch.bfloat16 else output)
 
 
 def _loss_state(
     values: Sequence[float], divisors: Sequence[float]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the sum of the losses of some batches, and what it is divided by."""
-    # Where no target counts, the mean is NaN and the sum 0.
+    """Return the sum of the losses of some batches and the sum of their divisors."""
+    # Where no target counts, the mean is NaN and the sum is 0.
     total = sum(value * by for value, by in zip(values, divisors, strict=True) if by)
     return np.asarray(float(total)), np.asarray(sum(divisors))
 
@@ -794,7 +783,8 @@ def _loss_state(
 def _result(steps: Sequence[_Step]) -> StepResult:
     losses = to_array(torch.stack([step.loss.value for step in steps]))
     state = _loss_state(losses.tolist(), [float(step.loss.divisor) for step in steps])
-    return StepResult(losses, {"loss": state, **summed([step.metrics for step in steps])})
+    means = summed([step.metrics for step in steps])
+    return StepResult(losses, {"loss": state, **means, **added([step.states for step in steps])})
 
 
 def _below(prefix: str, state: State) -> dict[str, np.ndarray[Any, Any]]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def custom_model(dropout: float = 0.2) -> keras.Model:
-    """Return three stages of growing depth, and an average over what they found."""
+    """Return three stages of increasing depth, and an average over their features."""
     inputs = keras.Input((32, 32, 3), name="image")
     x = inputs
     for filters in (32, 64, 128):
         for _ in range(2):
-            # The normalisation brings its own offset, so the convolution needs none.
+            # The normalisation has an offset of its own, so the convolution needs no bias.
             x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
             x = keras.layers.BatchNormalization()(x)
             x = keras.layers.ReLU()(x)
@@ -40,7 +40,7 @@ def custom_model(dropout: float = 0.2) -> keras.Model:
 
 
 def data_schema() -> list[dict[str, Any]]:
-    """Return what a record holds."""
+    """Return the fields of a record."""
     return [
         {"name": "image", "shape": [32, 32, 3], "dtype": "float32"},
         {"name": "label", "shape": [1], "dtype": "int64"},
@@ -48,13 +48,13 @@ def data_schema() -> list[dict[str, Any]]:
 
 
 def input_fn(records: Sequence[Record]) -> tuple[dict[str, Any], Any]:
-    """Return pictures scaled to -1 .. 1, and kinds."""
+    """Return images scaled to -1 .. 1, and their classes."""
     images = np.stack([record["image"] for record in records]) / np.float32(127.5) - 1
     return {"image": images}, np.array([record["label"] for record in records if "label" in record])
 
 
 def loss(output: Any, labels: Any) -> Any:
-    """Return the mean cross-entropy of the true kind."""
+    """Return the mean cross-entropy of the true class."""
     return keras.ops.mean(
         keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), output)
     )
@@ -66,5 +66,5 @@ def optimizer(learning_rate: float = 0.001) -> keras.optimizers.Optimizer:
 
 
 def eval_metrics_fn() -> dict[str, keras.metrics.Metric]:
-    """Return the share of pictures whose likeliest kind is the true one."""
+    """Return the accuracy: the share of images whose most probable class is the true one."""
     return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}

@@ -18,7 +18,7 @@ import numpy as np
 
 from elasticdl.errors import SchemaError, UsageError
 from elasticdl.zoo.prebuilt.label import Classes, balanced, label_entry
-from elasticdl.zoo.prebuilt.tables import Given, Table
+from elasticdl.zoo.prebuilt.tables import Given, TableReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights by class, in what Keras does not take for a part of the model."""
+    """Class weights, in an object that Keras does not track as a part of the model."""
 
     weights: Mapping[int, float]
 
@@ -87,12 +87,12 @@ class DNN(keras.Model):
             None if class_counts is None else _Weights(balanced(class_counts, self._num_classes))
         )
         self._label = label
-        self._table = Table.of(columns, label=label, ignore=ignore)
+        self._table = TableReader.of(columns, label=label, ignore=ignore)
         self._tower = self._table.tower(hidden_units, embedding_size)
         self._output = keras.layers.Dense(self._num_classes, name="output")
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make the same model."""
+        """Return the arguments that create the same model."""
         return dict(self._given.arguments)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
@@ -103,7 +103,7 @@ class DNN(keras.Model):
         return self._output(self._tower(inputs, training=training))
 
     def data_schema(self) -> list[dict[str, Any]] | None:
-        """Return what is read of the table; None where all of it is."""
+        """Return the fields to read from the table; None reads all of them."""
         return self._table.schema(label_entry(self._label, self._classes))
 
     def default_input(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
@@ -126,23 +126,23 @@ class DNN(keras.Model):
             value = wrong.ravel()[0]
             value = value.item() if isinstance(value, np.generic) else value
             raise SchemaError(
-                f"Field {self._label!r} has the value {value!r}; a class is a whole number from "
-                f"0 to {self._num_classes - 1}. Say how many classes there are with "
-                " --params='num_classes=...'  and number them from 0, or name the label's own "
-                "values:  --params='classes=[...]'"
+                f"Field {self._label!r} has the value {value!r}; a class is a whole number from 0 "
+                f"to {self._num_classes - 1}. Set the number of classes with  "
+                "--params='num_classes=...'  and number them from 0, or list the values of the "
+                "label:  --params='classes=[...]'"
             )
 
     def default_predictions(self, outputs: Any) -> dict[str, Any] | None:
-        """Return the likeliest class by its own value, its probability, and all probabilities."""
+        """Return the most probable class by its value, its probability and all probabilities."""
         return None if self._classes is None else self._classes.predictions(outputs)
 
     def default_loss(self, outputs: Any, labels: Any) -> Any:
-        """Return the cross-entropy of the true class: the mean, or of each row to be weighed."""
+        """Return the cross-entropy of the true class: the mean, or one per row to be weighted."""
         losses = keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), outputs)
         return keras.ops.mean(losses) if self._class_weight is None else losses
 
     def default_class_weight(self) -> Mapping[int, float] | None:
-        """Return how much a row of each class counts; None counts each once."""
+        """Return the weight of a row of each class; None counts every row once."""
         return None if self._class_weight is None else self._class_weight.weights
 
     def default_optimizer(self) -> keras.optimizers.Optimizer:
@@ -150,7 +150,7 @@ class DNN(keras.Model):
         return keras.optimizers.Adam(self._learning_rate)
 
     def default_metrics(self) -> dict[str, keras.metrics.Metric]:
-        """Return the share of rows whose likeliest class is the true one."""
+        """Return the accuracy: the share of rows whose most probable class is the true one."""
         return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}
 
 
@@ -159,7 +159,7 @@ def _number_of(num_classes: int | None, classes: Classes | None) -> int:
         return 2 if num_classes is None else num_classes
     if num_classes not in (None, len(classes.values)):
         raise UsageError(
-            f"--params: num_classes is {num_classes}, and classes has {len(classes.values)}. Leave "
-            "num_classes out."
+            f"--params: num_classes is {num_classes}, but classes has {len(classes.values)} "
+            "values. Leave num_classes out."
         )
     return len(classes.values)

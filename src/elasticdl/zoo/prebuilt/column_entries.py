@@ -1,7 +1,7 @@
-"""The entries of the param `columns`, read and checked when the model is made.
+"""Entries of the param `columns`: read and checked when the model is created.
 
-An entry is plain JSON, a dict with a kind; what is wrong with one is a `UsageError` that names it.
-What the kinds are is `column_kinds.py`'s.
+An entry is plain JSON, a dict with a kind; a mistake in an entry is a `UsageError` that names it.
+`column_kinds.py` defines the kinds.
 
 Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 """
@@ -34,17 +34,17 @@ from elasticdl.zoo.prebuilt.column_kinds import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# What an int32 counts.
+# Range of an int32.
 _MOST_IDS = 2**31 - 16
-# A column that is crossed without an entry of its own is hashed into as many ids as there can be.
+# A crossed column without an entry of its own is hashed into the maximum number of ids.
 _MANY = 2**31 - 32
 
 
 def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
-    """Return the features that the param says; see `columns.Columns.of`."""
+    """Return the features in the param; see `columns.Columns.of`."""
     if not isinstance(entries, (list, tuple)) or not entries:
         raise UsageError(
-            f"--params: columns is {entries!r}; expected a list with one dict a feature, such as "
+            f"--params: columns is {entries!r}; expected a list with one dict per feature, such as "
             '[{"kind": "number", "column": "age"}].'
         )
     reader = _Reader(entries, label)
@@ -69,24 +69,24 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a column holds; numbers as digits are numbers as well."""
+    """Return the content of a column; numbers written as digits are numbers as well."""
     is_number = entry.get("wide") or (entry["dtype"] == "float64" and "time" not in entry)
     held = {name: value for name, value in entry.items() if name != "wide"}
     return held | ({"dtype": "number"} if is_number else {})
 
 
 class _Reader:
-    """Reads entries; a column that is only named means the entry it has elsewhere."""
+    """Reads entries; a bare column name refers to the column's entry elsewhere."""
 
     def __init__(self, entries: Sequence[Any], label: str) -> None:
         self._entries = entries
         self._label = label
 
     def read(self, entry: Any, where: str) -> Any:
-        """Return the feature that an entry means.
+        """Return the feature that an entry describes.
 
         Raises:
-            UsageError: It means none.
+            UsageError: It describes none.
         """
         if not isinstance(entry, Mapping):
             raise UsageError(f"--params: {where} is {entry!r}; expected a dict with a kind.")
@@ -118,8 +118,8 @@ class _Reader:
             raise UsageError(f"--params: {where}: column is {column!r}; expected its name.")
         if column == self._label:
             raise UsageError(
-                f"--params: {where} is the label, {column!r}, which is to be learned and cannot be "
-                "a feature. Leave it out, or name another label."
+                f"--params: {where} is the label, {column!r}, so it cannot be a feature. Leave it "
+                "out, or choose another label."
             )
 
     def _number(self, entry: Mapping[str, Any], where: str) -> Number:
@@ -205,7 +205,7 @@ class _Reader:
         return feature
 
     def _named(self, column: str, where: str, kinds: tuple[type[Any], ...]) -> Any:
-        """Return the feature of a column that is only named."""
+        """Return the feature of a column that is given by name only."""
         self._check_column(column, where)
         wanted = [kind.kind for kind in kinds]
         for i, entry in enumerate(self._entries):
@@ -215,7 +215,7 @@ class _Reader:
         if Number in kinds:
             return Number(column)
         if Cross not in kinds:
-            # Only crossed, its ids may be as many as they like.
+            # A column that is only crossed may have any number of ids.
             return Category(column, buckets=_MANY)
         near = _near(column, [c for e in self._entries if (c := _column_of(e)) is not None])
         raise UsageError(
@@ -246,7 +246,7 @@ def _column_of(entry: Any) -> str | None:
 def _words(
     entry: Mapping[str, Any], where: str
 ) -> tuple[tuple[Word, ...] | None, int | None, bool, bool]:
-    """Return vocabulary, buckets, and whether values are text and whole numbers."""
+    """Return (vocabulary, number of buckets, is_text, is_whole) of a categorical column."""
     if ("vocabulary" in entry) == ("buckets" in entry):
         raise UsageError(
             f"--params: {where} needs either a vocabulary or a number of buckets: "
@@ -255,8 +255,8 @@ def _words(
     dtype = entry.get("dtype")
     if dtype not in (None, "string", "int64"):
         raise UsageError(
-            f"--params: {where}: dtype is {dtype!r}; expected 'string' or 'int64': what the column "
-            "holds."
+            f"--params: {where}: dtype is {dtype!r}; expected 'string' or 'int64', the type of the "
+            "column."
         )
     is_whole = dtype == "int64"
     if "buckets" in entry:
@@ -269,18 +269,19 @@ def _words(
         is_text = False
     else:
         raise UsageError(
-            f"--params: {where}: vocabulary is {vocabulary!r}; expected a list of texts, or one of "
-            "numbers."
+            f"--params: {where}: vocabulary is {vocabulary!r}; expected a list of strings, or one "
+            "of numbers."
         )
-    # As they are compared with a column: of numbers, as floats, which would round whole ones.
+    # Converted as for the comparison with a column: for numbers as floats, which would round
+    # integers.
     compared = [word if is_text or is_whole else float(word) for word in vocabulary]
     if len(set(compared)) < len(compared):
         twice = next(w for w, c in zip(vocabulary, compared, strict=True) if compared.count(c) > 1)
         raise UsageError(f"--params: {where}: vocabulary has {twice!r} twice.")
     if dtype is not None and is_text != (dtype == "string"):
         raise UsageError(
-            f"--params: {where}: dtype is {dtype!r}, and its vocabulary has "
-            f"{'texts' if is_text else 'numbers'}."
+            f"--params: {where}: dtype is {dtype!r}, but its vocabulary has "
+            f"{'strings' if is_text else 'numbers'}."
         )
     return tuple(vocabulary), None, is_text, is_whole
 
@@ -296,7 +297,7 @@ def _whole(entry: Mapping[str, Any], key: str, where: str, *, default: int | Non
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:
     value = entry.get(key)
     if value is not None and not (isinstance(value, str) and value):
-        raise UsageError(f"--params: {where}: {key} is {value!r}; expected some text.")
+        raise UsageError(f"--params: {where}: {key} is {value!r}; expected a non-empty string.")
     return value
 
 
@@ -313,7 +314,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _near(name: Any, known: Iterable[str]) -> str:
-    """Return the end of a sentence, with a name that is near a known one."""
+    """Return the end of a sentence that suggests a known name similar to this one."""
     near = difflib.get_close_matches(str(name), [*known], n=1)
     return f"; did you mean {near[0]!r}?" if near else "."
 

@@ -1,10 +1,10 @@
-"""The kinds of features there are in the param `columns`, as values.
+"""Kinds of features in the param `columns`, as values.
 
     number, category, time, sequence, sparse     read a column
     bucket, cross                                make ids of others
-    indicator, embedding                         say how ids enter the network
+    indicator, embedding                         define how ids enter the network
 
-Nothing here knows records or layers. How entries are read is `column_entries.py`'s.
+Nothing here depends on records or layers. `column_entries.py` reads the entries.
 
 Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 """
@@ -28,10 +28,10 @@ class Number:
     """A column of numbers, standardised.
 
     Attributes:
-        column: Its name.
-        size: How many numbers a row has.
-        delimiter: What stands between them where they are text.
-        nullable: Whether the network is given, beside the number, whether it is missing.
+        column: Name of the column.
+        size: Number of values per row.
+        delimiter: Separator of the values if they are text.
+        nullable: Whether the network also gets a flag for a missing value.
     """
 
     kind: ClassVar[str] = "number"
@@ -51,11 +51,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """A column of dates or times: standardised, and where it is in some cycles.
+    """A column of dates or times: standardised, and as positions within cycles.
 
     Attributes:
-        column: Its name.
-        cycles: Those of `CYCLES` it is looked at in.
+        column: Name of the column.
+        cycles: The cycles to use, from `CYCLES`.
         nullable: As for a number.
     """
 
@@ -75,11 +75,11 @@ class _Ids:
     """Values of a column as ids.
 
     Attributes:
-        column: Its name.
+        column: Name of the column.
         vocabulary: The values that have an id of their own, or None.
-        buckets: How many ids values are hashed into, or None.
+        buckets: Number of ids to hash values into, or None.
         is_text: Whether the values are text, not numbers.
-        is_whole: Whether they are whole numbers, of any size: no float64 may come between.
+        is_whole: Whether they are integers of any size, which must not be converted to float64.
     """
 
     column: str
@@ -90,7 +90,7 @@ class _Ids:
 
     @property
     def unknown_id(self) -> int:
-        """The id of all values that are not in the vocabulary."""
+        """The id shared by all values that are not in the vocabulary."""
         return len(self.vocabulary or ())
 
     @property
@@ -100,7 +100,7 @@ class _Ids:
 
     @property
     def num_ids(self) -> int:
-        """How many ids there are."""
+        """Number of ids."""
         return self.missing_id + 1
 
     def schema(self) -> dict[str, Any]:
@@ -112,17 +112,17 @@ class _Ids:
 
 @dataclass(frozen=True)
 class Category(_Ids):
-    """A column of values that are one of some."""
+    """A column of categorical values."""
 
     kind: ClassVar[str] = "category"
 
 
 @dataclass(frozen=True)
 class IdSequence(_Ids):
-    """A column of lists of such values.
+    """A column of lists of categorical values.
 
     Attributes:
-        delimiter: What stands between them where a list is text.
+        delimiter: Separator of the values if a list is text.
     """
 
     kind: ClassVar[str] = "sequence"
@@ -130,7 +130,7 @@ class IdSequence(_Ids):
 
     @property
     def padding(self) -> int:
-        """What shorter lists of a batch are filled up with; a list has no missing values."""
+        """The padding of shorter lists in a batch; a list has no missing values."""
         return self.missing_id
 
     @property
@@ -147,12 +147,12 @@ class IdSequence(_Ids):
 
 @dataclass(frozen=True)
 class Sparse:
-    """A column of vectors, written as places and values.
+    """A column of vectors, written as indexes and values.
 
     Attributes:
-        column: Its name.
+        column: Name of the column.
         size: Length of the vectors.
-        delimiter: What stands between two places; None for any white space.
+        delimiter: Separator of the entries; None for any white space.
     """
 
     kind: ClassVar[str] = "sparse"
@@ -167,11 +167,11 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Which of some intervals a number lies in.
+    """The interval that contains a number, as an id.
 
     Attributes:
         of: The number.
-        boundaries: Between the intervals, ascending.
+        boundaries: Boundaries between the intervals, ascending.
     """
 
     kind: ClassVar[str] = "bucket"
@@ -180,7 +180,7 @@ class Bucket:
 
     @property
     def num_ids(self) -> int:
-        """How many ids there are; the last one is that of a missing number."""
+        """Number of ids; the last one is for a missing number."""
         return len(self.boundaries) + 2
 
 
@@ -189,8 +189,8 @@ class Cross:
     """Combinations of ids, hashed.
 
     Attributes:
-        of: At least two.
-        buckets: How many ids they are hashed into.
+        of: At least two features with ids.
+        buckets: Number of ids to hash them into.
     """
 
     kind: ClassVar[str] = "cross"
@@ -199,13 +199,13 @@ class Cross:
 
     @property
     def num_ids(self) -> int:
-        """How many ids there are."""
+        """Number of ids."""
         return self.buckets
 
 
 @dataclass(frozen=True)
 class Indicator:
-    """Ids, one input of the network for each."""
+    """Ids as inputs of the network, one input per id."""
 
     kind: ClassVar[str] = "indicator"
     of: Category | Bucket | Cross | IdSequence
@@ -213,12 +213,12 @@ class Indicator:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Ids, a trained vector for each.
+    """Ids as trained vectors, one vector per id.
 
     Attributes:
         of: The ids.
         dimension: Length of the vectors.
-        combiner: How the vectors of a sequence become one.
+        combiner: How to combine the vectors of a sequence into one.
     """
 
     kind: ClassVar[str] = "embedding"
@@ -228,13 +228,13 @@ class Embedding:
 
 
 Source: TypeAlias = Number | Time | Category | IdSequence | Sparse
-"""What reads a column."""
+"""Features that read a column."""
 
 Feature: TypeAlias = Source | Bucket | Cross | Indicator | Embedding
 
 
 def sources_of(features: Iterable[Feature]) -> tuple[Source, ...]:
-    """Return what features read of a table, each once, in order."""
+    """Return the columns that features read from a table, each once, in order."""
     found: dict[Any, None] = {}
     for feature in features:
         inner: Any = getattr(feature, "of", None)
@@ -246,5 +246,5 @@ def sources_of(features: Iterable[Feature]) -> tuple[Source, ...]:
 
 
 def _entry(column: str, dtype: str) -> dict[str, Any]:
-    # A row to be predicted may lack what no row in training did.
+    # A row for prediction may lack a value that no row in training lacked.
     return {"name": column, "shape": [], "dtype": dtype, "nullable": True}

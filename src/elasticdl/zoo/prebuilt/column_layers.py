@@ -1,4 +1,4 @@
-"""What a network makes of the features of `columns.py`: layers, those of Keras where it has them.
+"""Layers for the features of `columns.py`; Keras layers are used where they exist.
 
     numbers, missing, plain, ids, sequences  --ColumnTower--> the last hidden layer of a network
                                              --ColumnWide---> weighted sums of single values
@@ -57,12 +57,12 @@ class IdsOf(keras.layers.Layer):
             self._crossing = keras.layers.HashedCrossing(feature.buckets)
 
     def build(self, input_shape: Shapes) -> None:
-        """Make nothing: there are no weights."""
+        """Create nothing: there are no weights."""
         del input_shape
         self.built = True
 
     def call(self, inputs: Inputs) -> Any:
-        """Return ids, int [batch, 1]; of a sequence [batch, longest]."""
+        """Return the ids: int [batch, 1], or [batch, longest] for a sequence."""
         feature, place = self._feature, self._place
         if isinstance(feature, IdSequence):
             return inputs[feature.input_name]
@@ -77,7 +77,7 @@ class IdsOf(keras.layers.Layer):
 
 
 class IdVector(keras.layers.Layer):
-    """Ids as numbers: one input for each id, or a trained vector.
+    """Ids as numbers: one input per id, or one trained vector per id.
 
     Args:
         feature: An indicator or an embedding.
@@ -105,7 +105,7 @@ class IdVector(keras.layers.Layer):
             self.width = feature.dimension
 
     def build(self, input_shape: Shapes) -> None:
-        """Make the vectors."""
+        """Create the vectors."""
         del input_shape
         if isinstance(self._feature, Embedding):
             self._embed.build((None, 1))
@@ -128,8 +128,8 @@ class IdVector(keras.layers.Layer):
         return total / (count if feature.combiner == "mean" else keras.ops.sqrt(count))
 
 
-class Values(keras.layers.Layer):
-    """What enters without ids: numbers, whether they are missing, cycles of times, vectors.
+class ColumnValues(keras.layers.Layer):
+    """Inputs without ids: numbers, flags for missing ones, cycles of times, vectors.
 
     Args:
         columns: The features of the model.
@@ -152,14 +152,14 @@ class Values(keras.layers.Layer):
         self.width = len(self._numbers) + len(self._missing) + len(self._plain)
 
     def build(self, input_shape: Shapes) -> None:
-        """Make the statistics."""
+        """Create the statistics."""
         del input_shape
         if self._numbers:
             self._standardise.build((None, len(self._numbers)))
         self.built = True
 
     def call(self, inputs: Inputs, training: bool | None = None) -> Any:
-        """Return [batch, width], None where there is nothing."""
+        """Return [batch, width]; None if there are no such inputs."""
         parts = []
         if self._numbers:
             numbers = keras.ops.take(inputs[NUMBERS], self._numbers, axis=1)
@@ -178,12 +178,12 @@ class ColumnTower(keras.layers.Layer):
     Args:
         columns: The features.
         hidden_units: Width of each hidden layer, the first one first.
-        embedding_size: How many numbers stand for an id of a category that does not say so.
+        embedding_size: Length of the vectors of a category that does not set it.
     """
 
     def __init__(self, columns: Columns, hidden_units: Sequence[int], embedding_size: int) -> None:
         super().__init__(name="tower")
-        self._values = Values(columns)
+        self._values = ColumnValues(columns)
         self._vectors = [
             IdVector(_with_vectors(feature, embedding_size), columns)
             for feature in columns.features
@@ -195,7 +195,7 @@ class ColumnTower(keras.layers.Layer):
         ]
 
     def build(self, input_shape: Shapes) -> None:
-        """Make the weights."""
+        """Create the weights."""
         self._values.build(input_shape)
         for vector in self._vectors:
             vector.build(input_shape)
@@ -221,12 +221,12 @@ class ColumnWide(keras.layers.Layer):
 
     Args:
         columns: The features.
-        num_outputs: How many sums are made of them.
+        num_outputs: Number of weighted sums.
     """
 
     def __init__(self, columns: Columns, num_outputs: int) -> None:
         super().__init__(name="wide")
-        self._values = Values(columns)
+        self._values = ColumnValues(columns)
         self._numbers = keras.layers.Dense(num_outputs, use_bias=False, name="numbers")
         of = {
             feature.of if isinstance(feature, (Indicator, Embedding)) else feature: None
@@ -241,7 +241,7 @@ class ColumnWide(keras.layers.Layer):
         )
 
     def build(self, input_shape: Shapes) -> None:
-        """Make the weights."""
+        """Create the weights."""
         self._values.build(input_shape)
         if self._values.width:
             self._numbers.build((None, self._values.width))
@@ -271,7 +271,7 @@ class ColumnWide(keras.layers.Layer):
 
 
 def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
-    """Return how ids enter the network, where the user does not say so."""
+    """Return how ids enter the network if the user does not set it."""
     if isinstance(feature, (Indicator, Embedding)):
         return feature
     few = feature.num_ids <= embedding_size and not isinstance(feature, IdSequence)
@@ -279,7 +279,7 @@ def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
 
 
 def _places(columns: Columns) -> dict[Any, int]:
-    """Return where each number, time and category begins in its array."""
+    """Return the start of each number, time and category in its array."""
     places: dict[Any, int] = {}
     numbers = ids = 0
     for source in columns.sources:
@@ -293,7 +293,7 @@ def _places(columns: Columns) -> dict[Any, int]:
 
 
 def _plain_places(columns: Columns) -> dict[Any, range]:
-    """Return where each time's cycles and each vector lie in the array of plain values."""
+    """Return the positions of each time's cycles and each vector in the array of plain values."""
     places: dict[Any, range] = {}
     first = 0
     for source in columns.sources:

@@ -1,4 +1,4 @@
-"""Features of a table as values: what the param `columns` says, checked, and its records as arrays.
+"""Features of a table: the param `columns` as checked values, and records as arrays.
 
     columns=[{"kind": "number", "column": "age"},
              {"kind": "category", "column": "role", "vocabulary": ["clerk", "boss"]}]
@@ -6,8 +6,8 @@
     {"age": 31.0, "role": b"boss"}
       -> {"numbers": [31.0], "missing": [0.0], "ids": [1]}
 
-Text becomes ids here, in the input function, so that models and exports take numbers alone. What
-the model makes of the numbers is `column_layers.py`'s, how entries are read `column_entries.py`'s.
+Text is converted to ids here, in the input function, so that models and exports take only numbers.
+`column_layers.py` has the layers for these numbers, `column_entries.py` reads the entries.
 
 Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 """
@@ -55,8 +55,8 @@ class Columns:
     """The features of a model.
 
     Attributes:
-        features: What the model is made of, in the user's order.
-        sources: What is read of the table for them, each once.
+        features: Features, in the user's order.
+        sources: Columns to read from the table for them, each once.
     """
 
     features: tuple[Feature, ...]
@@ -64,25 +64,25 @@ class Columns:
 
     @staticmethod
     def of(entries: Sequence[Mapping[str, Any]], label: str) -> Columns:
-        """Return the features that a param says.
+        """Return the features in the param `columns`.
 
         Args:
             entries: Plain JSON; see `docs/model-files.md`.
-            label: The column to be learned, which cannot be a feature.
+            label: The column to learn, which cannot be a feature.
 
         Raises:
-            UsageError: An entry is not one of the kinds there are.
+            UsageError: An entry is of no known kind.
         """
         features = read_columns(entries, label)
         return Columns(features, sources_of(features))
 
     def schema(self) -> list[dict[str, Any]]:
-        """Return the entries of `data_schema()` for the columns that are read."""
+        """Return the entries of `data_schema()` for the columns to read."""
         entries: dict[str, dict[str, Any]] = {}
         for source in self.sources:
             entry = source.schema()
             if entries.setdefault(source.column, entry)["dtype"] != entry["dtype"]:
-                # Of a number, what needs its digits decides.
+                # For a number, a feature that needs its digits determines the dtype.
                 entries[source.column] |= {"dtype": "string", "wide": True}
         return [*entries.values()]
 
@@ -92,11 +92,11 @@ class Columns:
         Returns:
             `numbers` and `missing`, float32 [batch, numbers], 0 and 1 where there is no value;
             `plain`, float32 [batch, values], which is not standardised; `ids`, int32 [batch,
-            categories]; and int32 [batch, longest] for each sequence, filled up with
-            `IdSequence.padding`. Each only where there are such features.
+            categories]; and int32 [batch, longest] for each sequence, padded with
+            `IdSequence.padding`. Each exists only if there are such features.
 
         Raises:
-            SchemaError: A value is not what its feature says.
+            SchemaError: A value does not match its feature.
         """
         numbers: list[Array] = []
         plain: list[Array] = []
@@ -133,7 +133,7 @@ def _single(records: Sequence[Record], column: str) -> list[Any]:
 
 
 def _numbers(source: Number, records: Sequence[Record]) -> Array:
-    """Return [batch, size], float64, NaN where there is no value."""
+    """Return [batch, size], float64, NaN for missing values."""
     if source.delimiter is None:
         read: list[Any] = [record[source.column] for record in records]
         if read and read[0].dtype == object:
@@ -147,8 +147,9 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
         infinite = np.isinf(values.astype(np.float32))
     if infinite.any():
         raise SchemaError(
-            f"Column {source.column!r} holds {values[infinite][0]}, which is no number that a "
-            "network can take (the largest is 3.4e38). Leave such rows out, or scale the column."
+            f"Column {source.column!r} holds {values[infinite][0]}, which is not a number that a "
+            "network can process (the largest is 3.4e38). Leave such rows out, or scale the "
+            "column."
         )
     return values
 
@@ -177,7 +178,7 @@ def _parsed_array(source: Number, text: bytes | None) -> list[float]:
 
 
 def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
-    """Return days [batch, 1], NaN where there is no time, and the cycles [batch, 2 * cycles]."""
+    """Return days [batch, 1], NaN for missing times, and the cycles [batch, 2 * cycles]."""
     seconds = np.array(_single(records, source.column), np.float64)
     known = ~np.isnan(seconds)
     turns = np.zeros((len(seconds), len(source.cycles)))
@@ -195,7 +196,7 @@ def _turn_of_year(seconds: Array) -> Array:
         first = years.astype("datetime64[s]").astype(np.int64)
         past = (years + 1).astype("datetime64[s]").astype(np.int64)
     except (OverflowError, ValueError):
-        raise SchemaError("A time is too far away to be in a year.") from None
+        raise SchemaError("A time is outside the range of supported years.") from None
     return np.asarray((seconds - first) / (past - first))
 
 
@@ -245,14 +246,14 @@ def _is_nan(value: Any) -> bool:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """Return what is hashed: of whole numbers, what they look like in a file of text."""
+    """Return the bytes to hash: for integers, those of their text in a file."""
     if isinstance(value, bytes):
         return value
     return str(int(value) if float(value).is_integer() else float(value)).encode()
 
 
 def _whole(source: Category | IdSequence, digits: Any) -> bytes | None:
-    """Return a number, or its text, as it is compared; None if it is missing."""
+    """Return a number, or its text, in the form for comparison; None if it is missing."""
     if _is_missing(digits):
         return None
     if not isinstance(digits, bytes):
@@ -267,7 +268,7 @@ def _whole(source: Category | IdSequence, digits: Any) -> bytes | None:
 
 
 def _words(source: IdSequence, record: Record) -> list[Any]:
-    """Return the values of a sequence, those missing left out."""
+    """Return the values of a sequence, without missing ones."""
     values = record[source.column].ravel().tolist()
     if source.delimiter is None:
         return [value for value in values if not _is_missing(value)]
@@ -283,8 +284,8 @@ def _as_number(source: Number | Category | IdSequence, word: bytes) -> float:
         return float(word)
     except ValueError:
         raise SchemaError(
-            f"Column {source.column!r} holds {word.decode(errors='replace')!r}; the feature takes "
-            "numbers only, as its entry in `columns` says."
+            f"Column {source.column!r} holds {word.decode(errors='replace')!r}; the feature "
+            "accepts only numbers, as its entry in `columns` says."
         ) from None
 
 
@@ -292,7 +293,7 @@ def _padded(source: IdSequence, records: Sequence[Record]) -> Array:
     """Return the ids of sequences, [batch, longest]."""
     lists = [_words(source, record) for record in records]
     lengths = [len(words) for words in lists]
-    # An axis of length 0 is no shape that every layer takes.
+    # Not every layer accepts an axis of length 0.
     every = np.full((len(lists), max(*lengths, 1)), source.padding, np.int32)
     every[np.arange(every.shape[1]) < np.array(lengths)[:, None]] = _ids(
         source, [word for words in lists for word in words]
@@ -301,7 +302,7 @@ def _padded(source: IdSequence, records: Sequence[Record]) -> Array:
 
 
 def _sparse(source: Sparse, records: Sequence[Record]) -> Array:
-    """Return the vectors that texts as `0:1.2 3:4` mean, [batch, size]."""
+    """Return the vectors in texts such as `0:1.2 3:4`, [batch, size]."""
     every = np.zeros((len(records), source.size), np.float32)
     for row, text in enumerate(_single(records, source.column)):
         if text is None:

@@ -1,4 +1,4 @@
-"""The label of a table: its values as numbers, and predictions as its values.
+"""Label of a table: converts its values to numbers, and predictions to its values.
 
     classes=["clerk", "boss"]:  b"boss" -> 1,  and the probabilities [0.3, 0.7] -> "boss", 0.7
 
@@ -37,7 +37,7 @@ class Classes:
     Attributes:
         values: All text, all numbers, or all booleans; each once.
         are_text: Whether they are text.
-        are_wide: Whether they are whole numbers of which a float64 would round one.
+        are_wide: Whether they are integers, at least one of which float64 would round.
     """
 
     values: tuple[Value, ...]
@@ -46,7 +46,7 @@ class Classes:
 
     @staticmethod
     def of(values: Any) -> Classes:
-        """Return the classes that a param says.
+        """Return the classes in the param `classes`.
 
         Raises:
             UsageError: They are not at least two different texts, numbers or booleans.
@@ -68,8 +68,8 @@ class Classes:
                 raise UsageError(f"--params: classes has {value!r} twice.")
         if len(compared) < _FEWEST:
             raise UsageError(
-                f"--params: classes has {values[0]!r} only; there is nothing to learn from a label "
-                "that is always the same."
+                f"--params: classes has {values[0]!r} only; there is nothing to learn from a "
+                "constant label."
             )
         return classes
 
@@ -81,11 +81,11 @@ class Classes:
             label: The column's name, for an error message.
 
         Raises:
-            SchemaError: A label is none of the classes.
+            SchemaError: A label is not one of the classes.
         """
         known = {self._compared(value): number for number, value in enumerate(self.values)}
         if not self.are_text and not self.are_wide:
-            # As a record holds them that has no float64.
+            # As in a record, which has no float64.
             for number, value in enumerate(self.values):
                 known.setdefault(float(np.float32(value)), number)
         given = [self._given(value) for value in labels.ravel().tolist()]
@@ -95,7 +95,7 @@ class Classes:
         return np.array(found, np.int64).reshape(labels.shape)
 
     def predictions(self, outputs: Any) -> dict[str, Array]:
-        """Return what is written of the probabilities of a batch, [batch, classes]."""
+        """Return the values to write for the probabilities of a batch, [batch, classes]."""
         outputs = np.asarray(outputs)
         likeliest = outputs.argmax(axis=-1)
         return {
@@ -110,10 +110,10 @@ class Classes:
         return value.encode() if self.are_text else float(value)
 
     def _given(self, value: Any) -> Any:
-        """Return a label as it is compared."""
+        """Return a label in the form for comparison."""
         if not self.are_wide or (isinstance(value, float) and not value.is_integer()):
             return _plain(value)
-        with contextlib.suppress(ValueError):  # no whole number, which is no class
+        with contextlib.suppress(ValueError):  # not an integer, so not a class
             return str(int(value)).encode()
         return _plain(value)
 
@@ -128,27 +128,27 @@ class Classes:
         some = ", ".join(map(repr, self.values[:_MOST_SHOWN]))
         more = f", ... ({len(self.values)} in all)" if len(self.values) > _MOST_SHOWN else ""
         return SchemaError(
-            f"Field {label!r} has the value {shown!r}, which is none of the classes {some}{more}."
-            f"{guess} Leave such rows out, or train with all values of the label (the model's "
-            "param `classes`)."
+            f"Field {label!r} has the value {shown!r}, which is not one of the classes "
+            f"{some}{more}.{guess} Leave such rows out, or train with all values of the label (the "
+            "model's param `classes`)."
         )
 
 
 def as_array(values: Sequence[Value]) -> Array:
-    """Return classes as an array that rounds none of them.
+    """Return classes as an array without rounding any of them.
 
     Example:
         >>> as_array([5, 2**63 + 1]).tolist(), as_array(["a", "bc"]).dtype.kind
         ([5, 9223372036854775809], 'U')
     """
     whole = [value for value in values if type(value) is int]
-    # NumPy makes float64 of whole numbers on both sides of 2^63.
+    # NumPy converts integers on both sides of 2^63 to float64.
     is_wide = len(whole) == len(values) and min(whole) >= 0 and 2**63 <= max(whole) < 2**64
     return np.array(values, np.uint64 if is_wide else None)
 
 
 def label_entry(label: str, classes: Classes | None) -> dict[str, Any]:
-    """Return the label's entry of `data_schema()`; in prediction it may be missing."""
+    """Return the label's entry of `data_schema()`; for predictions it may be missing."""
     exact = classes is not None and (classes.are_text or classes.are_wide)
     entry = {"name": label, "shape": [], "dtype": "string" if exact else "float64"}
     return {**entry, "nullable": True, "wide": classes is None or classes.are_wide}
@@ -158,7 +158,7 @@ def labels_of(records: Sequence[Record], label: str) -> Array:
     """Return the labels of a batch, [batch, 1].
 
     Raises:
-        SchemaError: One is missing.
+        SchemaError: A label is missing.
     """
     values = [record[label].item() for record in records]
     if any(value is None or value != value for value in values):  # noqa: PLR0124 - NaN
@@ -168,19 +168,19 @@ def labels_of(records: Sequence[Record], label: str) -> Array:
 
 
 def missing_label(label: str) -> SchemaError:
-    """Return the error of a row without a label."""
+    """Return the error for a row without a label."""
     return SchemaError(
-        f"Field {label!r}, which is to be learned, has no value in a row. Leave such rows out of "
-        "training and evaluation; in prediction they are welcome."
+        f"Field {label!r}, the label, has no value in a row. Leave such rows out of training and "
+        "evaluation; prediction does not need them to have one."
     )
 
 
 def balanced(class_counts: Sequence[int], num_classes: int) -> Mapping[int, float]:
-    """Return weights by which all classes count the same together.
+    """Return class weights that balance the classes: each class has the same total weight.
 
     Args:
-        class_counts: How many rows each class has, in the order of the classes.
-        num_classes: How many classes there are.
+        class_counts: Number of rows of each class, in the order of the classes.
+        num_classes: Number of classes.
 
     Raises:
         UsageError: There is not one count for each class.
@@ -192,14 +192,14 @@ def balanced(class_counts: Sequence[int], num_classes: int) -> Mapping[int, floa
     fits = len(class_counts) == num_classes and all(count >= 0 for count in class_counts)
     if not fits or not any(class_counts):
         raise UsageError(
-            f"--params: class_counts is {list(class_counts)!r}; expected how many rows each of the "
-            f"{num_classes} classes has, in their order."
+            f"--params: class_counts is {list(class_counts)!r}; expected the number of rows of "
+            f"each of the {num_classes} classes, in their order."
         )
     present = [count for count in class_counts if count]
     return {
         number: sum(present) / (len(present) * count)
         for number, count in enumerate(class_counts)
-        # Of a class without rows no example will be weighed.
+        # A class without rows has no example to weight.
         if count
     }
 
@@ -213,7 +213,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a label as it is compared."""
+    """Return a label in the form for comparison."""
     if isinstance(value, str):
         return value.encode()
     return value if value is None or isinstance(value, bytes) else float(value)

@@ -1,8 +1,8 @@
-"""Which values the params of the table models may have, checked without a framework.
+"""Value checks for the params of the table models, without a framework.
 
     hidden_units=[-3]   expected a list of whole numbers from 1 to 1,000,000, ...
 
-So a statement of SQL can be refused where it is written, before a row is read.
+With these checks, an SQL statement can be rejected where it is written, before a row is read.
 
 Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by `tables.py` and
 `sql/check.py`.
@@ -17,17 +17,17 @@ from typing import Any
 
 MOST_UNITS = 1_000_000
 MOST_WEIGHTS = 1_000_000_000
-"""Between two layers; Adam needs 16 bytes for each while it trains."""
+"""Limit of the weights between two layers; Adam needs 16 bytes for each during training."""
 
 _FEWEST_CLASSES = 2
 _MOST_ROWS = 2**63 - 1
 
 
 def problem_with(name: str, value: Any) -> str:
-    """Return what was expected instead of a param's value; empty if nothing is wrong with it.
+    """Return what was expected instead of a param's value; empty if the value is valid.
 
     Args:
-        name: Of the param; one that is not known here takes any value.
+        name: Name of the param; an unknown one accepts any value.
         value: Its value; None leaves it to the model.
 
     Example:
@@ -87,7 +87,7 @@ _LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
             and all(_whole(each, 0, _MOST_ROWS) for each in value)
             and any(value)
         ),
-        "how many rows each class has, such as [195, 5]",
+        "the number of rows of each class, such as [195, 5]",
     ),
     "label": (lambda value: isinstance(value, str) and bool(value), "the name of a field"),
     "ignore": (_texts, 'names of fields, such as ["id"]'),
@@ -98,6 +98,6 @@ _LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "dropout": (
         lambda value: _number(value) and 0 <= value < 1,
-        "a number from 0 up to 1, such as 0.2",
+        "a number from 0 to less than 1, such as 0.2",
     ),
 }

@@ -41,7 +41,7 @@ def custom_model(dropout: float = 0.25) -> keras.Model:
 
 
 def data_schema() -> list[dict[str, Any]]:
-    """Return what a record holds."""
+    """Return the fields of a record."""
     return [
         {"name": "image", "shape": [28, 28], "dtype": "float32"},
         {"name": "label", "shape": [1], "dtype": "int64"},
@@ -49,7 +49,7 @@ def data_schema() -> list[dict[str, Any]]:
 
 
 def input_fn(records: Sequence[Record]) -> tuple[dict[str, Any], Any]:
-    """Return pictures scaled to 0 .. 1, and digits."""
+    """Return images scaled to 0 .. 1, and digits."""
     images = np.stack([record["image"] for record in records]) / np.float32(255)
     return {"image": images}, np.array([record["label"] for record in records if "label" in record])
 
@@ -67,5 +67,5 @@ def optimizer(learning_rate: float = 0.003) -> keras.optimizers.Optimizer:
 
 
 def eval_metrics_fn() -> dict[str, keras.metrics.Metric]:
-    """Return the share of pictures whose likeliest digit is the true one."""
+    """Return the accuracy: the share of images whose most probable digit is the true one."""
     return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from elasticdl.zoo.prebuilt.label import label_entry
-from elasticdl.zoo.prebuilt.tables import Given, Table
+from elasticdl.zoo.prebuilt.tables import Given, TableReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,12 +70,12 @@ class DNN(keras.Model):
         self._label = label
         self._label_mean = label_mean
         self._label_scale = label_scale
-        self._table = Table.of(columns, label=label, ignore=ignore)
+        self._table = TableReader.of(columns, label=label, ignore=ignore)
         self._tower = self._table.tower(hidden_units, embedding_size)
         self._output = keras.layers.Dense(1, name="output")
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make the same model."""
+        """Return the arguments that create the same model."""
         return dict(self._given.arguments)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
@@ -86,7 +86,7 @@ class DNN(keras.Model):
         return self._output(self._tower(inputs, training=training))
 
     def data_schema(self) -> list[dict[str, Any]] | None:
-        """Return what is read of the table; None where all of it is."""
+        """Return the fields to read from the table; None reads all of them."""
         return self._table.schema(label_entry(self._label, None))
 
     def default_input(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
@@ -103,7 +103,7 @@ class DNN(keras.Model):
         return keras.optimizers.Adam(self._learning_rate)
 
     def default_metrics(self) -> dict[str, keras.metrics.Metric]:
-        """Return the mean absolute error, and the root of the mean squared one."""
+        """Return the mean absolute error, and the root mean squared error."""
         return {
             "mean_absolute_error": keras.metrics.MeanAbsoluteError(),
             "root_mean_squared_error": keras.metrics.RootMeanSquaredError(),

@@ -1,4 +1,4 @@
-"""Numbers of mean 0 and variance 1, by statistics that workers can add up.
+"""Standardises numbers to mean 0 and variance 1, by statistics that workers can add up.
 
 Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 """
@@ -11,21 +11,21 @@ import keras
 
 # With fewer rows there is no variance.
 _FEWEST = 2.0
-# The square of what float32 can tell apart, with room: less is no variation.
+# The square of float32's resolution, with some margin: a smaller variance counts as none.
 _RELATIVE_VARIANCE = 1e-12
 
 
 class Standardise(keras.layers.Layer):
-    """Brings numbers to mean 0 and variance 1; what is missing, or never varied, becomes 0.
+    """Standardises numbers to mean 0 and variance 1; missing or constant ones become 0.
 
     Mean and variance are those of all rows of the batches *before*, in float64. So a row's value
     does not depend on its batch, and the sums of several workers add up to those of one process.
-    Unlike those of a BatchNormalization they are right after one epoch, however few its batches
-    are. Before the first two rows were seen, a number says nothing: it is 0.
+    Unlike those of a BatchNormalization, they are right after one epoch, however few batches it
+    has. Until two rows have been seen, every number becomes 0.
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make the sums for numbers of this shape."""
+        """Create the sums for numbers of this shape."""
         sums: dict[str, Any] = {
             "shape": (input_shape[-1],),
             "initializer": "zeros",
@@ -44,7 +44,7 @@ class Standardise(keras.layers.Layer):
         Args:
             inputs: Float [batch, numbers].
             missing: 1 where a number is missing, else 0, of the same shape; None if none is.
-            training: Whether the rows count for the batches to come.
+            training: Whether the rows count for later batches.
 
         Returns:
             float32 [batch, numbers].

@@ -1,4 +1,4 @@
-"""How a model reads a table: every field as it is, or the features that `columns` says.
+"""Reads a table for a model: every field as it is, or the features in `columns`.
 
 Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of a model, in what Keras does not take for a part of it.
+    """The arguments of a model, in an object that Keras does not track as a part of it.
 
     Attributes:
         arguments: Name -> value, JSON values.
@@ -38,19 +38,19 @@ class Given:
     arguments: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        """Raise a `UsageError` if a value is impossible."""
+        """Raise a `UsageError` if a value is invalid."""
         for name, value in self.arguments.items():
             if problem := problem_with(name, value):
                 raise UsageError(f"--params: {name} is {value!r}; {problem}.")
 
 
 @dataclass(frozen=True)
-class Table:
-    """What a model reads of a table.
+class TableReader:
+    """The fields that a model reads from a table.
 
     Attributes:
         label: Name of the field to learn.
-        ignore: Names of fields that are no features.
+        ignore: Names of fields that are not features.
         columns: The features; None takes all other fields.
     """
 
@@ -61,20 +61,20 @@ class Table:
     @staticmethod
     def of(
         columns: Sequence[Mapping[str, Any]] | None, *, label: str, ignore: Sequence[str]
-    ) -> Table:
-        """Return what the params of a model say.
+    ) -> TableReader:
+        """Return the reader for the params of a model.
 
         Raises:
             UsageError: `columns` is wrong, or there is an `ignore` beside it.
         """
         if columns is None:
-            return Table(label, tuple(ignore), None)
+            return TableReader(label, tuple(ignore), None)
         if ignore:
             raise UsageError(
-                "--params: there are columns, which name every feature, and an ignore. Leave "
+                "--params: there is columns, which names every feature, and also ignore. Leave "
                 "ignore out."
             )
-        return Table(label, (), Columns.of(columns, label))
+        return TableReader(label, (), Columns.of(columns, label))
 
     def schema(self, label_entry: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Return the model's `data_schema()`; None takes records as they are."""
@@ -83,7 +83,7 @@ class Table:
     def features_and_label(
         self, records: Sequence[Record], mode: Mode
     ) -> tuple[dict[str, Array], Array | None]:
-        """Return the features of a batch, and its labels [batch, values], None in prediction.
+        """Return the features of a batch, and its labels [batch, values], None for predictions.
 
         Raises:
             SchemaError: A record does not fit.

@@ -1,9 +1,9 @@
-"""What the zoo's models for tables share: rows become numbers and tokens, and a network reads them.
+"""Shared parts of the table models: rows become numbers and tokens, and a network reads them.
 
-A row is a record without a schema: field name -> 1-D array. Every field but the label is a
-feature. Numbers keep their value and are standardised by the network itself, from what it sees
-in training; text is hashed to a bucket, so that no vocabulary has to be made beforehand and a
-word never seen in training is no error. Nothing here knows what is predicted.
+A row is a record without a schema: field name -> 1-D array. Every field but the label is a feature.
+Numbers keep their value and are standardised by the network itself, from its training data; text is
+hashed to a bucket, so that no vocabulary is needed beforehand and a word not seen in training is
+not an error. Nothing here depends on what is predicted.
 
     age 31.0, salary 70e3, role b"clerk"
       -> {"numbers": [31.0, 70e3], "tokens": [417]}
@@ -41,14 +41,14 @@ def features_and_label(
 
     Args:
         records: The rows of one batch; each must have the fields of the first.
-        mode: In prediction the label may be missing, and is ignored where it is not.
+        mode: For predictions, the label may be missing, and is ignored if it is there.
         label: Name of the field to learn.
-        ignore: Names of fields that are no features, an identifier for example.
+        ignore: Names of fields that are not features, such as an identifier.
 
     Returns:
-        The features, `numbers` as float32 [batch, values] and `tokens` as int32
-        [batch, text fields], each only where there are such fields; and the label as an array
-        [batch, values], None in prediction.
+        The features, `numbers` as float32 [batch, values] and `tokens` as int32 [batch, text
+        fields], each only if there are such fields; and the label as an array [batch, values], None
+        for predictions.
 
     Raises:
         SchemaError: A row lacks a field, the label is missing, or nothing is left to learn from.
@@ -62,7 +62,7 @@ def features_and_label(
     fields = sorted(records[0])
     if mode != Mode.PREDICTION and label not in fields:
         raise SchemaError(
-            f"The records have no field {label!r}, which is to be learned; they have "
+            f"The records have no field {label!r}, the label; they have "
             f"{', '.join(fields)}{_how_to_name(label, fields)}"
         )
     names = [name for name in fields if name != label and name not in set(ignore)]
@@ -78,14 +78,14 @@ def features_and_label(
         features["tokens"] = np.concatenate(tokens, axis=1)
     if not features:
         raise SchemaError(
-            f"The records have nothing to learn {label!r} from; their fields are "
+            f"The records have no features to learn {label!r} from; their fields are "
             f"{', '.join(fields)}. Add a field of numbers or text."
         )
     return features, None if mode == Mode.PREDICTION else _column(records, label)
 
 
 def _how_to_name(label: str, fields: Sequence[str]) -> str:
-    """Return the end of a sentence that says how to name the label: nothing else knows it."""
+    """Return the end of a sentence on how to name the label, which only the user knows."""
     near = difflib.get_close_matches(label, fields, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
     return f"{guess} Name the right one:  --params='label=\"{near[0] if near else 'NAME'}\"'"
@@ -111,7 +111,7 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
 
 
 def _buckets(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the bucket of every text; equal texts of two fields fall apart, as they should."""
+    """Return the bucket of every text; equal texts in two fields get different buckets."""
     salt = zlib.crc32(name.encode())
     hashed = [
         zlib.crc32(text if isinstance(text, bytes) else str(text).encode(), salt)
@@ -120,14 +120,14 @@ def _buckets(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return (np.array(hashed, np.int64) % NUM_BUCKETS).astype(np.int32).reshape(column.shape)
 
 
-# In a narrow network all units of a layer with ReLU may end up at 0, where nothing is learned.
+# In a narrow network, all units of a layer with ReLU may end up at 0, where they learn nothing.
 ACTIVATION = "leaky_relu"
 
 
 class Tower(keras.layers.Layer):
     """Numbers and tokens -> the last hidden layer of a dense network.
 
-    How many features there are is seen at the first call.
+    The number of features is determined at the first call.
     """
 
     def __init__(self, hidden_units: Sequence[int], embedding_size: int) -> None:
@@ -141,7 +141,7 @@ class Tower(keras.layers.Layer):
         ]
 
     def build(self, input_shape: Mapping[str, tuple[int | None, ...]]) -> None:
-        """Make the weights for features of these shapes."""
+        """Create the weights for features of these shapes."""
         size = 0
         if "numbers" in input_shape:
             self._standardise.build(input_shape["numbers"])

@@ -25,7 +25,7 @@ from elasticdl.zoo.prebuilt.tabular import NUM_BUCKETS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from elasticdl.zoo.prebuilt.tables import Table
+    from elasticdl.zoo.prebuilt.tables import TableReader
 
 
 @keras.saving.register_keras_serializable("elasticdl", "wide_and_deep.Regressor")
@@ -117,7 +117,7 @@ class Classifier(classifier.DNN):
         return super()._logits(inputs, training) + self._wide(inputs, training=training)
 
 
-def _wide(table: Table, num_outputs: int) -> keras.layers.Layer:
+def _wide(table: TableReader, num_outputs: int) -> keras.layers.Layer:
     return Wide(num_outputs) if table.columns is None else ColumnWide(table.columns, num_outputs)
 
 
@@ -125,7 +125,7 @@ class Wide(keras.layers.Layer):
     """Numbers, tokens and pairs of tokens, each with a weight of its own.
 
     Args:
-        num_outputs: How many sums are made of them.
+        num_outputs: Number of weighted sums.
     """
 
     def __init__(self, num_outputs: int) -> None:

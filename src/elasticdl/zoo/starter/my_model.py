@@ -1,4 +1,4 @@
-r"""My model: tells handwritten digits apart. Change anything; every part below is yours.
+r"""My model: recognises handwritten digits. Change anything; every part below is yours.
 
 ElasticDL reads this file and calls its functions by name:
 
@@ -13,10 +13,10 @@ import numpy as np
 
 
 def custom_model():
-    """Return the model; any Keras model will do, functional or a subclass."""
+    """Return the model; any Keras model works, functional or a subclass."""
     return keras.Sequential(
         [
-            # The name is the key under which input_fn returns the pictures.
+            # The name is the key under which input_fn returns the images.
             keras.Input((28, 28), name="image"),
             keras.layers.Flatten(),
             keras.layers.Dense(128, activation="relu"),
@@ -26,9 +26,9 @@ def custom_model():
 
 
 def data_schema():
-    """Say what one record of the data holds.
+    """Return the fields of one record of the data.
 
-    `elasticdl data show FILE` prints what a file holds.
+    `elasticdl data show FILE` prints the fields of a file.
     """
     return [
         {"name": "image", "shape": [28, 28], "dtype": "float32"},
@@ -37,9 +37,9 @@ def data_schema():
 
 
 def input_fn(records):
-    """Turn the records of one batch into what the model and the loss take.
+    """Convert the records of one batch into the inputs of the model and the loss.
 
-    `records` is a list of dicts of numpy arrays. In prediction there may be no label.
+    `records` is a list of dicts of numpy arrays. For predictions, there may be no label.
     """
     images = np.stack([record["image"] for record in records]) / 255
     labels = np.array([record["label"] for record in records if "label" in record])
@@ -47,17 +47,17 @@ def input_fn(records):
 
 
 def loss(output, labels):
-    """Return how wrong the outputs are: one number for the batch, or one for each example."""
+    """Return the error of the outputs: one number for the batch, or one for each example."""
     return keras.losses.sparse_categorical_crossentropy(
         keras.ops.ravel(labels), output, from_logits=True
     )
 
 
 def optimizer(learning_rate=0.001):
-    """Return what changes the weights; any Keras optimizer will do."""
+    """Return the optimizer, which updates the weights; any Keras optimizer works."""
     return keras.optimizers.Adam(learning_rate)
 
 
 def eval_metrics_fn():
-    """Return what to measure beside the loss, by name."""
+    """Return the metrics to measure beside the loss, by name."""
     return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}

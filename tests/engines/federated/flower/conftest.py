@@ -27,7 +27,14 @@ def wait_until(condition, timeout_s=PATIENCE_S):
 
 
 def alive(processes):
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in processes if _is_alive(one)]
+
+
+def _is_alive(process):
+    # It may end between the two questions.
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def still_alive(processes, timeout_s):
@@ -45,7 +52,7 @@ def below(pid, name):
             child
             for child in psutil.Process(pid).children(recursive=True)
             if any(word.endswith(name) for word in _words(child))
-            and "keeper.py" not in str(_words(child))
+            and "supervisor.py" not in str(_words(child))
         ]
     return []
 

@@ -15,7 +15,8 @@ import yaml
 from tests.engines.federated.flower.conftest import wait_until
 
 from elasticdl import federated
-from elasticdl.events import RoundFinished, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import RoundFinished
 
 # Ten processes of Flower start at once, beside other tests.
 PATIENCE_S = 240

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from elasticdl import federated
-from elasticdl.engines.federated.party import Party
+from elasticdl.engines.federated.client.party import Party
 
 _honest = Party.answer
 _said = {}

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from elasticdl.engines.federated.flower.client_daemon import ClientDaemon
 from elasticdl.engines.federated.flower.keys import PartyKeys
-from elasticdl.engines.federated.flower.resident import Resident
 from elasticdl.engines.federated.flower.supernode import Supernode
 
 
@@ -31,13 +31,13 @@ def main(folder, name, address, keys):
         return doubled, told
 
     socket_path = folder / "s"
-    with Resident(socket_path, name, answer) as resident:
-        signal.signal(signal.SIGTERM, lambda *_: resident.stop())
+    with ClientDaemon(socket_path, name, answer) as daemon:
+        signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
         read = PartyKeys.read(Path(keys)) if keys else None
         supernode = Supernode(folder / "supernode", address, read, socket_path)
         supernode.start()
         try:
-            resident.run()
+            daemon.run()
         finally:
             supernode.close()
 

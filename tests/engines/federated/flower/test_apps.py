@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
 
-from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower import client_app, server_app
-from elasticdl.engines.federated.flower.records import RecordError, from_record, to_record
-from elasticdl.engines.federated.flower.resident import Resident
-from elasticdl.engines.federated.flower.words import (
+from elasticdl.engines.federated.flower.client_daemon import ClientDaemon
+from elasticdl.engines.federated.flower.protocol_constants import (
     ANSWER,
     FAILED,
     FORGET,
@@ -26,7 +24,9 @@ from elasticdl.engines.federated.flower.words import (
     TASK,
     UNANSWERED,
 )
-from elasticdl.engines.federated.wire import Frame
+from elasticdl.engines.federated.flower.records import RecordError, from_record, to_record
+from elasticdl.engines.federated.protocol import wire
+from elasticdl.engines.federated.protocol.wire import Frame
 
 SUPERLINK = 1
 
@@ -116,7 +116,7 @@ def path(monkeypatch):
 
 @pytest.fixture
 def party(path):
-    with Resident(path, "north", lambda arrays, facts: (arrays, {"got": dict(facts)})) as one:
+    with ClientDaemon(path, "north", lambda arrays, facts: (arrays, {"got": dict(facts)})) as one:
         thread = threading.Thread(target=one.run)
         thread.start()
         yield
@@ -152,7 +152,7 @@ def test_an_answer_is_stamped_by_the_aggregators_clock(party, skew_s):
 def test_a_party_whose_process_is_not_there_says_so(path):
     facts = from_record(client_app.app(message(), None).content)[1]
 
-    assert "the process that trains is not running" in facts[UNANSWERED]
+    assert "its training process is not running" in facts[UNANSWERED]
 
 
 def hang_up(listener):
@@ -174,7 +174,7 @@ def test_a_party_that_is_busy_is_given_up_when_nobody_waits_any_more(path):
     with wire.listen(path):
         facts = from_record(client_app.app(message(ttl=0.2), None).content)[1]
 
-    assert facts == {UNANSWERED: "its process was busy until the time was over"}
+    assert facts == {UNANSWERED: "its process was busy until the timeout"}
 
 
 # --- the server app ---------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_an_answer_that_is_none_is_told_and_does_not_end_the_relay(relay):
     grid, stream = relay
     push(stream, (1, 7), (2, 8))
     grid.answers.append(message(RecordDict(), node=7, reply_to="m7"))
-    assert "was not understood" in wire.receive(stream).facts["reason"]
+    assert "could not be decoded" in wire.receive(stream).facts["reason"]
 
     grid.answers.append(message(node=8, reply_to="m8"))
 
@@ -323,7 +323,7 @@ def test_bytes_that_flower_cannot_read_are_their_senders_failure(relay):
     frames = [wire.receive(stream) for _ in range(2)]
     assert {(one.kind, one.facts["id"]) for one in frames} == {(FAILED, 1), (ANSWER, 2)}
     reason = next(one.facts["reason"] for one in frames if one.kind == FAILED)
-    assert reason == "its answer was not understood (ValueError)"
+    assert reason == "its reply could not be decoded (ValueError)"
 
 
 def test_what_is_forgotten_is_not_asked_for_any_more(relay):

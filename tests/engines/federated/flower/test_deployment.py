@@ -27,7 +27,8 @@ from tests.engines.federated.flower.deployed import PATIENCE_S, Commands, change
 from elasticdl import federated
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.errors import UsageError
-from elasticdl.events import JobFinished, read_events
+from elasticdl.event_file import read_events
+from elasticdl.events import JobFinished
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(900)]
 # One before the round in which the aggregator dies, and one after it.
@@ -175,7 +176,7 @@ def test_one_party_is_one_process(killed, commands):
 
 @pytest.fixture(scope="module")
 def clinics(tmp_path_factory):
-    """A federation without keys, of which the second party keeps its metrics."""
+    """A federation without keys, of which the second party does not report metrics."""
     made = write_federation(tmp_path_factory.mktemp("clinics"), 1, evaluates=True)
     connect(made)
     change(made.parties[1], privacy={"metrics": False})
@@ -219,7 +220,7 @@ def tell_everything(clinics, commands):
 
     config, party = clinics.aggregator, str(clinics.parties[0])
     output = config.parent / "trained_model"
-    with pytest.raises(UsageError, match="is running; start it with"):
+    with pytest.raises(UsageError, match="is running; start one with"):
         federated.train(str(config))
     for path in clinics.parties:
         start("party", path)
@@ -240,7 +241,7 @@ def tell_everything(clinics, commands):
     assert own.merged != synced.merged
     # The same weights on the same records, here and there.
     assert synced.merged == everywhere.parties["party0"]
-    assert "keeps its metrics" in everywhere.silent["party1"]
+    assert "does not report metrics" in everywhere.silent["party1"]
 
     said = command("train", config, "--num_rounds=1")
     assert "round 2 of 2: parties 2/2" in said

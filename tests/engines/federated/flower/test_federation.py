@@ -134,7 +134,10 @@ def trusted(federation):
     "path", ["/v1/control/start-run", "/v1/control/list-nodes", "/v1/runtime/acquire-task"]
 )
 def test_the_front_serves_no_control_and_no_runtime(federation, trusted, path):
-    assert post(federation, path, trusted) == (404, "Only parties of a federation are served here.")
+    assert post(federation, path, trusted) == (
+        404,
+        "Only requests of the parties of a federation are served here.",
+    )
 
 
 def test_flowers_command_cannot_start_a_run_through_the_front(federation, tmp_path):
@@ -174,12 +177,12 @@ def test_a_wrong_ca_is_noticed_before_anything_is_sent(federation, tmp_path):
 
 
 def test_a_party_without_keys_is_told_that_the_aggregator_speaks_tls(federation):
-    with pytest.raises(TrainingError, match="most likely it speaks TLS. Give this party its keys"):
+    with pytest.raises(TrainingError, match="it probably speaks TLS. Set this party's keys"):
         knock(federation.link.address, None)
 
 
 def test_nobody_there_is_no_error_but_a_reason(tmp_path):
-    assert "nobody listens there. Is the aggregator running?" in knock("127.0.0.1:1", None)
+    assert "connection refused. Is the aggregator running?" in knock("127.0.0.1:1", None)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -205,19 +208,19 @@ def refusing(federation, tmp_path_factory):
 def refused(refusing):
     """Return what they printed."""
     wait_until(lambda: not any(child.is_alive for child, _ in refusing.values()))
-    return {what: (child.said(), keys) for what, (child, keys) in refusing.items()}
+    return {what: (child.output(), keys) for what, (child, keys) in refusing.items()}
 
 
 def test_a_key_that_is_not_registered_is_not_let_in(refused):
-    assert "it does not know the key" in refusal(*refused["unknown key"])
+    assert "is not registered" in refusal(*refused["unknown key"])
 
 
 def test_a_node_without_a_key_is_not_let_in(refused):
-    assert "takes only parties whose keys it knows" in refusal(*refused["no key"])
+    assert "accepts only parties with a registered key" in refusal(*refused["no key"])
 
 
 def test_a_second_process_with_a_partys_key_is_not_let_in(federation, refused):
-    assert "a process with this key is connected already" in refusal(*refused["key in use"])
+    assert "a process with this key is already connected" in refusal(*refused["key in use"])
     assert sorted(federation.ask({}, 30)) == BOTH
 
 
@@ -229,15 +232,15 @@ def test_of_two_parties_that_start_at_once_with_one_key_one_is_let_in(federation
     address = federation.link.address
 
     twins = {name: start_party(folder / name, name, address, key) for name in ("west", "east")}
-    wait_until(lambda: any("with this key is connected already" in p.log for p in twins.values()))
+    wait_until(lambda: any("with this key is already connected" in p.log for p in twins.values()))
     wait_until(lambda: "west" in federation.parties.here())
 
     ((name, _, facts),) = federation.parties.ask({"west": ({}, {})}, 30)
     first = twins.pop(facts["at"])
     (second,) = twins.values()
     assert name == "west"
-    assert "with this key is connected already" in second.log
-    assert "with this key is connected already" not in first.log
+    assert "with this key is already connected" in second.log
+    assert "with this key is already connected" not in first.log
     assert "east" not in federation.parties.here()
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -260,7 +263,7 @@ def test_a_foreign_app_does_not_run_at_any_party(federation, tmp_path):
     reasons = (tmp_path / "reasons").read_text().splitlines()
     assert len(reasons) == 2
     for reason in reasons:
-        assert "runs no app but elasticdl-federated" in reason
+        assert "runs only the app elasticdl-federated" in reason
     assert not list(tmp_path.glob("it-ran*"))
     assert not list(federation.folder.glob("*/supernode/flwr/apps/*foreign*"))
     assert run

@@ -14,14 +14,14 @@ import pytest
 from tests.engines.federated.flower.conftest import wait_until
 
 from elasticdl.engines.federated.flower.exchange import Exchange
+from elasticdl.engines.federated.flower.protocol_constants import SOCKET
 from elasticdl.engines.federated.flower.superlink import Superlink
-from elasticdl.engines.federated.flower.words import SOCKET
 from elasticdl.errors import UsageError
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "fl.example.org", "::"])
 def test_without_keys_nobody_else_is_served(tmp_path, host):
-    with pytest.raises(UsageError, match="Make keys with `elasticdl federated keys`"):
+    with pytest.raises(UsageError, match="Create keys with `elasticdl federated keys`"):
         Superlink(tmp_path, None, host)
 
 
@@ -41,9 +41,9 @@ def test_a_second_party_of_one_name_is_left_out_until_the_first_has_gone(start_p
         wait_until(lambda: list(exchange.here()) == ["north"])
         ((_, _, facts),) = exchange.ask({"north": ({}, {})}, 60)
         first = facts["at"]
-        wait_until(lambda: "A second party says its name is 'north'" in caplog.text)
+        wait_until(lambda: "A second party with the name 'north'" in caplog.text)
         (second,) = (party for at, party in twins.items() if at != first)
-        wait_until(lambda: "has another party whose name is 'north'" in second.log)
+        wait_until(lambda: "Another party with the name 'north'" in second.log)
 
         ((name, _, facts),) = exchange.ask({"north": ({}, {})}, 60)
         assert (name, facts["at"], facts["asked"]) == ("north", first, 2)

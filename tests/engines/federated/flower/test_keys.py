@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
+from elasticdl.engines.federated.config.settings import Tls
 from elasticdl.engines.federated.flower.keys import AggregatorKeys, PartyKeys, make_keys
-from elasticdl.engines.federated.settings import Tls
 from elasticdl.errors import OutputError, UsageError
 
 x509 = pytest.importorskip("cryptography.x509")
@@ -99,7 +99,7 @@ def test_keys_are_never_overwritten(folder):
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "-x", "ä", "a" * 64])
 def test_a_name_that_could_leave_the_folder_is_none(tmp_path, name):
-    with pytest.raises(UsageError, match="cannot be the name of a party"):
+    with pytest.raises(UsageError, match="is not a valid name of a party"):
         make_keys(tmp_path / "keys", [name], ["localhost"])
 
     assert list(tmp_path.iterdir()) == []
@@ -108,10 +108,14 @@ def test_a_name_that_could_leave_the_folder_is_none(tmp_path, name):
 @pytest.mark.parametrize(
     ("parties", "hosts", "message"),
     [
-        ([], ["localhost"], "need the name of each party"),
-        (["north"], [], "an address by which parties reach"),
-        (["north", "North"], ["localhost"], "Two parties have one name: North, north"),
-        (["north"], ["bücher.example"], "'bücher.example' is neither the name nor the address"),
+        ([], ["localhost"], "The names of the parties"),
+        (["north"], [], "address of the aggregator"),
+        (["north", "North"], ["localhost"], "Two parties have the same name: North, north"),
+        (
+            ["north"],
+            ["bücher.example"],
+            "'bücher.example' is neither a host name nor an IP address",
+        ),
     ],
 )
 def test_what_makes_no_federation_is_refused(tmp_path, parties, hosts, message):
@@ -131,9 +135,9 @@ def test_a_folder_that_cannot_be_written_is_said_to_be(tmp_path):
 def test_what_is_missing_in_a_folder_is_named(folder, tmp_path):
     (tmp_path / "ca.crt").touch()
 
-    with pytest.raises(UsageError, match="node.key is not there"):
+    with pytest.raises(UsageError, match="node.key is missing"):
         PartyKeys.read(tmp_path)
-    with pytest.raises(UsageError, match="server.crt, server.key are not there"):
+    with pytest.raises(UsageError, match="server.crt, server.key are missing"):
         AggregatorKeys.read(tmp_path)
     assert PartyKeys.read(folder / "parties/north").key.is_file()
 
@@ -168,7 +172,7 @@ def test_an_authority_without_a_certificate_is_refused_without_its_content(
     ca = tmp_path / "ca.pem"
     if content is not None:
         ca.write_text(content)
-    said = "is not there" if content is None else "is no certificate"
+    said = "not found" if content is None else "not a certificate"
     server = folder / "aggregator"
 
     for read in (
@@ -184,7 +188,7 @@ def test_an_authority_without_a_certificate_is_refused_without_its_content(
 
 
 def test_a_party_without_a_key_does_not_speak_without_tls(folder):
-    with pytest.raises(UsageError, match="has no private_key, and nothing is sent without it"):
+    with pytest.raises(UsageError, match="private_key is missing; it is required for encryption"):
         PartyKeys.of(Tls(folder / "parties/north/ca.crt", None, None))
 
 
@@ -193,6 +197,6 @@ def test_what_is_no_key_is_refused_without_its_content(folder, tmp_path):
     for content in ("root:secret:0", (folder / "ca.key").read_text()):
         key.write_text(content)
 
-        with pytest.raises(UsageError, match="is no private key of a party") as raised:
+        with pytest.raises(UsageError, match="not the private key of a party") as raised:
             PartyKeys.of(Tls(ca, None, key))
         assert content[:20] not in str(raised.value)

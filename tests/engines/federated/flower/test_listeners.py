@@ -44,7 +44,7 @@ def test_a_federation_has_one_port_and_answers_no_stranger_there(before, federat
     ports = [one.port for one in found if one.family != "unix"]
     assert {port: served_to_anyone(port) for port in ports} == {federation.link.port: []}
     sockets = [one for one in found if one.family == "unix"]
-    # This process', the superlink's; of each party: its own, its messenger's, its supernode's.
+    # This process', the superlink's; of each party: its own, its prefork server's, its supernode's.
     assert len(sockets) == 2 + 2 * 3
     assert [one for one in sockets if not one.is_closed_to_others] == []
 
@@ -60,7 +60,7 @@ def test_no_command_line_has_a_secret(federation):
     federation.processes["north"].release()
     assert sorted(name for name, *_ in answers) == BOTH
     assert any(word.endswith("flwr-serverapp") for word in seen)
-    assert any(word.endswith("errand.py") for word in seen)
+    assert any(word.endswith("prefork_client.py") for word in seen)
     assert [word for word in seen if SECRET.search(word)] == []
 
 

@@ -8,9 +8,9 @@ import threading
 import pytest
 from flwr.proto import fleet_pb2
 
-from elasticdl.engines.federated.flower import errand
+from elasticdl.engines.federated.flower import prefork_client
 from elasticdl.engines.federated.flower.commands import enclosed, environment, write_commands
-from elasticdl.engines.federated.flower.words import SOCKET
+from elasticdl.engines.federated.flower.protocol_constants import SOCKET
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701])
@@ -26,7 +26,7 @@ def test_no_command_starts_whose_socket_others_could_reach(tmp_path, mode):
     )
 
     assert done.returncode == 1
-    assert "other users can enter it" in done.stderr
+    assert "other users can access it" in done.stderr
 
 
 def test_no_command_starts_that_has_no_socket(tmp_path):
@@ -47,9 +47,9 @@ def test_an_executor_hands_a_token_over_in_the_environment(tmp_path):
     said = tmp_path / "said"
     program = (
         "import os, sys; from pathlib import Path;"
-        "from elasticdl.engines.federated.flower import errand;"
-        f"Path({str(said)!r}).write_text(' '.join([*errand.with_token(sys.argv[1:]),"
-        " str(errand.TOKEN in os.environ), Path('/proc/self/cmdline').read_text()]))"
+        "from elasticdl.engines.federated.flower import prefork_client;"
+        f"Path({str(said)!r}).write_text(' '.join([*prefork_client.with_token(sys.argv[1:]),"
+        " str(prefork_client.TOKEN in os.environ), Path('/proc/self/cmdline').read_text()]))"
     )
     write_commands(tmp_path / "bin", {"flwr-clientapp": [sys.executable, "-c", program]})
     launch = (
@@ -79,7 +79,7 @@ def test_an_executor_hands_a_token_over_in_the_environment(tmp_path):
     assert "--token the-token" in arguments
     assert still_there
     assert "the-token" not in line
-    assert errand.PLACEHOLDER in line
+    assert prefork_client.PLACEHOLDER in line
     assert done.stdout.strip() == "False"
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from elasticdl.engines.federated.flower.client_daemon import answering
 from elasticdl.engines.federated.flower.parties import FlowerParties
-from elasticdl.engines.federated.flower.resident import answering
-from elasticdl.engines.federated.flower.words import UNANSWERED
-from elasticdl.engines.federated.messages import Refusal, Reply, Request
+from elasticdl.engines.federated.flower.protocol_constants import UNANSWERED
+from elasticdl.engines.federated.protocol.messages import Refusal, Reply, RoundRequest
 
 
 class Exchange:
@@ -38,7 +38,7 @@ def trained(name):
 
 
 WEIGHTS = {"dense/kernel": np.zeros((2, 2), np.float32)}
-REQUEST = Request("train", "h", 4, WEIGHTS)
+REQUEST = RoundRequest("train", "h", 4, WEIGHTS)
 
 
 def ask(*names, **parties):
@@ -66,7 +66,7 @@ def test_who_is_silent_is_not_in_it():
         (lambda *_: ({}, {UNANSWERED: "it is not running"}), "NoAnswer", "it is not running"),
         (lambda *_: ({}, {}), "MessageError", "version"),
         (lambda *_: ({}, {UNANSWERED: "x", "more": 1}), "MessageError", "version"),
-        (trained("north"), "MessageError", "in the name of"),
+        (trained("north"), "MessageError", "with the name"),
     ],
     ids=["unanswered", "nothing", "both", "another's name"],
 )

@@ -11,10 +11,10 @@ import pytest
 from tests.engines.federated.flower.deployed import Commands, connect
 from tests.engines.federated.flower.test_deployment import write_federation
 
-from elasticdl.engines.federated import wire
+from elasticdl.engines.federated.flower.client_daemon import ClientDaemon
 from elasticdl.engines.federated.flower.deployment import ended_by_signals
-from elasticdl.engines.federated.flower.resident import Resident
-from elasticdl.engines.federated.flower.words import TASK
+from elasticdl.engines.federated.flower.protocol_constants import TASK
+from elasticdl.engines.federated.protocol import wire
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(200)]
 
@@ -30,13 +30,13 @@ def test_a_signal_ends_what_a_party_is_answering(number):
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        Resident(Path(folder, "s"), "north", answer) as resident,
+        ClientDaemon(Path(folder, "s"), "north", answer) as daemon,
         wire.connect(Path(folder, "s")) as stream,
     ):
         wire.send(stream, wire.Frame(TASK))
         began_s = time.monotonic()
-        with ended_by_signals(resident) as noted:
-            resident.run()
+        with ended_by_signals(daemon) as noted:
+            daemon.run()
 
         assert time.monotonic() - began_s < 10
         with pytest.raises(EOFError):
@@ -60,7 +60,7 @@ def test_a_party_ends_with_the_code_of_the_signal(tmp_path, number, code):
 
         assert commands.end_of(party) == code, commands.logs()
         said = commands.log("party")
-        assert "has not let this party in, and nothing was trained; run the same command" in said
+        assert "has not accepted this party, and nothing was trained; run the same command" in said
         assert "saved" not in said
     finally:
         commands.end()

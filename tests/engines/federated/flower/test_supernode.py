@@ -76,19 +76,19 @@ def test_a_host_that_the_certificate_does_not_name_is_noticed(server, keys):
         patch.setattr(
             "socket.getaddrinfo", lambda host, *rest, **more: real("127.0.0.1", *rest, **more)
         )
-        with pytest.raises(TrainingError, match="not made for that host.*--host=127.0.0.1.nip"):
+        with pytest.raises(TrainingError, match="not valid for that host.*--host=127.0.0.1.nip"):
             knock(address, keys / "parties/north/ca.crt")
 
 
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
 def test_a_party_with_keys_is_told_that_the_aggregator_has_none(server, keys):
-    with pytest.raises(TrainingError, match="does not speak TLS .*and this party has keys"):
+    with pytest.raises(TrainingError, match="does not speak TLS .*but this party has keys"):
         knock(server, keys / "parties/north/ca.crt")
 
 
 @pytest.mark.parametrize("server", ["tls"], indirect=True)
 def test_a_party_without_keys_is_told_that_it_needs_them(server):
-    with pytest.raises(TrainingError, match="most likely it speaks TLS. Give this party its keys"):
+    with pytest.raises(TrainingError, match="it probably speaks TLS. Set this party's keys"):
         knock(server, None)
 
 
@@ -99,26 +99,26 @@ def test_plain_to_plain_is_fine(server):
 
 @pytest.mark.parametrize("server", ["foreign"], indirect=True)
 def test_a_party_of_another_user_is_told_that_both_need_keys(server):
-    with pytest.raises(TrainingError, match="by another user of this machine, and without keys"):
+    with pytest.raises(TrainingError, match="by another user of this machine, without keys"):
         knock(server, None)
 
 
 def test_a_party_of_another_user_is_told_so_also_if_it_was_first():
     said = "httpx.HTTPStatusError: Client error '403 Forbidden' for url 'http://127.0.0.1:5000/...'"
 
-    assert "by another user of this machine, and without keys" in refusal(said, None)
+    assert "by another user of this machine, without keys" in refusal(said, None)
 
 
 def test_nobody_there_is_no_error_but_a_reason():
-    assert "nobody listens there. Is the aggregator running?" in knock("127.0.0.1:1", None)
-    assert "does not know that host" in knock("no.such.host.invalid:1", None)
+    assert "connection refused. Is the aggregator running?" in knock("127.0.0.1:1", None)
+    assert "the host name cannot be resolved" in knock("no.such.host.invalid:1", None)
 
 
 def test_what_flower_prints_last_is_shown_if_nothing_is_known_of_it():
     said = "one\ntwo\n\n\x1b[91mthree\nfour\nINFO:     Finished server process [12]\n"
 
     assert explain(said) == "Flower's supernode ended: two / three / four."
-    assert explain("") == "Flower's supernode ended: it printed nothing."
+    assert explain("") == "Flower's supernode ended: no output."
 
 
 # --- what is tried again, and for how long ------------------------------------------------------
@@ -132,7 +132,7 @@ class Ended:
     def __init__(self, text, is_alive=False):
         self.text, self.is_alive = text, is_alive
 
-    def said(self):
+    def output(self):
         return self.text
 
     def end(self):
@@ -151,7 +151,7 @@ def watched(tmp_path, keys, monkeypatch):
         node = Supernode(tmp_path, address, party, tmp_path / "s")
         left = [Ended(text) for text in texts]
         monkeypatch.setattr(node, "_start", lambda: left.pop(0) if len(left) > 1 else left[0])
-        monkeypatch.setattr(node, "_start_messenger", lambda: Ended("", is_alive=True))
+        monkeypatch.setattr(node, "_start_prefork_server", lambda: Ended("", is_alive=True))
         thread = threading.Thread(target=node._watch)
         thread.start()
         return node, thread
@@ -170,7 +170,7 @@ def test_a_party_whose_key_is_refused_ends_and_says_which_key_it_has(watched, ke
     digest = base64.b64encode(hashlib.sha256(base64.b64decode(public)).digest()).decode()
     assert f"(SHA256:{digest.rstrip('=')})" in node.error
     assert "copy this party's public key" in node.error
-    with pytest.raises(TrainingError, match="did not let this party in"):
+    with pytest.raises(TrainingError, match="rejected this party"):
         node.wait(0)
 
 
@@ -182,8 +182,8 @@ def test_an_aggregator_that_is_not_there_is_waited_for(watched, caplog):
     node._closing.set()
     thread.join(10)
     assert node.error is None
-    assert caplog.text.count("nobody listens there") == 1
-    assert "It is tried again and again." in caplog.text
+    assert caplog.text.count("connection refused") == 1
+    assert "Retrying until it succeeds." in caplog.text
 
 
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
@@ -237,21 +237,21 @@ def test_its_environment_leads_to_no_other_command(commands, tmp_path):
 
 
 def test_the_command_is_not_flowers_own(commands, tmp_path):
-    """It waits for the messenger, which is not there."""
+    """It waits for the prefork server, which is not there."""
     started = subprocess.Popen(
         [commands / "flwr-clientapp", "--token", "x"], stderr=subprocess.PIPE
     )
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             started.wait(0.5)
-        assert "errand.py" in Path(f"/proc/{started.pid}/cmdline").read_text()
+        assert "prefork_client.py" in Path(f"/proc/{started.pid}/cmdline").read_text()
     finally:
         started.kill()
         started.communicate()
 
 
 class Notes(Silent):
-    """Keeps what people are told, and a resident's orders to stop."""
+    """Keeps what people are told, and orders to a daemon to stop."""
 
     def __init__(self):
         self.said = []

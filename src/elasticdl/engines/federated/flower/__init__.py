@@ -1,37 +1,38 @@
-"""All that knows Flower: its processes, its two apps, keys, and the one port that is open.
+"""Flower integration: its processes, its two apps, keys, and the only open port.
 
     aggregator's machine                                     a party's machine
-    Exchange --socket-- server_app                           client_app --socket-- Resident
+    Exchange --socket-- server_app                           client_app --socket-- ClientDaemon
        |                   |                                     |
-       |            flower-superlink <--- front <===== flower-supernode
+       |            flower-superlink <- tls_proxy <=== flower-supernode
        |            (on a unix socket)              (on another)
        '--- starts and ends all of them     (TLS, fleet routes only)
 
-Flower carries messages and nothing else. Rounds are counted by a process of ours that is no child
-of Flower's, and models are trained by one that stays; what runs inside Flower only passes on. So a
-killed part of Flower's costs a few seconds and no training, and frameworks are imported once.
+Flower only carries messages. The rounds run in our own process, which is not a child of Flower's,
+and models are trained in a long-running process; the code inside Flower only forwards messages.
+A killed Flower process therefore costs a few seconds but no training, and frameworks are imported
+only once.
 
-parties.py     requests and answers, as the aggregator asks for them
+parties.py     requests to the parties and their answers, for the aggregator
 exchange.py    the same as arrays and facts; keeps a ServerApp running
 membership.py  which connection is which party                                     (pure)
-superlink.py   the aggregator's processes of Flower
-front.py       the only port that is reachable from outside
-same_user.py   without keys: serves no other user
+superlink.py   Flower's processes at the aggregator
+tls_proxy.py   the only port that is reachable from outside
+same_user.py   without keys: refuses other users
 local.py       Flower's commands on unix sockets, which other users cannot reach
-supernode.py   a party's processes of Flower, and why it is not let in
-resident.py    a party's own end
-messenger.py   what is forked for each message; errand.py asks it to
-guard.py       no code that came over the network runs
+supernode.py   Flower's processes at a party, and why the aggregator refuses it
+client_daemon.py   a party's own process
+prefork_server.py  forks a process for each message, as requested by prefork_client.py
+app_allow_list.py  prevents running code that came over the network
 server_app.py  inside Flower, at the aggregator
 client_app.py  inside Flower, at a party
-records.py     arrays and facts in Flower's records; on a socket they are `../wire.py`'s
-words.py       what both ends of a socket call things
-fab.py         the app that Flower is given                                        (pure)
+records.py     arrays and facts in Flower's records; on a socket `protocol/wire.py` encodes them
+protocol_constants.py  names that both ends of a socket use
+flower_app.py  the app that Flower runs                                            (pure)
 keys.py        certificates and node keys
-commands.py    Flower's commands as child processes; keeper.py ends them with us
+commands.py    Flower's commands as child processes; supervisor.py ends them together with us
 
-Relied on of Flower 1.41: its public Python names, its commands with `--format json`, its
-documented variables, that a supernode starts `flwr-clientapp` by this name, the fleet routes, and
-the three names that `local.py` replaces.
-All of it is tested with real processes in `tests/engines/federated/flower/`.
+We rely on these parts of Flower 1.41: its public Python names, its commands with `--format json`,
+its documented environment variables, that a supernode starts `flwr-clientapp` by this name, the
+fleet routes, and the three names that `local.py` replaces.
+All of them are tested with real processes in `tests/engines/federated/flower/`.
 """

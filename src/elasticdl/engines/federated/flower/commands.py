@@ -1,7 +1,8 @@
-"""Flower's commands as child processes: what they are called with, and what is done when one fails.
+"""Flower's commands as child processes: their arguments, their environment, and their failures.
 
-Flower is driven by what it documents: `flower-superlink`, `flower-supernode`, `flwr --format json`,
-environment variables. Nothing is installed, asked for or told over the network by it.
+Only Flower's documented interfaces are used: `flower-superlink`, `flower-supernode`,
+`flwr --format json`, environment variables. Flower is configured to install nothing, and to neither
+check for updates nor send statistics over the network.
 
 Callers: `superlink.py`, `supernode.py`.
 """
@@ -23,18 +24,18 @@ from typing import Any
 from elasticdl.errors import MissingExtraError, TrainingError
 
 _LOCAL_MODULE = "elasticdl.engines.federated.flower.local"
-# Flower wants an address where it must not listen or connect: see `local.py`.
+# Flower requires an address, but must not listen on it or connect to it: see `local.py`.
 NOWHERE_HOST, NOWHERE_PORT = "127.0.0.1", 1
-_KEEPER = Path(__file__).with_name("keeper.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _PACKAGES = Path(__file__).resolve().parents[4]
 _END_S = 10.0
 _COMMAND_S = 120.0
 _TAIL_BYTES = 16384
-# How often an executor looks for something to start, in seconds. Each look costs milliseconds
-# of two processes, so it is done often only where a message waits for it.
+# Polling interval of an executor for new tasks, in seconds. Each poll costs milliseconds in two
+# processes, so it is short only where a message waits for it.
 POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 _QUIET = {
-    # No usage statistics, no look for updates, nothing from pypi.org.
+    # No usage statistics, no check for updates, nothing from pypi.org.
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -46,12 +47,12 @@ _QUIET = {
 
 
 class Child:
-    """A command that runs until it is ended, and never longer than this process.
+    """A command that runs until `end` is called, and never outlives this process.
 
     Args:
-        command: What runs.
-        environment: All of its variables.
-        log: What it prints is added to this file.
+        command: The command and its arguments.
+        environment: All of its environment variables.
+        log: Its output is appended to this file.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
@@ -60,28 +61,28 @@ class Child:
         with log.open("ab") as file:
             self._log_start = file.tell()
             self._process = subprocess.Popen(  # noqa: S603 - Flower's own commands
-                # -I: the keeper needs nothing but the standard library.
-                [sys.executable, "-I", str(_KEEPER), *command],
+                # -I: the supervisor needs only the standard library.
+                [sys.executable, "-I", str(_SUPERVISOR), *command],
                 env=dict(environment),
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,
-                # Ctrl-C in a terminal is for us; we end what we started.
+                # Ctrl-C in a terminal must reach only this process, which ends its children itself.
                 start_new_session=True,
             )
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process whose child the command is."""
+        """Process ID of the supervisor, the command's parent."""
         return self._process.pid
 
-    def said(self) -> str:
-        """Return the end of what it printed since it was started."""
+    def output(self) -> str:
+        """Return the end of its output since it was started."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, end - _TAIL_BYTES))
@@ -89,7 +90,7 @@ class Child:
         return ""
 
     def end(self) -> None:
-        """End it and all it started; returns when it has ended."""
+        """End it and all processes that it started, and wait for that."""
         assert self._process.stdin is not None  # noqa: S101 - as it was started
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -101,10 +102,10 @@ class Child:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Return the variables of a process of Flower's.
+    """Return the environment variables of a Flower process.
 
     Args:
-        home: Flower's own folder, of this federation alone.
+        home: Flower's own folder, used only by this federation.
         more: Further variables.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
@@ -113,7 +114,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
         **kept,
         **_QUIET,
         "FLWR_HOME": str(home),
-        # Its own processes talk to each other; what leaves the machine may well go by a proxy.
+        # Its processes talk to each other directly; only traffic to other machines may use a proxy.
         "NO_PROXY": local,
         "no_proxy": local,
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath))),
@@ -135,24 +136,24 @@ def program(name: str) -> str:
 
 
 def enclosed(name: str) -> list[str]:
-    """Return how one of Flower's commands begins that other users cannot connect to.
+    """Return the command line start of a Flower command that other users cannot connect to.
 
-    Its environment names the socket.
+    The command needs the variable `SOCKET` in its environment; see `local.py`.
 
     Raises:
         MissingExtraError: It is not installed.
     """
     program(name)
-    # -P: modules of the folder it runs in must not shadow those of libraries.
+    # -P: modules in the working directory must not shadow libraries.
     return [sys.executable, "-P", "-m", _LOCAL_MODULE, name]
 
 
 def write_commands(folder: Path, commands: Mapping[str, Sequence[str]]) -> None:
-    """Write all programs that a process of Flower's may start by their bare names.
+    """Write all programs that a Flower process may start by their bare names.
 
     Args:
-        folder: Its `PATH`; what it held is removed.
-        commands: What each of them is, without the arguments that Flower gives.
+        folder: The process's whole `PATH`; its old contents are removed.
+        commands: Name -> command line, without the arguments that Flower adds.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
@@ -163,17 +164,17 @@ def write_commands(folder: Path, commands: Mapping[str, Sequence[str]]) -> None:
 
 
 def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Run a `flwr` command that answers in JSON.
+    """Run a `flwr` command, and return its JSON output.
 
     Args:
         arguments: Without `flwr` and `--format json`.
         variables: See `environment`; with the superlink's `SOCKET`.
 
     Returns:
-        What it printed.
+        Its parsed output.
 
     Raises:
-        TrainingError: It failed; the message has what Flower says.
+        TrainingError: It failed; the text contains Flower's message.
     """
     what = f"flwr {arguments[0]}"
     try:
@@ -193,13 +194,13 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
     except ValueError:
         answer = {}
     if not isinstance(answer, dict) or not answer.get("success"):
-        said = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
-        raise TrainingError(f"`{what}` failed: {said or f'exit code {done.returncode}'}")
+        output = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
+        raise TrainingError(f"`{what}` failed: {output or f'exit code {done.returncode}'}")
     return answer
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that no process uses at this moment."""
+    """Return a port of 127.0.0.1 that is currently free."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -207,7 +208,7 @@ def free_port() -> int:
 
 
 def _python_path() -> str:
-    """Return `PYTHONPATH` with absolute paths, and the place this package was loaded from."""
+    """Return `PYTHONPATH` with absolute paths, and the folder that this package was loaded from."""
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     paths = [str(Path(part).resolve()) for part in given]
     return os.pathsep.join(dict.fromkeys([*paths, str(_PACKAGES)]))

@@ -1,9 +1,9 @@
-"""A federation on machines of its own: an aggregator's process, and one of each party.
+"""A federation on separate machines: the aggregator's process, and one process per party.
 
     aggregator   claim -> Flower's superlink and the one open port -> the rounds -> TrainedModel
-    party        lock -> its data and model -> Flower's supernode -> answers, until it is ended
+    party        lock -> its data and model -> Flower's supernode -> replies, until it is ended
 
-Both can be told something by who started them (`control.py`), and by nobody else.
+Both accept commands only from the user who started them (`control_server.py`).
 
 Callers: `elasticdl.federated`.
 """
@@ -27,17 +27,17 @@ from elasticdl.artifacts.lock import hold
 from elasticdl.definition import Mode
 from elasticdl.engines.engine import context_of
 from elasticdl.engines.federated import training
-from elasticdl.engines.federated.control import Control
+from elasticdl.engines.federated.client.client_state import DiskClientState
+from elasticdl.engines.federated.client.party import Party
+from elasticdl.engines.federated.client.recorder import MetricsFile
+from elasticdl.engines.federated.control.control_server import Control
+from elasticdl.engines.federated.control.party_commands import PartyCommands
+from elasticdl.engines.federated.control.status import GLOBAL_FOLDER, PARTY_LOCK, PartyStatus
+from elasticdl.engines.federated.flower.client_daemon import ClientDaemon, answering
 from elasticdl.engines.federated.flower.keys import AggregatorKeys, PartyKeys
 from elasticdl.engines.federated.flower.parties import FlowerParties, connected
-from elasticdl.engines.federated.flower.resident import Resident, answering
 from elasticdl.engines.federated.flower.superlink import Superlink
 from elasticdl.engines.federated.flower.supernode import Supernode
-from elasticdl.engines.federated.memory import DiskMemory
-from elasticdl.engines.federated.party import Party
-from elasticdl.engines.federated.party_verbs import PartyVerbs
-from elasticdl.engines.federated.recorder import MetricsFile
-from elasticdl.engines.federated.status import GLOBAL_FOLDER, PARTY_LOCK, PartyStatus
 from elasticdl.engines.publish import copy_code
 from elasticdl.errors import TrainingError
 from elasticdl.scratch import TemporaryFolder
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.engines.federated.settings import PartyConfig, Tls
+    from elasticdl.engines.federated.config.settings import PartyConfig, Tls
     from elasticdl.job import Job
 
 _CONNECT_S = 10.0
@@ -64,18 +64,18 @@ def aggregate(
     tls: Tls | None,
     serves: bool = False,
 ) -> Outcome:
-    """Train with parties that connect to this process, and leave a TrainedModel.
+    """Train with parties that connect to this process, and publish a TrainedModel.
 
     Args:
-        job: What is asked for; its output is on this machine.
-        reporter: Who tells people.
-        host: Where parties reach it.
+        job: The federated training job; its output is on this machine.
+        reporter: Shows progress and notes to the user.
+        host: The address that parties connect to.
         port: Its port.
-        tls: Certificates and public keys; None: plain, and on this machine only.
-        serves: Train when it is told, and stay until it is told to stop.
+        tls: Certificates and public keys; None means unencrypted, and only on this machine.
+        serves: Train on command, and run until commanded to stop.
 
     Raises:
-        UsageError: A file of its `tls_config` is missing, or is no certificate.
+        UsageError: A file of its `tls_config` is missing, or is not a certificate.
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
     """
     assert job.output is not None  # noqa: S101 - a training job
@@ -105,10 +105,10 @@ def aggregate(
 
 
 def _check_room(folder: Path) -> None:
-    """Raise where the disk is full: Flower's superlink can keep no message then, and says nothing.
+    """Check that the disk is not full: Flower's superlink would then lose messages silently.
 
     Raises:
-        OutputError: It is, or cannot be written for another reason.
+        OutputError: The disk is full, or the folder cannot be written for another reason.
     """
     probe = folder / FLOWER_FOLDER / "probe"
     with output_errors(folder):
@@ -119,32 +119,32 @@ def _check_room(folder: Path) -> None:
 
 
 def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **opens: Any) -> None:
-    """Be a party until this process is told to end (Ctrl-C, SIGTERM).
+    """Run a party until this process is ended (`stop`, Ctrl-C, SIGTERM).
 
     Args:
-        config: The party's.
+        config: The party's config.
         job: Its model and data.
-        reporter: Who tells people.
-        state: Folder for what it remembers.
-        **opens: `open_source`, where its own code reads its data.
+        reporter: Shows progress and notes to the user.
+        state: Folder for its client state.
+        **opens: `open_source`, if the party's own code reads its data.
 
     Raises:
-        OutputBusyError: Another process is this party.
-        UsageError: A file of its `tls_config` is missing, or is no certificate.
-        TrainingError: The aggregator does not let it in.
+        OutputBusyError: Another process is already running this party.
+        UsageError: A file of its `tls_config` is missing, or is not a certificate.
+        TrainingError: The aggregator refuses it.
         ElasticDLError: Its model or its data cannot be used; see `elasticdl.errors`.
     """
     assert job.model is not None  # noqa: S101 - of a party
-    assert config.aggregator is not None  # noqa: S101 - it was asked for
-    # Without one of its files a party would speak plain HTTP, to whoever answers.
+    assert config.aggregator is not None  # noqa: S101 - checked by the caller
+    # Checked first: without these files a party would speak plain HTTP to any server that answers.
     keys = None if config.tls is None else PartyKeys.of(config.tls)
     folder = OutputFolder(str(state))
     address = f"{config.aggregator.host}:{config.aggregator.port}"
     lock = hold(folder, PARTY_LOCK, f"party {config.name}")
     try:
-        # What a killed process was writing.
+        # Removes unfinished files of a killed process.
         folder.remove_stale()
-        verbs = PartyVerbs(
+        verbs = PartyCommands(
             config=config.file,
             folder=state,
             stands=PartyStatus(config.name, "starting", address),
@@ -153,7 +153,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
             verbs.orders = stack.enter_context(Control(state, verbs.at_once))
             code = stack.enter_context(folder.scratch())
             short = stack.enter_context(TemporaryFolder())
-            memory = DiskMemory(
+            memory = DiskClientState(
                 stack.enter_context(CheckpointStore(folder)),
                 stack.enter_context(CheckpointStore(OutputFolder(state / GLOBAL_FOLDER))),
             )
@@ -169,30 +169,30 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                 shares_metrics=config.metrics_may_leave,
                 recorder=None if config.recorder is None else MetricsFile(config.recorder),
             )
-            # Before anybody asks: what is wrong here is to be told here, and takes its time.
+            # Before the first request: opening takes time, and errors must be reported here.
             num_examples = party.open()
             verbs.opened(party, num_examples, code)
             path = Path(short, "party")
             supernode = Supernode(state / FLOWER_FOLDER, address, keys, path)
             answer = answering(config.name, verbs.answer)
-            with Resident(path, config.name, answer, verbs.between) as resident:
-                verbs.stop, verbs.is_connected = resident.stop, lambda: supernode.is_connected
-                with ended_by_signals(resident) as noted:
+            with ClientDaemon(path, config.name, answer, verbs.between) as daemon:
+                verbs.stop, verbs.is_connected = daemon.stop, lambda: supernode.is_connected
+                with ended_by_signals(daemon) as noted:
                     supernode.start()
                     try:
                         reporter.note(
                             f"Party {config.name!r} has {num_examples:,} examples and is "
-                            f"connecting to {address}. End it with Ctrl-C."
+                            f"connecting to {address}. Press Ctrl-C to stop it."
                         )
                         threading.Thread(
-                            target=_watch, args=(supernode, resident, reporter), daemon=True
+                            target=_watch, args=(supernode, daemon, reporter), daemon=True
                         ).start()
-                        resident.run()
+                        daemon.run()
                     finally:
                         supernode.close()
                 if supernode.error is not None:
                     supernode.wait(0)
-        # Once all is put away: as the signal would have ended this process without a party.
+        # After the cleanup, the signal ends this process as it would have without a party.
         for number in noted:
             try:
                 signal.raise_signal(number)
@@ -203,8 +203,8 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
         lock.release()
 
 
-def _what_is_kept(memory: DiskMemory, supernode: Supernode, address: str) -> str:
-    """Return what an interrupted party has saved, and what the same command does, as sentences."""
+def _what_is_kept(memory: DiskClientState, supernode: Supernode, address: str) -> str:
+    """Describe what an interrupted party has saved, and what running the command again does."""
     kept = memory.which()
     if kept is not None:
         return (
@@ -212,36 +212,36 @@ def _what_is_kept(memory: DiskMemory, supernode: Supernode, address: str) -> str
         )
     if not supernode.was_connected:
         return (
-            f"The aggregator at {address} has not let this party in, and nothing was trained; run "
-            "the same command to try again."
+            f"The aggregator at {address} has not accepted this party, and nothing was trained; "
+            "run the same command to try again."
         )
-    return "It has trained in no round yet; run the same command to take part."
+    return "It has not trained in any round yet; run the same command to take part."
 
 
-def _watch(supernode: Supernode, resident: Resident, reporter: Reporter) -> None:
-    """Say when the aggregator has let the party in; end it when it never will."""
+def _watch(supernode: Supernode, daemon: ClientDaemon, reporter: Reporter) -> None:
+    """Report when the aggregator accepts the party; end the party if it is refused for good."""
     with contextlib.suppress(TrainingError):
         while not supernode.wait(_CONNECT_S):
             pass
         reporter.note("Connected.")
     supernode.wait_until_given_up()
-    resident.stop()
+    daemon.stop()
 
 
 class _SignalledError(BaseException):
-    """Ends what a party is answering; nobody's `except Exception` stops it."""
+    """Aborts the party's current answer; a BaseException, so that `except Exception` misses it."""
 
 
 @contextlib.contextmanager
-def ended_by_signals(resident: Resident) -> Iterator[Sequence[int]]:
-    """Let a signal end what a party does, and what it is answering: it keeps nothing half done.
+def ended_by_signals(daemon: ClientDaemon) -> Iterator[Sequence[int]]:
+    """Let a signal end a party at once, even while it answers: no partial work is saved.
 
     Args:
-        resident: Runs in the block, in this thread.
+        daemon: The client daemon, which runs in the block, in this thread.
 
     Yields:
-        What will hold the signal's number, if one comes. The handlers that were there before are
-        in place again from then on, and after the block.
+        A list that receives the signal's number, if one arrives. The previous handlers are restored
+        when the signal arrives, and after the block.
     """
     noted: list[int] = []
     before: dict[int, Any] = {}
@@ -250,8 +250,8 @@ def ended_by_signals(resident: Resident) -> Iterator[Sequence[int]]:
         del frame
         noted.append(number)
         restore()
-        resident.stop()
-        if resident.is_answering:
+        daemon.stop()
+        if daemon.is_answering:
             raise _SignalledError
 
     def restore() -> None:
@@ -259,7 +259,7 @@ def ended_by_signals(resident: Resident) -> Iterator[Sequence[int]]:
             signal.signal(each, handler)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # A parent in the background leaves Ctrl-C ignored, and so it stays.
+        # A shell ignores Ctrl-C for background processes, and that must stay so.
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, end)
     try:

@@ -1,13 +1,14 @@
-"""Who is here, and what they answer: arrays and facts, whatever they mean.
+"""Message exchange with the connected parties: arrays and facts, without interpreting them.
 
     ask(requests, 10 s)                                             the caller's thread
-       |  letters                          ^ answers, as they come
+       |  letters                          ^ answers, as they arrive
        v                                   |
     outbox --> writer --socket--> server_app --socket--> reader     two threads for each server_app
 
-The aggregator's process stays when a part of Flower's dies. A ServerApp that has died is replaced
-by a new run, and gets again all letters that have not been answered; what a party is asked twice it
-answers alike. Deadlines are kept here, so nothing that Flower waits for can make them longer.
+A letter is a pending message to one party. The aggregator's process survives the death of any
+Flower process. A dead ServerApp is replaced by a new run, and all unanswered letters are sent
+again; a party gives the same answer to a repeated request. Deadlines are kept here, so that waiting
+inside Flower cannot extend them.
 
 Callers: `parties.py`.
 """
@@ -28,9 +29,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower.membership import Membership
-from elasticdl.engines.federated.flower.words import (
+from elasticdl.engines.federated.flower.protocol_constants import (
     AGGREGATOR_SOCKET,
     FORGET,
     JOIN,
@@ -41,7 +41,8 @@ from elasticdl.engines.federated.flower.words import (
     TASK,
     UNANSWERED,
 )
-from elasticdl.engines.federated.wire import Arrays, Facts, Frame
+from elasticdl.engines.federated.protocol import wire
+from elasticdl.engines.federated.protocol.wire import Arrays, Facts, Frame
 from elasticdl.errors import TrainingError
 from elasticdl.scratch import TemporaryFolder
 
@@ -55,7 +56,7 @@ Parts: TypeAlias = tuple[Arrays, Facts]
 _CONNECT_S = 60.0
 _ACCEPT_S = 0.2
 _JOIN_S = 60.0
-# Flower's own.
+# Flower's own limit.
 _MAX_TTL_S = 12 * 3600.0
 _MAX_FAILURES = 3
 
@@ -64,15 +65,15 @@ _log = logging.getLogger("elasticdl")
 
 @dataclass(frozen=True, eq=False)
 class _Letter:
-    """What a party is asked, until it has answered.
+    """A message to a party that has not been answered yet.
 
     Attributes:
-        party: Its name; of a newcomer's, the number of its node.
-        kind: TASK, or JOIN for a newcomer.
-        arrays: What it is sent.
-        facts: What it is told.
-        deadline_s: When nobody waits any more, by the monotonic clock.
-        inbox: Where its answer goes; None for a newcomer's.
+        party: Its name; for a new node without a name, the number of the node.
+        kind: TASK, or JOIN for a new node.
+        arrays: The arrays of the message.
+        facts: The facts of the message.
+        deadline_s: End of the wait for the answer, by the monotonic clock.
+        inbox: Receives the answer; None for JOIN.
     """
 
     party: str
@@ -84,7 +85,9 @@ class _Letter:
 
 
 class Exchange:
-    """See the module. Used with `with`: Flower is started at its beginning and ended at its end.
+    """Sends messages to the parties and collects answers; see the module.
+
+    A context manager: it starts Flower on entry and ends it on exit.
 
     Args:
         superlink: Not started yet.
@@ -99,7 +102,7 @@ class Exchange:
         self._changed = threading.Condition(self._lock)
         self._membership = Membership()
         self._letters: dict[int, _Letter] = {}
-        # To which node a letter has gone, in the run that is going on.
+        # Letter -> the node that it was sent to, in the current run.
         self._sent: dict[int, int] = {}
         self._numbers = itertools.count(1)
         self._outbox: queue.SimpleQueue[Frame | None] | None = None
@@ -107,7 +110,7 @@ class Exchange:
         self._broken: TrainingError | None = None
 
     def __enter__(self) -> Self:
-        # Short: the path of a socket has room for 107 characters.
+        # A temporary folder, because the path of a socket is limited to 107 bytes.
         self._folder = TemporaryFolder()
         path = self._folder.path / "aggregator"
         self._listener = wire.listen(path)
@@ -137,13 +140,13 @@ class Exchange:
 
     @property
     def address(self) -> str:
-        """HOST:PORT by which parties reach it."""
+        """HOST:PORT that parties connect to."""
         return self._superlink.address
 
     def here(self) -> Sequence[str]:
         """Return the names of the parties that are connected, as far as Flower knows.
 
-        It learns at once of a party that goes, and within a minute of one that died.
+        Flower notices at once that a party leaves, and within a minute that one died.
 
         Raises:
             TrainingError: Flower could not be kept running.
@@ -153,7 +156,7 @@ class Exchange:
             return sorted(self._membership.nodes)
 
     def wait_for(self, num_parties: int, timeout_s: float) -> Sequence[str]:
-        """Wait until so many parties are here, and return who is then, or when the time is over.
+        """Wait for a number of connected parties, or the timeout; return the connected ones.
 
         Raises:
             TrainingError: Flower could not be kept running.
@@ -170,17 +173,17 @@ class Exchange:
         timeout_s: float | None,
         check: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]]:
-        """Ask parties, and yield what they answer, as it comes.
+        """Send messages to parties, and yield their answers as they arrive.
 
         Args:
-            requests: What each party, by name, is sent. A party that is not here is sent it when it
-                comes, if that is in time.
-            timeout_s: How long answers are waited for; None: until all have come.
-            check: Called each second while they are; what it raises ends that.
+            requests: Party -> arrays and facts to send. A party that is not connected receives them
+                when it connects, if that is before the timeout.
+            timeout_s: How long to wait for answers; None waits until all have arrived.
+            check: Called each second while waiting; what it raises ends the wait.
 
         Yields:
-            A party's name, and the arrays and facts of its answer. Facts that are nothing but
-            `unanswered` say why there is none. A silent party yields nothing.
+            A party's name, and the arrays and facts of its answer. If `unanswered` is the only
+            fact, it has the reason why there is no answer. A silent party yields nothing.
 
         Raises:
             TrainingError: Flower could not be kept running.
@@ -212,7 +215,7 @@ class Exchange:
                     if remaining_s <= 0:
                         return
                     with contextlib.suppress(queue.Empty):
-                        # Not longer, so that it is noticed when there will be no answer.
+                        # At most a second, to notice if Flower has failed.
                         party, arrays, facts = inbox.get(timeout=min(remaining_s, 1.0))
                         yield party, dict(arrays), dict(facts)
                         break
@@ -228,7 +231,7 @@ class Exchange:
     # --- letters; the lock is held -----------------------------------------------------------
 
     def _post(self) -> None:
-        """Send the letters whose parties are here and have not been sent them in this run."""
+        """Send the letters that have not been sent in this run and whose parties are connected."""
         if self._outbox is None:
             return
         nodes = self._membership.nodes
@@ -238,7 +241,7 @@ class Exchange:
             if node is None or number in self._sent:
                 continue
             self._sent[number] = node
-            # What all are sent goes once through the socket, and once into Flower's store.
+            # Arrays that all parties receive are sent over the socket once, and stored once.
             same = tuple((name, id(array)) for name, array in letter.arrays.items())
             key = (letter.kind, letter.deadline_s, same)
             batches.setdefault(key, []).append((number, node, letter))
@@ -246,7 +249,7 @@ class Exchange:
             first = batch[0][2]
             facts = {
                 "kind": first.kind,
-                # Flower throws away what has not been fetched by then.
+                # Flower discards a message that has not been fetched by then.
                 "ttl_s": min(max(first.deadline_s - time.monotonic(), 1.0), _MAX_TTL_S),
                 "letters": [
                     {"id": number, "node": node, "facts": dict(letter.facts)}
@@ -263,7 +266,7 @@ class Exchange:
                 self._outbox.put(Frame(FORGET, {"ids": sent}))
 
     def _seen(self, nodes: Sequence[int]) -> None:
-        """Note who is online, and ask newcomers for their names."""
+        """Record the online nodes, and ask new nodes for their names."""
         before = self._membership
         self._membership = before.now(nodes)
         now_s = time.monotonic()
@@ -283,18 +286,18 @@ class Exchange:
 
     def _tell(self, before: Membership) -> None:
         for name in sorted(self._membership.nodes.keys() - before.nodes.keys()):
-            _log.info("Party %r has connected.", name)
+            _log.info("Party %r connected.", name)
         for name in sorted(before.nodes.keys() - self._membership.nodes.keys()):
-            _log.warning("Party %r has gone.", name)
+            _log.warning("Party %r disconnected.", name)
         for node in self._membership.refused.keys() - before.refused.keys():
             name = self._membership.refused[node]
             _log.warning(
-                "A second party says its name is %r, and is left out: give each party a name of "
-                "its own (connection.info.id). (If it is the same one after a crash, it is taken "
+                "A second party with the name %r is left out: give each party a unique name "
+                "(connection.info.id). (If it is the same party after a crash, it is accepted "
                 "within a minute.)",
                 name,
             )
-            # It is told as well: by Flower, it is connected.
+            # The party must be informed too, because for Flower it is connected.
             letter = _Letter(str(node), JOIN, {}, {TAKEN: name}, time.monotonic() + _JOIN_S)
             self._letters[next(self._numbers)] = letter
         self._changed.notify_all()
@@ -302,7 +305,7 @@ class Exchange:
     # --- the ServerApp's other end --------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Keep a ServerApp running, and listen to it."""
+        """Keep a ServerApp running, and process its messages."""
         failures = 0
         while not self._closing.is_set():
             try:
@@ -321,13 +324,13 @@ class Exchange:
                 failures = 0
                 self._listen(stream)
                 if not self._closing.is_set():
-                    _log.warning("Flower's ServerApp has ended; another one is started.")
+                    _log.warning("Flower's ServerApp ended; starting a new one.")
 
     def _accept(self, run: str) -> socket.socket | None:
         """Return the connection of a run's ServerApp; None when closing.
 
         Raises:
-            TrainingError: It does not come.
+            TrainingError: It does not connect in time.
         """
         deadline_s = time.monotonic() + _CONNECT_S
         while not self._closing.is_set():
@@ -378,13 +381,13 @@ class Exchange:
                 return
             number = frame.facts["id"]
             if frame.kind == LOST:
-                # It is sent again when the ServerApp says next who is here.
+                # It is sent again when the ServerApp next reports the connected nodes.
                 self._sent.pop(number, None)
                 return
             letter = self._letters.pop(number, None)
             self._sent.pop(number, None)
             if letter is None:
-                # It is late, or was answered by another run's ServerApp.
+                # The answer is late, or another run's ServerApp has already delivered one.
                 return
             facts = frame.facts.get("facts", {UNANSWERED: frame.facts.get("reason")})
             if letter.inbox is not None:
@@ -395,7 +398,7 @@ class Exchange:
                 self._tell(before)
                 self._post()
             else:
-                _log.warning("A newcomer did not say its name: %.200s", facts.get(UNANSWERED))
+                _log.warning("A new node did not report its name: %.200s", facts.get(UNANSWERED))
 
 
 def _write(stream: socket.socket, outbox: queue.SimpleQueue[Frame | None]) -> None:
@@ -403,5 +406,5 @@ def _write(stream: socket.socket, outbox: queue.SimpleQueue[Frame | None]) -> No
         try:
             wire.send(stream, frame)
         except OSError:
-            # The reader notices as well, and what was not sent is in the letters.
+            # The reader notices it too, and unsent letters will be sent in the next run.
             return

@@ -1,14 +1,14 @@
-"""Certificates and node keys of a federation, made once, by whoever sets it up.
+"""Certificates and node keys of a federation, created once by the person who sets it up.
 
-    FOLDER/ca.key               signs; kept by who made it, needed by nobody
+    FOLDER/ca.key               signs certificates; stays with its creator, no machine needs it
     FOLDER/aggregator/          ca.crt, server.crt, server.key, parties/NAME.pub
     FOLDER/parties/NAME/        ca.crt, node.key, node.pub
 
-Each subfolder is what is carried to one machine, and all that this machine needs. A party knows the
-aggregator by the certificate, the aggregator a party by the signature of its node key: a name
-belongs to a key, so no party can speak in another's.
+Each subfolder is copied to one machine and has everything that this machine needs. A party
+authenticates the aggregator by its certificate, and the aggregator authenticates a party by the
+signature of its node key. A name belongs to a key, so a party cannot use another's name.
 
-A config may name the files wherever they lie: `of` takes those, and no others.
+A config may name files in any place: `of` uses exactly those.
 
 Callers: `elasticdl federated keys`, `deployment.py`.
 """
@@ -37,25 +37,25 @@ from elasticdl import user_files
 from elasticdl.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.engines.federated.settings import Tls
+    from elasticdl.engines.federated.config.settings import Tls
 
 AGGREGATOR, PARTIES = "aggregator", "parties"
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "node.key", "node.pub"
-# The superlink listens here and the front knows it by this name, whatever the machine's own is.
+# The TLS proxy connects to the superlink by such a name, whatever the machine's own name is.
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _CA_YEARS, _SERVER_YEARS = 10, 3
 _CLOCK_SKEW = dt.timedelta(days=1)
-# A bundle of all authorities of a browser has a quarter of it.
+# Four times the size of a browser's bundle of all certificate authorities.
 _MOST_CERTIFICATE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class AggregatorKeys:
-    """What the aggregator's machine has: FOLDER/aggregator.
+    """Keys on the aggregator's machine: FOLDER/aggregator.
 
     Attributes:
         ca: The certificate that signed the server's.
@@ -74,7 +74,7 @@ class AggregatorKeys:
         """Find the files in a folder.
 
         Raises:
-            UsageError: One of them is not there, or is no certificate.
+            UsageError: A file is missing, or is not a certificate.
         """
         _demand(folder, (CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY), "aggregator")
         files = (folder / name for name in (CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY))
@@ -82,10 +82,10 @@ class AggregatorKeys:
 
     @classmethod
     def of(cls, tls: Tls) -> AggregatorKeys:
-        """Take the files that a config names; the parties' keys lie beside the certificate.
+        """Use the files that a config names; the parties' keys are beside the certificate.
 
         Raises:
-            UsageError: One of them is not named or not there, or is no certificate.
+            UsageError: A file is not named or missing, or is not a certificate.
         """
         return cls._of(
             _named(tls.ca_certificate, "ca_certificate"),
@@ -101,15 +101,15 @@ class AggregatorKeys:
         public = sorted(path for path in folder.glob("*.pub") if path.is_file())
         if not public:
             raise UsageError(
-                f"{folder}: holds no NAME.pub, so no party could connect. "
-                "Copy the folder `aggregator` that `elasticdl federated keys` wrote, whole."
+                f"{folder}: contains no NAME.pub, so no party could connect. Copy the complete "
+                "folder `aggregator` that `elasticdl federated keys` wrote."
             )
         return cls(ca, certificate, key, {path.stem: path for path in public})
 
 
 @dataclass(frozen=True)
 class PartyKeys:
-    """What a party's machine has: FOLDER/parties/NAME.
+    """Keys on a party's machine: FOLDER/parties/NAME.
 
     Attributes:
         ca: The certificate that signed the aggregator's.
@@ -126,17 +126,17 @@ class PartyKeys:
         """Find the files in a folder.
 
         Raises:
-            UsageError: One of them is not there, or is no certificate or no key.
+            UsageError: A file is missing, or is not a certificate or not a key.
         """
         _demand(folder, (CA_CERTIFICATE, NODE_KEY), "parties/NAME")
         return cls._of(folder / CA_CERTIFICATE, folder / NODE_KEY)
 
     @classmethod
     def of(cls, tls: Tls) -> PartyKeys:
-        """Take the files that a config names.
+        """Use the files that a config names.
 
         Raises:
-            UsageError: One of them is not named or not there, or is no certificate or no key.
+            UsageError: A file is not named or missing, or is not a certificate or not a key.
         """
         return cls._of(
             _named(tls.ca_certificate, "ca_certificate"), _named(tls.private_key, "private_key")
@@ -152,19 +152,20 @@ def _named(path: Path | None, key: str) -> Path:
     """Return the file that a key of `tls_config` names."""
     if path is None:
         raise UsageError(
-            f"connection.info.tls_config has no {key}, and nothing is sent without it. Name the "
-            "file that `elasticdl federated keys` wrote, or leave tls_config out on one machine."
+            f"connection.info.tls_config.{key} is missing; it is required for encryption. Set it "
+            "to the file that `elasticdl federated keys` wrote, or leave tls_config out if all "
+            "processes run on one machine."
         )
     if not path.is_file():
         raise UsageError(
-            f"{path}: is not there, or is no file; connection.info.tls_config names it as {key}. "
+            f"{path}: not found, or not a file; it is set as connection.info.tls_config.{key}. "
             "Name the file that `elasticdl federated keys` wrote."
         )
     return path
 
 
 def _check_certificate(path: Path, key: str) -> None:
-    """Look whether a file has certificates; the error has nothing of what else it may hold."""
+    """Check that a file has certificates; an error quotes nothing of its contents."""
     try:
         with user_files.open_regular(path) as file:
             content = file.read(_MOST_CERTIFICATE_BYTES)
@@ -174,13 +175,14 @@ def _check_certificate(path: Path, key: str) -> None:
         x509.load_pem_x509_certificates(content)
     except ValueError:
         raise UsageError(
-            f"{path}: is no certificate; connection.info.tls_config.{key} has to name one, as text "
-            "(PEM). Name the file that `elasticdl federated keys` wrote."
+            f"{path}: not a certificate; expected one in PEM format for "
+            f"connection.info.tls_config.{key}. Name the file that `elasticdl federated keys` "
+            "wrote."
         ) from None
 
 
 def _fingerprint(path: Path) -> str:
-    """Return the fingerprint of a party's key; the error has nothing of what the file holds."""
+    """Return the fingerprint of a party's key; an error quotes nothing of the file's contents."""
     try:
         with user_files.open_regular(path) as file:
             content = file.read(_MOST_CERTIFICATE_BYTES)
@@ -190,8 +192,8 @@ def _fingerprint(path: Path) -> str:
         private = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise UsageError(
-            f"{path}: is no private key of a party, which is text that begins with BEGIN OPENSSH "
-            "PRIVATE KEY and has no password. Name the node.key that `elasticdl federated keys` "
+            f"{path}: not the private key of a party; expected text that begins with BEGIN OPENSSH "
+            "PRIVATE KEY, without a password. Name the node.key that `elasticdl federated keys` "
             "wrote."
         ) from None
     public = private.public_key().public_bytes(
@@ -202,30 +204,31 @@ def _fingerprint(path: Path) -> str:
 
 
 def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> None:
-    """Make the keys of a federation.
+    """Create the keys of a federation.
 
     Args:
-        folder: Is made, whole or not at all; the module says what it will hold.
-        parties: Their names.
-        hosts: Names and addresses by which parties reach the aggregator. This machine's own
+        folder: Created completely or not at all; see the module for its contents.
+        parties: Names of the parties.
+        hosts: Names and addresses by which parties reach the aggregator. The loopback ones
             (localhost) always work.
 
     Raises:
-        UsageError: The folder exists; a name is none, or is given twice; no host is given.
+        UsageError: The folder exists; a name is invalid or given twice; no party or no host is
+            given.
         OutputError: The folder cannot be written.
     """
     _check(folder, parties, hosts)
-    # A folder that was begun and left by a crash has no name that anybody would use.
+    # Written under a hidden name first, so that a crash does not leave an incomplete folder.
     making = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         making.mkdir(mode=0o700, parents=True)
         _write_all(making, parties, hosts)
-        # Fails if somebody has made it meanwhile: a folder replaces only an empty one.
+        # Fails if the folder was created meanwhile: a rename replaces only an empty folder.
         making.rename(folder)
     except OSError as error:
         raise OutputError(
-            f"{folder}: the keys cannot be written there: {error.strerror}. "
-            "Name a folder that does not exist in one that can be written to."
+            f"{folder}: the keys cannot be written there: {error.strerror}. Name a new folder in a "
+            "folder that you can write to."
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -234,22 +237,22 @@ def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> Non
 def _check(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> None:
     if folder.exists():
         raise UsageError(
-            f"{folder} exists already, and keys are never overwritten: parties that have them "
-            "would be locked out. Name another folder, or move this one away."
+            f"{folder} already exists, and keys are never overwritten, because parties that use "
+            "them could not connect any more. Name another folder, or move this one."
         )
     if not parties or not hosts:
         raise UsageError(
-            "Keys need the name of each party, and a name or an address by which parties reach "
-            "the aggregator: --party=north --party=south --host=fl.example.org"
+            "The names of the parties, and a host name or address of the aggregator, are required: "
+            "--party=north --party=south --host=fl.example.org"
         )
     for name in parties:
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} cannot be the name of a party: letters, digits, '.', '_' and '-' can, "
-                "at most 63, and a letter or a digit first."
+                f"{name!r} is not a valid name of a party; expected at most 63 letters, digits, "
+                "'.', '_' and '-', starting with a letter or digit."
             )
     if len({name.lower() for name in parties}) < len(parties):
-        raise UsageError(f"Two parties have one name: {', '.join(sorted(parties))}.")
+        raise UsageError(f"Two parties have the same name: {', '.join(sorted(parties))}.")
 
 
 def _write_all(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> None:
@@ -268,7 +271,7 @@ def _write_all(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> No
     _write(aggregator / SERVER_KEY, _private(server_key, serialization.PrivateFormat.PKCS8))
 
     for name in parties:
-        # The curve, and the files' format, are those that Flower reads.
+        # Flower requires this curve and this file format.
         key = ec.generate_private_key(ec.SECP384R1())
         public = key.public_key().public_bytes(
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -288,8 +291,8 @@ def _certificate(
     hosts: Sequence[str],
     years: int,
 ) -> x509.Certificate:
-    """Return a certificate: of a CA that signs itself, or of a server that a CA signs."""
-    # A common name has room for 64 characters; nobody looks at it, hosts are extensions.
+    """Create a certificate: of a CA, signed by itself, or of a server, signed by a CA."""
+    # A common name is limited to 64 characters; it is not used, because hosts are in an extension.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = dt.datetime.now(dt.UTC)
     issuer, issuer_key = (subject, key) if signer is None else (signer[0].subject, signer[1])
@@ -299,7 +302,7 @@ def _certificate(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks of other machines may be behind ours.
+        # The clocks of other machines may be behind ours.
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + dt.timedelta(days=365 * years))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -343,9 +346,7 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
-        raise UsageError(
-            f"{host!r} is neither the name nor the address of a machine: {error}."
-        ) from error
+        raise UsageError(f"{host!r} is neither a host name nor an IP address: {error}.") from error
 
 
 def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
@@ -355,7 +356,7 @@ def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat)
 def _write(path: Path, content: bytes) -> None:
     for folder in (path.parent.parent, path.parent):
         folder.mkdir(mode=0o700, exist_ok=True)
-    # With its mode from the first moment on, and never through a link that lies there.
+    # Created with its final mode, and never through an existing link.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
@@ -364,6 +365,6 @@ def _demand(folder: Path, names: Sequence[str], which: str) -> None:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise UsageError(
-            f"{folder}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there. "
-            f"Name the folder `{which}` that `elasticdl federated keys` wrote, copied whole."
+            f"{folder}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. Name "
+            f"a complete copy of the folder `{which}` that `elasticdl federated keys` wrote."
         )

@@ -1,27 +1,27 @@
-"""Flower's commands, with their interfaces for this machine on a unix socket and not on a port.
+"""Runs Flower's commands with their local interfaces on a unix socket instead of a TCP port.
 
     python -P -m elasticdl.engines.federated.flower.local COMMAND ARGUMENTS ...
 
-A superlink serves control (start a run of any code) and runtime (fetch a task and answer it); a
-supernode serves runtime. Flower 1.41 can serve them on TCP alone, and a caller from the same
-machine needs no credential there: any user of the machine could start a run, or take a party's
-task. Therefore, in each process of Flower's:
+A superlink serves control (starts a run of any code) and runtime (fetch a task and answer it); a
+supernode serves runtime. Flower 1.41 can serve them only on TCP, where a caller from the same
+machine needs no credentials: any user of the machine could start a run, or take a party's task.
+Therefore, in each Flower process:
 
 1.  A server listens on the socket that `SOCKET` names, in a folder that only this user can enter,
     and not on the host and port of its command line (`uvicorn.Config`).
 2.  Clients of the two interfaces connect to that socket (`ProtobufClient`). A supernode's own
-    process connects to the aggregator, so it is left as it is.
-3.  A task's token travels in the environment; every user can read a command line
+    process connects to the aggregator, so it is not changed.
+3.  A task's token is passed in the environment, because every user can read a command line
     (`SubprocessExecutor.launch`).
-4.  An error that ends a thread of a supernode ends the supernode, which is started again. Its
-    heartbeats come from such a thread, and one answer that Flower does not expect ends that: the
-    aggregator would count the party as gone, and the party would count itself as connected.
+4.  An error that ends a thread of a supernode ends the supernode, which is then restarted. Its
+    heartbeats come from such a thread, which dies of any answer that Flower does not expect: the
+    aggregator would regard the party as gone, and the party would regard itself as connected.
 
-Flower wants a host and a port nevertheless. It gets port 1 (`NOWHERE_PORT`), where other users may
-not listen: if another version of Flower evaded 1 or 2, nothing would answer there, and the
+Flower requires a host and a port nevertheless. It gets port 1 (`NOWHERE_PORT`), where other users
+cannot listen: if another version of Flower bypassed 1 or 2, nothing would answer there, and the
 federation would not start.
 
-Callers: `commands.py` names it on command lines; `messenger.py`.
+Callers: `commands.py` names it on command lines; `prefork_server.py`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.engines.federated.flower import errand
-from elasticdl.engines.federated.flower.words import SOCKET
+from elasticdl.engines.federated.flower import prefork_client
+from elasticdl.engines.federated.flower.protocol_constants import SOCKET
 
 if TYPE_CHECKING:
     from flwr.supercore.protobuf.client import ProtobufClient
@@ -51,10 +51,10 @@ _EXECUTOR = "flower-superexec"
 
 
 def enclose(command: str) -> None:
-    """Take this process off the network of its machine, before it runs a command of Flower's.
+    """Patch Flower in this process to use the unix socket, before it runs one of its commands.
 
     Args:
-        command: Its name.
+        command: The command's name.
 
     Raises:
         PermissionError: Other users can enter the folder of the socket.
@@ -81,27 +81,27 @@ def _socket() -> str:
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise PermissionError(
-            f"{folder}: other users can enter it (mode {stat.filemode(found.st_mode)}, user "
-            f"{found.st_uid}). Whoever reaches the socket in it can start programs."
+            f"{folder}: other users can access it (mode {stat.filemode(found.st_mode)}, user "
+            f"{found.st_uid}). Anyone with access to the socket in it can start programs."
         )
     return path
 
 
 def _listen_at(path: str) -> None:
-    import uvicorn  # noqa: PLC0415 - clients do without it
+    import uvicorn  # noqa: PLC0415 - clients do not need it
 
     original = uvicorn.Config.__init__
 
     @functools.wraps(original)
     def init(self: uvicorn.Config, *args: Any, **named: Any) -> None:
-        # Flower gives all but the app by name.
+        # Flower passes everything except the app as keyword arguments.
         original(self, *args, **{**named, "uds": path})
 
     uvicorn.Config.__init__ = init  # type: ignore[method-assign]
 
 
 def _connect_to(path: str) -> None:
-    import httpx  # noqa: PLC0415 - servers do without it
+    import httpx  # noqa: PLC0415 - servers do not need it
     from flwr.supercore.protobuf.client import ProtobufClient  # noqa: PLC0415
 
     original = ProtobufClient.__init__
@@ -117,7 +117,7 @@ def _connect_to(path: str) -> None:
     ) -> None:
         original(self, base_url, verify=verify, timeout=timeout, **named)
         self._client.close()
-        # With a transport of its own a client uses no proxy of the environment's.
+        # An explicit transport ignores the proxy variables of the environment.
         transport = httpx.HTTPTransport(verify=verify, uds=path)
         self._client = httpx.Client(transport=transport, timeout=timeout, follow_redirects=True)
 
@@ -133,25 +133,25 @@ def _hide_tokens() -> None:
 
     @functools.wraps(original)
     def launch(self: SubprocessExecutor, spec: ExecutionSpec) -> LaunchResult:
-        os.environ[errand.TOKEN] = spec.token
+        os.environ[prefork_client.TOKEN] = spec.token
         try:
-            return original(self, dataclasses.replace(spec, token=errand.PLACEHOLDER))
+            return original(self, dataclasses.replace(spec, token=prefork_client.PLACEHOLDER))
         finally:
-            del os.environ[errand.TOKEN]
+            del os.environ[prefork_client.TOKEN]
 
     SubprocessExecutor.launch = launch  # type: ignore[method-assign]
 
 
 def _end_with_a_thread(found: threading.ExceptHookArgs) -> None:
-    """End this process at once: what ends in order waits for its other threads."""
+    """End this process at once: a regular exit would wait for its other threads."""
     threading.__excepthook__(found)
     sys.stderr.flush()
     os._exit(1)
 
 
 def main() -> None:
-    """Run the command that the command line names, with the arguments that follow it."""
-    sys.argv[:] = errand.with_token(sys.argv[1:])
+    """Run the Flower command that the command line names, with the arguments that follow it."""
+    sys.argv[:] = prefork_client.with_token(sys.argv[1:])
     enclose(sys.argv[0])
     (command,) = entry_points(group="console_scripts", name=sys.argv[0])
     sys.exit(command.load()())

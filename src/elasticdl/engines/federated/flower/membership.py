@@ -1,10 +1,10 @@
-"""Which connection is which party: a value that changes, and nothing else.
+"""Membership: which of Flower's connections is which party, as an immutable value.
 
-Flower knows nodes by numbers. A node whose key the aggregator registered for a party *is* that
-party. Without keys (on one machine) a newcomer is asked for its name once:
+Flower identifies nodes by numbers. A node whose key the aggregator registered for a party *is* that
+party. Without keys (on one machine) a new node is asked for its name once:
 
     online --asked--> named --vanished--> forgotten
-                 '--> refused: somebody online has this name; named when that one has vanished
+                 '--> refused: an online node has this name; named when that node has vanished
 
 Callers: `parties.py`.
 """
@@ -17,37 +17,38 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Membership:
-    """See the module.
+    """The connected nodes and their names; see the module.
 
     Attributes:
-        registered: Names of nodes by their keys; if there are any, nodes are never asked.
-        online: The nodes that Flower says are connected.
-        told: What nodes without a registered key said their name is, in the order they said it.
+        registered: Node -> party name, for registered keys; if there are any, nodes are never
+            asked for their names.
+        online: The nodes that Flower reports as connected.
+        given: Node -> the name it gave, for nodes without a registered key, in order of arrival.
     """
 
     registered: Mapping[int, str] = field(default_factory=dict)
     online: frozenset[int] = frozenset()
-    told: Mapping[int, str] = field(default_factory=dict)
+    given: Mapping[int, str] = field(default_factory=dict)
 
     def now(self, online: Iterable[int]) -> Membership:
-        """Return the membership when these are online; who has gone says its name again."""
+        """Return the membership with these nodes online; a node that left must be asked again."""
         nodes = frozenset(online)
-        told = {node: name for node, name in self.told.items() if node in nodes}
-        return replace(self, online=nodes, told=told)
+        given = {node: name for node, name in self.given.items() if node in nodes}
+        return replace(self, online=nodes, given=given)
 
     def introduced(self, node: int, name: str) -> Membership:
-        """Return the membership after a node has said its name."""
-        if node not in self.online or node in self.told:
+        """Return the membership after a node has given its name."""
+        if node not in self.online or node in self.given:
             return self
-        return replace(self, told={**self.told, node: name})
+        return replace(self, given={**self.given, node: name})
 
     @property
     def nodes(self) -> dict[str, int]:
-        """The node of each party that is here. Of several that say one name, the first has it."""
+        """Node of each connected party. If several nodes gave the same name, the first has it."""
         if self.registered:
             named = {node: name for node, name in self.registered.items() if node in self.online}
         else:
-            named = dict(self.told)
+            named = dict(self.given)
         nodes: dict[str, int] = {}
         for node, name in named.items():
             nodes.setdefault(name, node)
@@ -55,13 +56,13 @@ class Membership:
 
     @property
     def strangers(self) -> frozenset[int]:
-        """The nodes that must be asked for their names."""
+        """The nodes that have not given their names yet."""
         if self.registered:
             return frozenset()
-        return self.online - self.told.keys()
+        return self.online - self.given.keys()
 
     @property
     def refused(self) -> dict[int, str]:
-        """The nodes that say a name which another one has, and that name."""
+        """The nodes whose name belongs to another node already -> that name."""
         holders = self.nodes
-        return {node: name for node, name in self.told.items() if holders[name] != node}
+        return {node: name for node, name in self.given.items() if holders[name] != node}

@@ -1,9 +1,9 @@
-"""The parties of a federation on machines of their own, reached by Flower.
+"""The parties of a federation on separate machines, connected through Flower.
 
     aggregator.py --Request--> FlowerParties --arrays, facts--> exchange.py ... party.py
 
-A party's name is the one its key was registered for. What says otherwise, or cannot be read, counts
-as a refusal of the party that sent it.
+A party's name is the one for which its key was registered. An answer with another name, or one that
+cannot be parsed, counts as a refusal of the party that sent it.
 
 Callers: `elasticdl federated aggregator`.
 """
@@ -15,29 +15,29 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.federated.flower.exchange import Exchange
-from elasticdl.engines.federated.flower.words import UNANSWERED
-from elasticdl.engines.federated.messages import Refusal, read_answer, redacted
+from elasticdl.engines.federated.flower.protocol_constants import UNANSWERED
+from elasticdl.engines.federated.protocol.messages import Refusal, read_answer, redacted
 from elasticdl.errors import MessageError
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.flower.superlink import Superlink
-    from elasticdl.engines.federated.messages import Reply, Request
-    from elasticdl.engines.federated.wire import Arrays, Facts
+    from elasticdl.engines.federated.protocol.messages import Reply, RoundRequest
+    from elasticdl.engines.federated.protocol.wire import Arrays, Facts
     from elasticdl.training.trainer import Weights
 
 
 class FlowerParties:
-    """See the module, and `engines/federated/parties.py`.
+    """Parties that are connected through Flower; see `engines/federated/protocol/parties.py`.
 
     Args:
-        exchange: Open; see `connected`.
+        exchange: Already entered; see `connected`.
     """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def here(self) -> Collection[str]:
-        """Return the names of those that can be asked now; see `Exchange.here`.
+        """Return the names of the parties that are connected now; see `Exchange.here`.
 
         Raises:
             TrainingError: Flower could not be kept running.
@@ -45,7 +45,7 @@ class FlowerParties:
         return self._exchange.here()
 
     def wait_for(self, num_parties: int, timeout_s: float) -> Collection[str]:
-        """Wait until so many are here, and return who is then, or when the time is over.
+        """Wait for a number of connected parties, or the timeout; return the connected ones.
 
         Raises:
             TrainingError: Flower could not be kept running.
@@ -54,36 +54,36 @@ class FlowerParties:
 
     def ask(
         self,
-        requests: Mapping[str, Request],
+        requests: Mapping[str, RoundRequest],
         timeout_s: float | None,
         check: Callable[[], None],
     ) -> Iterator[Reply | Refusal]:
-        """Ask some of them, and yield answers as they come.
+        """Send requests to some of the parties, and yield their answers as they arrive.
 
         Args:
-            requests: Party -> what it is asked.
-            timeout_s: How long to wait in all; None waits for all of them.
-            check: Called each second while it waits; what it raises ends that.
+            requests: Party -> its request.
+            timeout_s: How long to wait in total; None waits until all have answered.
+            check: Called each second while waiting; what it raises ends the wait.
 
         Raises:
             TrainingError: Flower could not be kept running.
         """
-        # Of the same arrays there is one list of names, so that all are sent them once.
+        # Requests for all parties share the same arrays, so that these are sent to Flower once.
         parts = {party: request.to_message() for party, request in requests.items()}
         for party, arrays, facts in self._exchange.ask(parts, timeout_s, check):
             yield _read(party, requests[party], arrays, facts)
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
-        """Return nothing: parties keep what they remember themselves."""
+        """Return nothing: the parties save their client state themselves."""
         return {}, {}
 
     def load_state(self, arrays: Weights, values: Mapping[str, Any]) -> None:
-        """Go on from nothing."""
+        """Do nothing: the parties restore their client state themselves."""
 
 
 @contextlib.contextmanager
 def connected(superlink: Superlink) -> Iterator[FlowerParties]:
-    """Start Flower, yield its parties, and end it.
+    """Start Flower, yield its parties, and end Flower on exit.
 
     Args:
         superlink: Not started yet.
@@ -96,7 +96,7 @@ def connected(superlink: Superlink) -> Iterator[FlowerParties]:
         yield FlowerParties(exchange)
 
 
-def _read(party: str, request: Request, arrays: Arrays, facts: Facts) -> Reply | Refusal:
+def _read(party: str, request: RoundRequest, arrays: Arrays, facts: Facts) -> Reply | Refusal:
     def refusal(error_kind: str, text: str) -> Refusal:
         return Refusal(party, error_kind, redacted(text), request.history, request.round)
 
@@ -107,5 +107,5 @@ def _read(party: str, request: Request, arrays: Arrays, facts: Facts) -> Reply |
     except MessageError as error:
         return refusal("MessageError", str(error))
     if answer.party != party:
-        return refusal("MessageError", f"it answered in the name of {answer.party!r}")
+        return refusal("MessageError", f"it replied with the name {answer.party!r}")
     return answer

@@ -1,7 +1,8 @@
-"""Arrays and facts as Flower carries them: one buffer in an ArrayRecord, JSON in a ConfigRecord.
+"""Encoding of arrays and facts in Flower's records: one buffer in an ArrayRecord, and JSON.
 
-Flower stores an array as several objects and sends each by a request of its own, so a model of a
-hundred small arrays would cost hundreds of requests. As one, they are cut into pieces of 5 MB.
+The JSON is in a ConfigRecord. Flower stores an array as several objects and sends each in its own
+request, so a model of a hundred small arrays would cost hundreds of requests. One buffer is instead
+cut into pieces of 5 MB.
 
 Callers: `server_app.py` and `client_app.py`, the two ends of a message.
 """
@@ -13,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from elasticdl.engines.federated import wire
-from elasticdl.engines.federated.wire import Arrays, Facts, WireError
+from elasticdl.engines.federated.protocol import wire
+from elasticdl.engines.federated.protocol.wire import Arrays, Facts, WireError
 
 if TYPE_CHECKING:
     import numpy as np
 
 _ARRAYS, _FACTS, _JSON, _BYTES = "arrays", "facts", "json", "bytes"
-# How an array's bytes are to be read: by us alone.
+# Name of the byte format, which only this module reads.
 _FORMAT = "elasticdl"
 
 
 class RecordError(ValueError):
-    """What came in a message is not what `to_record` makes."""
+    """The content of a message was not created by `to_record`."""
 
 
 def to_record(arrays: Arrays, facts: Facts) -> RecordDict:
-    """Return the content of a message."""
+    """Encode arrays and facts as the content of a message."""
     plan, pieces = wire.flatten(arrays)
     content = b"".join(pieces)
     return RecordDict(
@@ -41,7 +42,7 @@ def to_record(arrays: Arrays, facts: Facts) -> RecordDict:
 
 
 def with_facts(record: RecordDict, facts: Facts) -> RecordDict:
-    """Return a record with the arrays of another one, which are not copied, and other facts."""
+    """Return a record with the same arrays, which are not copied, and other facts."""
     plan, _ = json.loads(str(record.config_records[_FACTS][_JSON]))
     return RecordDict(
         {
@@ -52,10 +53,10 @@ def with_facts(record: RecordDict, facts: Facts) -> RecordDict:
 
 
 def from_record(record: RecordDict) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """Return the arrays and the facts of a message's content.
+    """Decode the arrays and the facts from a message's content.
 
     Raises:
-        RecordError: The other end is not ours, or is up to something.
+        RecordError: The sender is not an ElasticDL process, or is malicious.
     """
     try:
         content = record.array_records[_ARRAYS][_BYTES].data
@@ -64,6 +65,6 @@ def from_record(record: RecordDict) -> tuple[dict[str, np.ndarray[Any, Any]], di
     except (LookupError, AttributeError, TypeError, ValueError, RecursionError, WireError) as error:
         raise RecordError(f"it cannot be read ({type(error).__name__})") from error
     if not isinstance(facts, dict):
-        raise RecordError("its facts are none")
+        raise RecordError("its facts are not a JSON object")
     wire.fill(arrays, content)
     return arrays, facts

@@ -1,8 +1,8 @@
-"""Serves processes of this user only: for a port of this machine that asks for no key.
+"""Restricts a local port without keys to processes of this user.
 
-Only on Linux (`peer_user.py`); elsewhere everyone on the machine is served.
+Only on Linux (`peer_user.py`); elsewhere all users of the machine are served.
 
-Callers: `front.py`, where there are no keys.
+Callers: `tls_proxy.py`, if there are no keys.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ REFUSAL = "Without keys, only processes of the user who started the aggregator a
 
 
 class SameUserOnly:
-    """An ASGI app that passes on requests of this user's processes, and answers others with 403.
+    """ASGI app that forwards requests of this user's processes, and answers others with 403.
 
     Args:
-        app: What it passes them on to.
+        app: Receives the forwarded requests.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -40,5 +40,5 @@ class SameUserOnly:
 
 
 def restricted(app: ASGIApp) -> ASGIApp:
-    """Return an app that serves this user only, where the kernel tells users apart."""
+    """Restrict an app to this user, on systems where the kernel can identify the peer's user."""
     return SameUserOnly(app) if sys.platform == "linux" else app

@@ -1,21 +1,22 @@
-"""The ServerApp: passes on what the aggregator's own process says, and what parties answer.
+"""The ServerApp: forwards messages between the aggregator's own process and the parties.
 
     aggregator's process         here
     PUSH kind, letters, arrays   -->  push_messages: a letter has a number, a node and facts
-    FORGET numbers               -->  no longer asked for
-    NODES                        <--  get_node_ids, looked at twice a second
-    ANSWER number, facts, arrays <--  pull_messages, asked for often while any is missing
-    FAILED number, reason        <--  a party's error, or an answer that is none
-    LOST number                  <--  Flower has the message no more, or not the party
+    FORGET numbers               -->  stop waiting for these answers
+    NODES                        <--  get_node_ids, polled twice a second
+    ANSWER number, facts, arrays <--  pull_messages, polled often while any is missing
+    FAILED number, reason        <--  a party's error, or an invalid answer
+    LOST number                  <--  Flower no longer has the message or the party
 
-It decides nothing and remembers only which messages are out. If it is killed, the aggregator
-starts another run and sends again what is still wanted. It ends when the aggregator hangs up.
+It makes no decisions and only tracks which messages are unanswered. If it is killed, the aggregator
+starts another run and resends the pending letters. It ends when the aggregator closes the
+connection.
 
-Flower's own `send_and_receive` would sleep 3 s between two looks. And one answer that it cannot
-read takes all down that were fetched with it: they are asked for again then, and fetched one by one
-from there on, so that it is known whose it is.
+Flower's own `send_and_receive` is not used because it sleeps 3 s between two polls. Also, one
+answer that it cannot parse makes it fail for all answers fetched with it. In that case the letters
+are sent again, and from then on answers are fetched one by one, to identify the sender.
 
-Callers: Flower, by the name in `fab.py`.
+Callers: Flower, by the name in `flower_app.py`.
 """
 
 from __future__ import annotations
@@ -31,14 +32,7 @@ import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from elasticdl.engines.federated import wire
-from elasticdl.engines.federated.flower.records import (
-    RecordError,
-    from_record,
-    to_record,
-    with_facts,
-)
-from elasticdl.engines.federated.flower.words import (
+from elasticdl.engines.federated.flower.protocol_constants import (
     AGGREGATOR_SOCKET,
     ANSWER,
     FAILED,
@@ -47,11 +41,18 @@ from elasticdl.engines.federated.flower.words import (
     NODES,
     PUSH,
 )
-from elasticdl.engines.federated.wire import Frame
+from elasticdl.engines.federated.flower.records import (
+    RecordError,
+    from_record,
+    to_record,
+    with_facts,
+)
+from elasticdl.engines.federated.protocol import wire
+from elasticdl.engines.federated.protocol.wire import Frame
 
 _POLL_S = 0.1
 _NODES_S = 0.5
-# Said again now and then, so that what was not done about it is done.
+# The nodes are resent regularly, so that the aggregator resends letters that were lost.
 _SAY_AGAIN_S = 5.0
 
 app = ServerApp()
@@ -59,14 +60,14 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Pass on until the aggregator hangs up."""
+    """Forward messages until the aggregator closes the connection."""
     del context
     with wire.connect(Path(os.environ[AGGREGATOR_SOCKET])) as stream:
         relay(grid, stream)
 
 
 def relay(grid: Grid, stream: socket.socket) -> None:
-    """Pass messages between a grid and a stream until the stream's other end is closed."""
+    """Forward messages between a grid and a stream until the stream's other end is closed."""
     _Relay(grid, stream).run()
 
 
@@ -74,7 +75,7 @@ class _Relay:
     def __init__(self, grid: Grid, stream: socket.socket) -> None:
         self._grid = grid
         self._stream = stream
-        # By Flower's number of a message: the aggregator's, and where it went.
+        # Flower's ID of an unanswered message -> the aggregator's number, and the node.
         self._out: dict[str, tuple[int, int]] = {}
         self._nodes: list[int] | None = None
         self._looked_s = self._said_s = 0.0
@@ -112,7 +113,7 @@ class _Relay:
 
     def _push(self, frame: Frame) -> None:
         letters = frame.facts["letters"]
-        # Made once: what all parties are sent is hashed once, and Flower stores it once.
+        # One record for all parties: its arrays are hashed once, and Flower stores them once.
         record = to_record(frame.arrays, {})
         messages = [
             Message(
@@ -124,13 +125,14 @@ class _Relay:
             for letter in letters
         ]
         numbers = list(self._grid.push_messages(messages))
-        # Of a message that Flower does not take there is None, of all none at all.
+        # Flower returns None for a message that it does not accept, and an empty list if it accepts
+        # none.
         numbers += [""] * (len(letters) - len(numbers))
         for letter, number in zip(letters, numbers, strict=True):
             if number:
                 self._out[number] = (letter["id"], letter["node"])
             else:
-                self._fail(letter["id"], "Flower did not take the message")
+                self._fail(letter["id"], "Flower did not accept the message")
 
     def _pull(self) -> None:
         for message in self._pulled():
@@ -138,7 +140,7 @@ class _Relay:
             if id_ is None:
                 continue
             if message.has_error():
-                # What the superlink says in a node's place: it has gone, or the message is too old.
+                # An error of the superlink, not the node: the node is gone or the message expired.
                 if message.metadata.src_node_id != node:
                     wire.send(self._stream, Frame(LOST, {"id": id_}))
                 else:
@@ -148,25 +150,25 @@ class _Relay:
                 arrays, facts = from_record(message.content)
                 wire.send(self._stream, Frame(ANSWER, {"id": id_, "facts": facts}, arrays))
             except (RecordError, wire.WireError) as error:
-                self._fail(id_, f"its answer was not understood: {error}")
+                self._fail(id_, f"its reply could not be decoded: {error}")
 
     def _pulled(self) -> Iterator[Message]:
-        """Yield what has come; a message that Flower cannot read is its sender's failure."""
+        """Yield received messages; one that Flower cannot parse counts as its sender's failure."""
         outstanding = list(self._out)
         for numbers in [[one] for one in outstanding] if self._one_by_one else [outstanding]:
             try:
                 yield from list(self._grid.pull_messages(numbers))
             except httpx.HTTPError:
-                # The superlink is gone.
+                # The superlink is gone, so this app ends.
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever Flower says of a stranger's bytes
+            except Exception as error:  # noqa: BLE001 - Flower may raise anything on bytes from outside
                 if not self._one_by_one and len(numbers) > 1:
                     self._one_by_one = True
                     for number in numbers:
                         wire.send(self._stream, Frame(LOST, {"id": self._out.pop(number)[0]}))
                     return
                 id_, _ = self._out.pop(numbers[0])
-                self._fail(id_, f"its answer was not understood ({type(error).__name__})")
+                self._fail(id_, f"its reply could not be decoded ({type(error).__name__})")
 
     def _fail(self, id_: int, reason: str) -> None:
         wire.send(self._stream, Frame(FAILED, {"id": id_, "reason": reason}))

@@ -1,14 +1,15 @@
-"""The aggregator's part of Flower: a superlink, the front before it, and the runs it is given.
+"""Flower's processes at the aggregator: a superlink, the TLS proxy in front of it, and its runs.
 
-    FOLDER/state.db        what the superlink knows; it survives being killed
-    FOLDER/nodes.json      which node is which party's, written when its key is registered
+    FOLDER/state.db        the superlink's database; it survives a kill
+    FOLDER/nodes.json      the node of each party's key, written when the key is registered
     FOLDER/run             the run that was started last
     FOLDER/flwr/           Flower's own folder
     FOLDER/bin/            all commands that the superlink can start: two
-    FOLDER/*.log           what the processes print
+    FOLDER/*.log           output of the processes
 
-The superlink itself listens on a unix socket in a folder of its own (`local.py`). What dies is
-started again, with the same port, socket and database.
+The superlink itself listens on a unix socket in a separate folder (`local.py`). The TLS proxy
+(`tls_proxy.py`) is the child process `front`. A process that dies is restarted, with the same port,
+socket and database.
 
 Callers: `parties.py`.
 """
@@ -32,8 +33,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.engines.federated import wire
-from elasticdl.engines.federated.flower import fab
+from elasticdl.engines.federated.flower import flower_app
 from elasticdl.engines.federated.flower.commands import (
     NOWHERE_HOST,
     NOWHERE_PORT,
@@ -45,7 +45,8 @@ from elasticdl.engines.federated.flower.commands import (
     free_port,
     write_commands,
 )
-from elasticdl.engines.federated.flower.words import SOCKET
+from elasticdl.engines.federated.flower.protocol_constants import SOCKET
+from elasticdl.engines.federated.protocol import wire
 from elasticdl.errors import OutputError, TrainingError, UsageError
 from elasticdl.scratch import TemporaryFolder
 
@@ -56,8 +57,8 @@ _CONNECTION = "elasticdl"
 _START_S = 60.0
 _POLL_S = 0.05
 _WATCH_S = 0.2
-_FRONT_MODULE = "elasticdl.engines.federated.flower.front"
-# All that a superlink may start.
+_FRONT_MODULE = "elasticdl.engines.federated.flower.tls_proxy"
+# The only programs that a superlink may start.
 _STARTED = ("flower-superexec", "flwr-serverapp")
 _CONNECT_S = 1.0
 
@@ -65,16 +66,16 @@ _log = logging.getLogger("elasticdl")
 
 
 class Superlink:
-    """See the module.
+    """The aggregator's superlink and TLS proxy, kept running; see the module.
 
     Args:
-        folder: For its files; the same one for the same federation, so that it goes on.
-        keys: Certificates and public keys. None: plain HTTP, and only on this machine.
-        host: The address that parties reach, for the front to listen on.
-        port: Its port; 0 for one that is free.
+        folder: For its files; the same federation must use the same folder to resume.
+        keys: Certificates and public keys; None means plain HTTP, and only on this machine.
+        host: The address that parties connect to; the proxy listens on it.
+        port: Its port; 0 chooses a free one.
 
     Raises:
-        UsageError: Without keys, the host is not this machine's own.
+        UsageError: There are no keys, and the host is not a loopback address.
         MissingExtraError: Flower is not installed.
     """
 
@@ -83,17 +84,17 @@ class Superlink:
     ) -> None:
         if keys is None and not _is_local(host):
             raise UsageError(
-                f"Without keys, everyone who reaches {host} would be served, and unencrypted. "
-                "Make keys with `elasticdl federated keys`, or listen on 127.0.0.1."
+                f"Without keys, anyone who can reach {host} would be served, without encryption. "
+                "Create keys with `elasticdl federated keys`, or listen on 127.0.0.1."
             )
         self.folder = folder
         self.host = host
         self.port = port or free_port()
-        # Which node is which party's; empty without keys.
+        # Node -> party; empty without keys.
         self.names: Mapping[int, str] = {}
         self._keys = keys
         self._superlink = enclosed("flower-superlink")
-        # Short: the path of a socket has room for 107 characters.
+        # A temporary folder, because the path of a socket is limited to 107 bytes.
         self._sockets: TemporaryFolder | None = None
         self._variables: dict[str, str] = {}
         self._children: dict[str, Child] = {}
@@ -103,17 +104,17 @@ class Superlink:
 
     @property
     def address(self) -> str:
-        """HOST:PORT of the front."""
+        """HOST:PORT of the TLS proxy."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def start(self, **variables: str) -> None:
-        """Start it and wait until it answers.
+        """Start the processes and wait until they answer.
 
         Args:
-            variables: For the environment of the ServerApp.
+            variables: Further environment variables, for the ServerApp.
 
         Raises:
-            TrainingError: It does not start; the message has what Flower says.
+            TrainingError: A process does not start; the text contains Flower's message.
             OutputError: The folder cannot be written.
         """
         try:
@@ -130,7 +131,7 @@ class Superlink:
             self._start_missing("superlink")
             self._wait("superlink")
             self.names = self._register()
-            # Not before the keys are known: who is too early would be told that he is a stranger.
+            # Only after the keys are registered: an earlier party would be refused as unknown.
             self._start_missing("front")
             self._wait("front")
         except BaseException:
@@ -140,12 +141,12 @@ class Superlink:
         self._watcher.start()
 
     def close(self) -> None:
-        """End all its processes."""
+        """End all processes."""
         self._closing.set()
         if self._watcher is not None:
             self._watcher.join()
         with self._lock:
-            # The front first, or parties would be told that there is no superlink.
+            # The proxy first; otherwise parties would get errors that the superlink is gone.
             for name in ("front", "superlink"):
                 if name in self._children:
                     self._children.pop(name).end()
@@ -153,7 +154,7 @@ class Superlink:
             self._sockets.cleanup()
 
     def start_run(self) -> str:
-        """Start the ServerApp, and end the one that was started before; returns the run's number.
+        """Start a run of the ServerApp, after stopping the previous one; return the run's ID.
 
         Raises:
             TrainingError: Flower does not start it.
@@ -161,34 +162,35 @@ class Superlink:
         self._wait("superlink")
         before = self.folder / "run"
         if before.exists():
-            # Its process is gone, perhaps with a superlink that was killed. Flower would count it
-            # as running for 50 s more, and give parties messages that nobody waits for.
+            # Its process is gone, perhaps with a killed superlink. Flower would regard it as
+            # running for 50 s more, and deliver messages whose answers are not needed any more.
             with contextlib.suppress(TrainingError):
                 ask_flwr(["stop", before.read_text(), _CONNECTION], self._variables)
-        app = fab.write(self.folder)
+        app = flower_app.write(self.folder)
         run: str = ask_flwr(["run", str(app), _CONNECTION], self._variables)["run-id"]
         _write(before, run)
         return run
 
     def run_status(self, run: str) -> tuple[str, str]:
-        """Return Flower's words for how a run is: its status, and details.
+        """Return a run's status and its details, in Flower's words.
 
         Raises:
-            TrainingError: Flower does not say.
+            TrainingError: Flower does not report it.
         """
         answer = ask_flwr(["ls", _CONNECTION, "--run-id", run], self._variables)
         return answer["runs"][0]["status"], answer["runs"][0]["status-details"]
 
     def _write_files(self) -> None:
-        # The database holds what parties have sent, and is made as the user's umask says.
+        # The database holds the parties' messages and is created with the user's umask, so the
+        # folder must be private.
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         home = self.folder / "flwr"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Left of another version, perhaps.
+        # May be left from another version.
         shutil.rmtree(home / "apps", ignore_errors=True)
         if not (self.folder / "state.db").exists():
-            # Its nodes are gone with it.
+            # Without the database, the registered nodes are gone too.
             (self.folder / "nodes.json").unlink(missing_ok=True)
         write_commands(self.folder / "bin", {name: enclosed(name) for name in _STARTED})
         trust = (
@@ -202,17 +204,17 @@ class Superlink:
         )
 
     def _start_missing(self, *names: str) -> None:
-        """Start those that do not run."""
+        """Start the named processes that are not running."""
         commands = {"superlink": self._superlink_command, "front": self._front_command}
         for name in names:
             child = self._children.get(name)
             if child is None or not child.is_alive:
                 if child is not None:
-                    _log.warning("The %s has died and is started again.", name)
-                    # Whatever it started is ended with it.
+                    _log.warning("The %s died and is being restarted.", name)
+                    # Its children are ended with it.
                     child.end()
                 log = self.folder / f"{name}.log"
-                # What Flower starts, it finds there and nowhere else.
+                # Flower can start only the programs in this folder.
                 variables = {**self._variables, "PATH": str(self.folder / "bin")}
                 self._children[name] = Child(commands[name](), variables, log)
 
@@ -234,7 +236,7 @@ class Superlink:
 
     def _front_command(self) -> list[str]:
         command = [
-            # -P: modules of the folder it runs in must not shadow those of libraries.
+            # -P: modules in the working directory must not shadow libraries.
             *(sys.executable, "-P", "-m", _FRONT_MODULE, f"--host={self.host}"),
             *(f"--port={self.port}", f"--upstream={self._scheme}://{NOWHERE_HOST}"),
             f"--upstream_socket={self._variables[SOCKET]}",
@@ -253,20 +255,20 @@ class Superlink:
 
     def _superlink_answers(self) -> bool:
         with contextlib.suppress(OSError):
-            # It listens when it has started, and not before.
+            # It listens only once it has started.
             wire.connect(Path(self._variables[SOCKET]), _CONNECT_S).close()
             return True
         return False
 
     def _front_answers(self) -> bool:
-        # Who listens everywhere is reached here.
+        # A wildcard address is not connectable; loopback is.
         near = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(  # noqa: S104 - compared
             self.host, f"[{self.host}]" if ":" in self.host else self.host
         )
         context = None
         if self._keys is not None:
             context = ssl.create_default_context(cafile=self._keys.ca)
-            # It is ours and on this machine; the name is what parties call it.
+            # It is our own process on this machine; the certificate has the name that parties use.
             context.check_hostname = False
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
@@ -277,10 +279,10 @@ class Superlink:
         return False
 
     def _wait(self, name: str) -> None:
-        """Wait until a child answers.
+        """Wait until a child process answers.
 
         Raises:
-            TrainingError: It does not, or it dies.
+            TrainingError: It does not answer in time, or it dies.
         """
         answers = {"superlink": self._superlink_answers, "front": self._front_answers}[name]
         deadline_s = time.monotonic() + _START_S
@@ -292,27 +294,28 @@ class Superlink:
                 break
             time.sleep(_POLL_S)
         child = self._children.get(name)
-        said = child.said().strip() if child is not None else "it was ended"
+        output = child.output().strip() if child is not None else "it was stopped"
         where = self._variables[SOCKET] if name == "superlink" else self.address
         raise TrainingError(
-            f"The {name} of the federation does not answer at {where}. "
-            f"What it printed last (all of it is in {self.folder / f'{name}.log'}):\n{_last(said)}"
+            f"The {name} of the federation does not answer at {where}. Its last output (complete "
+            f"in {self.folder / f'{name}.log'}):\n{_last(output)}"
         )
 
     def _register(self) -> dict[int, str]:
-        """Tell the superlink the keys it does not know yet.
+        """Register the parties' new keys at the superlink; return node -> party.
 
         Raises:
-            TrainingError: It knows one that we do not know the node of.
+            TrainingError: A key cannot be registered, for instance because the superlink knows it
+                although `nodes.json` does not.
         """
         if self._keys is None:
             return {}
         file = self.folder / "nodes.json"
         known: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
-        # By the key, not by the name: a party may have been given another one.
+        # By key, not by name: a party may have got a new key.
         keys = {path.read_text().strip(): (name, path) for name, path in self._keys.parties.items()}
         unknown = sorted(keys.keys() - known.keys())
-        # Each is a process that imports for a second of a core.
+        # In parallel, because each is a process whose imports take a second of a core.
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             nodes = pool.map(self._register_one, [keys[key] for key in unknown])
             for key, node in zip(unknown, nodes, strict=True):
@@ -334,7 +337,7 @@ class Superlink:
                 try:
                     self._start_missing("superlink", "front")
                 except OSError as error:
-                    _log.error("A process of Flower's cannot be started: %s", error)
+                    _log.error("A Flower process cannot be started: %s", error)
 
 
 def _write(file: Path, content: str) -> None:
@@ -345,8 +348,8 @@ def _write(file: Path, content: str) -> None:
     new.replace(file)
 
 
-def _last(said: str) -> str:
-    return "\n".join(f"  {line}" for line in said.splitlines()[-12:])
+def _last(output: str) -> str:
+    return "\n".join(f"  {line}" for line in output.splitlines()[-12:])
 
 
 def _is_local(host: str) -> bool:

@@ -1,13 +1,13 @@
-"""A party's part of Flower: a supernode that stays connected to the aggregator.
+"""Flower's processes at a party: a supernode that stays connected to the aggregator.
 
     FOLDER/bin/        all commands that the supernode can start: two
     FOLDER/flwr/       Flower's own folder
-    FOLDER/*.log       what it prints
+    FOLDER/*.log       output of the processes
 
-A supernode that dies is started again. Flower believes for up to 60 s that one which was killed is
-still connected, and lets no second one in under the same key; so one that is refused is tried for
-longer than that. Flower's answer is the same for a key that is not registered. An aggregator that
-does not answer is waited for without end.
+A supernode that dies is restarted. For up to 60 s, Flower regards a killed supernode as connected,
+and refuses a second one with the same key; so a refused supernode is retried for longer than that.
+Flower gives the same answer for an unregistered key. A supernode waits without limit for an
+aggregator that does not answer.
 
 Callers: `elasticdl federated party`.
 """
@@ -38,15 +38,15 @@ from elasticdl.engines.federated.flower.commands import (
     environment,
     write_commands,
 )
-from elasticdl.engines.federated.flower.messenger import COMMAND
-from elasticdl.engines.federated.flower.words import PARTY_SOCKET, SOCKET
+from elasticdl.engines.federated.flower.prefork_server import COMMAND
+from elasticdl.engines.federated.flower.protocol_constants import PARTY_SOCKET, SOCKET
 from elasticdl.errors import TrainingError
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.flower.keys import PartyKeys
 
-_ERRAND = Path(__file__).with_name("errand.py")
-_MESSENGER = "elasticdl.engines.federated.flower.messenger"
+_PREFORK_CLIENT = Path(__file__).with_name("prefork_client.py")
+_PREFORK_SERVER = "elasticdl.engines.federated.flower.prefork_server"
 _KNOCK_S = 5.0
 _WATCH_S = 0.2
 _RETRY_S = 2.0
@@ -55,10 +55,10 @@ _PATIENCE_S = 75.0
 _CONNECTED = "SuperNode ID:"
 _EXECUTOR = "flower-superexec"
 _ANOTHER_USER = (
-    "The aggregator was started by another user of this machine, and without keys. Then it serves "
-    "only parties of the same user. Give both sides keys: `elasticdl federated keys`."
+    "The aggregator was started by another user of this machine, without keys, so it serves only "
+    "parties of that user. Create keys for both sides with `elasticdl federated keys`."
 )
-# How OpenSSL numbers what is wrong with a certificate.
+# OpenSSL's error codes for certificates.
 _WRONG_HOST, _EXPIRED = (62, 64), 10
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -68,14 +68,14 @@ _log = logging.getLogger("elasticdl")
 
 
 class Supernode:
-    """See the module.
+    """A party's supernode, kept running and connected; see the module.
 
     Args:
         folder: For its files.
         address: HOST:PORT of the aggregator.
-        keys: Of this party. None: plain HTTP, and no identity.
-        socket_path: Where this party's own process answers, in a folder that only this user can
-            enter; further sockets are made beside it.
+        keys: Of this party; None means plain HTTP, without authentication.
+        socket_path: The socket of this party's own process, in a folder that only this user can
+            enter; further sockets are created beside it.
 
     Raises:
         MissingExtraError: Flower is not installed.
@@ -89,11 +89,11 @@ class Supernode:
         self._keys = keys
         self._program = enclosed("flower-supernode")
         self._socket_path = socket_path
-        # Beside it, where paths are short enough.
-        self._messenger_path = socket_path.with_name(f"{socket_path.name}.m")
+        # In the same folder, where paths are short enough for sockets.
+        self._prefork_path = socket_path.with_name(f"{socket_path.name}.m")
         self._runtime_path = socket_path.with_name(f"{socket_path.name}.r")
         self._child: Child | None = None
-        self._messenger: Child | None = None
+        self._prefork_server: Child | None = None
         self._closing = threading.Event()
         self._changed = threading.Condition()
         self._connected = False
@@ -102,38 +102,38 @@ class Supernode:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the aggregator has let it in, as far as is known here."""
+        """Whether the aggregator has accepted it, as far as is known here."""
         return self._connected
 
     @property
     def was_connected(self) -> bool:
-        """Whether the aggregator has ever let it in, connected or not by now."""
+        """Whether the aggregator has ever accepted it, even if it is not connected now."""
         return self._was_connected
 
     @property
     def error(self) -> str | None:
-        """Why it has given up; None if it has not."""
+        """Reason for giving up; None if it has not given up."""
         return self._error
 
     def start(self) -> None:
-        """Start it; it connects by itself, now or when the aggregator is there.
+        """Start it; it connects in the background, as soon as the aggregator is reachable.
 
         Raises:
-            TrainingError: The aggregator can be reached, but not with these keys.
+            TrainingError: The aggregator is reachable, but not with these keys.
         """
         unreachable = knock(self._address, None if self._keys is None else self._keys.ca)
         if unreachable is not None:
-            _log.warning("%s It is tried again and again.", unreachable)
+            _log.warning("%s Retrying until it succeeds.", unreachable)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.write_commands()
         self._thread = threading.Thread(target=self._watch, name="supernode", daemon=True)
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is connected.
+        """Wait until it is connected, at most `timeout_s`.
 
         Returns:
-            Whether it is.
+            Whether it is connected.
 
         Raises:
             TrainingError: It has given up.
@@ -145,29 +145,29 @@ class Supernode:
         return self._connected
 
     def wait_until_given_up(self) -> None:
-        """Wait until it has an `error`, which it may never have."""
+        """Wait until it has an `error`; may wait forever."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None)
 
     def close(self) -> None:
-        """End it; the aggregator is told that this party goes."""
+        """End it; it notifies the aggregator that this party leaves."""
         self._closing.set()
-        if self._child is not None and self._messenger is not None:
+        if self._child is not None and self._prefork_server is not None:
             self._thread.join()
             self._child.end()
-            self._messenger.end()
+            self._prefork_server.end()
 
     def write_commands(self) -> None:
         """Write the only two programs that a supernode's tasks may start, by their bare names.
 
-        Flower has commands for tasks of other kinds, and the aggregator says which one it wants.
+        Flower has commands for other kinds of tasks too, and the aggregator chooses the kind.
         """
         shutil.rmtree(self.folder / "flwr" / "apps", ignore_errors=True)
-        become = [sys.executable, "-I", "-S", str(_ERRAND), str(self._messenger_path)]
+        become = [sys.executable, "-I", "-S", str(_PREFORK_CLIENT), str(self._prefork_path)]
         write_commands(self.folder / "bin", {COMMAND: become, _EXECUTOR: enclosed(_EXECUTOR)})
 
     def variables(self) -> dict[str, str]:
-        """Return the environment of the supernode, which what it starts inherits."""
+        """Return the environment of the supernode, which its children inherit."""
         return {**self._variables(), "PATH": str(self.folder / "bin")}
 
     def _command(self) -> list[str]:
@@ -186,15 +186,15 @@ class Supernode:
     def _start(self) -> Child:
         return Child(self._command(), self.variables(), self.folder / "supernode.log")
 
-    def _start_messenger(self) -> Child:
-        # -P: modules of the folder it runs in must not shadow those of libraries.
-        command = [sys.executable, "-P", "-m", _MESSENGER, str(self._messenger_path)]
-        return Child(command, self._variables(), self.folder / "messenger.log")
+    def _start_prefork_server(self) -> Child:
+        # -P: modules in the working directory must not shadow libraries.
+        command = [sys.executable, "-P", "-m", _PREFORK_SERVER, str(self._prefork_path)]
+        return Child(command, self._variables(), self.folder / "prefork-server.log")
 
     def _variables(self) -> dict[str, str]:
         variables = {
             PARTY_SOCKET: str(self._socket_path),
-            # The supernode's own processes ask it there.
+            # The supernode's child processes connect to it there.
             SOCKET: str(self._runtime_path),
             POLL_INTERVAL: "0.1",
         }
@@ -202,21 +202,21 @@ class Supernode:
 
     def _watch(self) -> None:
         refused_since_s: float | None = None
-        told = ""
-        self._messenger = self._start_messenger()
+        reported = ""
+        self._prefork_server = self._start_prefork_server()
         self._child = self._start()
         while not self._closing.wait(_WATCH_S):
-            if not self._messenger.is_alive:
-                self._messenger.end()
-                self._messenger = self._start_messenger()
+            if not self._prefork_server.is_alive:
+                self._prefork_server.end()
+                self._prefork_server = self._start_prefork_server()
             child = self._child
             if child.is_alive:
-                if not self._connected and _CONNECTED in child.said():
-                    refused_since_s, told = None, ""
+                if not self._connected and _CONNECTED in child.output():
+                    refused_since_s, reported = None, ""
                     self._set(connected=True)
                 continue
             self._set(connected=False)
-            why, is_refused = self._why_ended(child.said())
+            why, is_refused = self._why_ended(child.output())
             if is_refused:
                 refused_since_s = refused_since_s or time.monotonic()
                 if time.monotonic() - refused_since_s > _PATIENCE_S:
@@ -224,33 +224,34 @@ class Supernode:
                     return
             else:
                 refused_since_s = None
-            if why != told:
-                limit = f"for {_PATIENCE_S:.0f} s" if is_refused else "again and again"
-                _log.warning("%s It is tried %s.", why, limit)
-                told = why
-            # Whatever it started is ended with it.
+            if why != reported:
+                limit = f"for up to {_PATIENCE_S:.0f} s" if is_refused else "until it succeeds"
+                _log.warning("%s Retrying %s.", why, limit)
+                reported = why
+            # Its children are ended with it.
             child.end()
             if not self._closing.wait(_RETRY_S):
                 self._child = self._start()
 
-    def _why_ended(self, said: str) -> tuple[str, bool]:
-        """Return why a supernode ended, and whether the aggregator let it in and could again.
+    def _why_ended(self, output: str) -> tuple[str, bool]:
+        """Return why a supernode ended, and whether to give up if it keeps happening.
 
         Returns:
-            A sentence for a person, and True where the aggregator has answered and refused.
+            A sentence for the user; and True if the aggregator has refused the supernode, or if it
+            ended before it was ever connected although the aggregator is reachable.
         """
-        reason = refusal(said, self._keys)
+        reason = refusal(output, self._keys)
         if reason is not None:
             return reason, True
-        # In the words of this module: what was not there when this party began may be wrong.
+        # Check the aggregator again: if it was not reachable at the start, it may be misconfigured.
         try:
             unreachable = knock(self._address, None if self._keys is None else self._keys.ca)
         except TrainingError as error:
             return str(error), True
         if unreachable is not None:
             return unreachable, False
-        # As before it was ever connected: a machine on which Flower cannot start.
-        return explain(said), not self._was_connected
+        # If it was never connected, Flower may be unable to start on this machine.
+        return explain(output), not self._was_connected
 
     def _set(self, *, connected: bool, error: str | None = None) -> None:
         with self._changed:
@@ -260,19 +261,19 @@ class Supernode:
 
 
 def knock(address: str, ca: Path | None) -> str | None:
-    """Look whether the aggregator is there and is who it should be.
+    """Check that the aggregator is reachable and has the expected certificate.
 
-    Flower's supernode tries for ever, and says what is wrong in words of its libraries.
+    Needed because Flower's supernode retries forever, and reports errors in its libraries' terms.
 
     Args:
         address: HOST:PORT.
-        ca: Who signed its certificate; None for plain HTTP.
+        ca: Certificate of the authority that signed its certificate; None for plain HTTP.
 
     Returns:
-        None if it answers; why it cannot be reached, which may change.
+        None if it answers; otherwise why it cannot be reached, which may be temporary.
 
     Raises:
-        TrainingError: It answers, but not in the way it should: that does not change by itself.
+        TrainingError: It answers, but not as expected; this is permanent.
     """
     url = f"{'http' if ca is None else 'https'}://{address}/health"
     try:
@@ -294,28 +295,28 @@ def _judge(error: Exception, address: str, ca: Path | None) -> str:
     """Return why an aggregator cannot be reached.
 
     Raises:
-        TrainingError: It can be, but is not who it should be.
+        TrainingError: It can be reached, but its protocol or its certificate is wrong.
     """
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         raise TrainingError(_judge_certificate(reason, address, ca)) from error
     if isinstance(reason, ssl.SSLError):
         raise TrainingError(
-            f"{address} does not speak TLS ({reason.reason}), and this party has keys. "
-            "Start the aggregator with its keys as well, or look whether the port is the right one."
+            f"{address} does not speak TLS ({reason.reason}), but this party has keys. Start the "
+            "aggregator with its keys, or check the port."
         ) from error
-    # A TLS server hangs up on who does not speak TLS, or says so in bytes that are no HTTP.
+    # A TLS server answers a plain HTTP request by closing the connection, or with a TLS alert.
     if ca is None and isinstance(reason, (http.client.HTTPException, ConnectionResetError)):
         raise TrainingError(
-            f"{address} does not speak plain HTTP; most likely it speaks TLS. Give this party its "
-            "keys: the folder `parties/NAME` that `elasticdl federated keys` wrote."
+            f"{address} does not speak plain HTTP; it probably speaks TLS. Set this party's keys: "
+            "the folder `parties/NAME` that `elasticdl federated keys` wrote."
         ) from error
     if isinstance(reason, socket.gaierror):
-        return f"{address}: this machine does not know that host ({reason.strerror})."
+        return f"{address}: the host name cannot be resolved ({reason.strerror})."
     if isinstance(reason, ConnectionRefusedError):
-        return f"{address}: nobody listens there. Is the aggregator running?"
+        return f"{address}: connection refused. Is the aggregator running?"
     if isinstance(reason, TimeoutError):
-        return f"{address}: no answer within {_KNOCK_S:.0f} s. Is a firewall between?"
+        return f"{address}: no answer within {_KNOCK_S:.0f} s. Is a firewall in the way?"
     return f"{address}: cannot be reached: {reason}."
 
 
@@ -323,50 +324,52 @@ def _judge_certificate(reason: ssl.SSLCertVerificationError, address: str, ca: P
     if reason.verify_code in _WRONG_HOST:
         host = address.rpartition(":")[0]
         return (
-            f"The certificate of {address} was not made for that host: {reason.verify_message}. "
-            f"Make the keys with --host={host}, or reach the aggregator by a host that they name."
+            f"The certificate of {address} is not valid for that host: {reason.verify_message}. "
+            f"Create the keys with --host={host}, or connect to the aggregator by a host in its "
+            "certificate."
         )
     if reason.verify_code == _EXPIRED:
-        return f"The certificate of {address} has expired. Make new keys for the federation."
+        return f"The certificate of {address} has expired. Create new keys for the federation."
     return (
         f"The certificate of {address} was not signed by {ca} ({reason.verify_message}): it "
-        "belongs to another federation, or somebody else answers there. Nothing was sent. Use "
-        "keys of one `elasticdl federated keys` on all machines."
+        "belongs to another federation, or to another server. Nothing was sent. Use keys from the "
+        "same `elasticdl federated keys` on all machines."
     )
 
 
-def refusal(said: str, keys: PartyKeys | None) -> str | None:
-    """Return, for a person, why the aggregator refused a supernode, from what that printed.
+def refusal(output: str, keys: PartyKeys | None) -> str | None:
+    """Explain to the user why the aggregator refused a supernode, from the supernode's output.
 
     Returns:
-        None if it was not refused, as far as is known here.
+        The explanation; None if it was not refused, as far as is known here.
     """
-    if "registration is disabled" in said or "must be registered" in said:
+    if "registration is disabled" in output or "must be registered" in output:
         return (
-            "The aggregator takes only parties whose keys it knows, and this one has none. "
-            "Give it its folder `parties/NAME` of `elasticdl federated keys`."
+            "The aggregator accepts only parties with a registered key, and this one has no key. "
+            "Copy its folder `parties/NAME` from `elasticdl federated keys` to this machine."
         )
-    if "Failed to activate SuperNode" in said and keys is not None:
+    if "Failed to activate SuperNode" in output and keys is not None:
         return (
-            f"The aggregator did not let this party in: it does not know the key {keys.key} "
-            f"({keys.fingerprint}), or a process with this key is connected already. (After a "
-            "crash it believes so for up to a minute.) The aggregator's owner can compare: "
-            "`ssh-keygen -lf parties/NAME.pub` beside the aggregator's certificate prints that "
-            "fingerprint. If none does, copy this party's public key (the node.pub beside its key) "
-            "there as NAME.pub and start the aggregator again, which reads keys at its start."
+            f"The aggregator rejected this party: the key {keys.key} ({keys.fingerprint}) is not "
+            "registered, or a process with this key is already connected. (After a crash, the old "
+            "connection lasts for up to a minute.) On the aggregator's machine, `ssh-keygen -lf "
+            "parties/NAME.pub` in the folder of its certificate prints the fingerprints of the "
+            "registered keys. If this one is missing, copy this party's public key (node.pub next "
+            "to its key) there as NAME.pub and restart the aggregator, which reads the keys at "
+            "startup."
         )
-    if "403 Forbidden" in said and keys is None:
+    if "403 Forbidden" in output and keys is None:
         return _ANOTHER_USER
-    if "Invalid SuperNode authentication" in said or "401" in said:
+    if "Invalid SuperNode authentication" in output or "401" in output:
         return (
-            "The aggregator did not accept this party's signature. The clocks of both machines "
-            "must agree to five minutes."
+            "The aggregator rejected this party's signature. The clocks of the two machines must "
+            "not differ by more than five minutes."
         )
     return None
 
 
-def explain(said: str) -> str:
-    """Return what a supernode printed last, for a person; numbers of processes are left out."""
-    plain = [_COLOUR.sub("", line).strip() for line in said.splitlines()]
+def explain(output: str) -> str:
+    """Return the last lines of a supernode's output for the user, without Flower's INFO lines."""
+    plain = [_COLOUR.sub("", line).strip() for line in output.splitlines()]
     lines = [line for line in plain if line and not _CHATTER.match(line)]
-    return f"Flower's supernode ended: {' / '.join(lines[-3:])[-300:] or 'it printed nothing'}."
+    return f"Flower's supernode ended: {' / '.join(lines[-3:])[-300:] or 'no output'}."

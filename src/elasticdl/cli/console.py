@@ -1,0 +1,15 @@
+"""The console that tables are printed on."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from rich.console import Console
+
+
+class TableConsole(Console):
+    """A console whose reader may leave early, as in `elasticdl zoo list | head`."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Let `main` end the command with 0; Rich would end the process with 1."""
+        raise BrokenPipeError

@@ -1,0 +1,389 @@
+"""Data in memory: Python objects stored as a Parquet file, which any engine reads by row.
+
+    DataFrame of pandas, Dataset of Hugging Face                           its columns
+    Arrow table, DataFrame of polars, whatever has Arrow's interface       its columns
+    dict of arrays                                                         one column for each
+    (x, y)                                                                 columns x and y; of a
+                                                                           DataFrame, its own
+    tf.data.Dataset, PyTorch Dataset or DataLoader                         its elements, in order
+
+    data --arrow_rows--> batches of rows --store--> FOLDER/CONTENT_HASH.parquet
+
+A training reads records by number, in each epoch, on several processes and after a crash, so the
+rows are written once. The name of the file is a hash of the content: the same data is the same file
+in each run, and other data is refused when a run is resumed.
+
+An array of more than one dimension becomes a column of lists with the values of a row; the shape of
+a field is in the model file's `data_schema()`.
+
+Callers: `engines/stored_data.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.batch import leaves
+from elasticdl.data.find_files import exists
+from elasticdl.data.snapshot import TableWriter
+from elasticdl.data.stored_file import local_path
+from elasticdl.data.wording import counted, listed
+from elasticdl.errors import DataError, UsageError
+
+_BATCH_ROWS = 1 << 14
+_COPY_BYTES = 1 << 24
+_PAIR = 2
+# Enough to find random steps, without reading a large data set twice.
+_COMPARED = 10_000
+_DRAWING = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "Multinomial")
+_RANDOM = (
+    "data is random: it may yield different elements when it is read again. It is stored once, so "
+    "augmentation would be the same in every epoch. Remove shuffle() and random steps: ElasticDL "
+    "shuffles by itself, and augmentation belongs in the model (Keras layers such as RandomFlip) "
+    "or in its file (input_fn, or train_dataloader for PyTorch)."
+)
+# tf.data.INFINITE_CARDINALITY
+_INFINITE = -1
+_EXPECTED = (
+    "expected the name of files, a DataFrame of pandas or polars, an Arrow table, a Dataset of "
+    "Hugging Face, a dict of arrays, arrays (x, y), a tf.data.Dataset, or a PyTorch Dataset or "
+    "DataLoader"
+)
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """Rows in order, in batches of bounded size.
+
+    Attributes:
+        schema: Names and types of the columns.
+        batches: The rows; they can be iterated once.
+        num_rows: Their number; None if it is unknown.
+    """
+
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+    num_rows: int | None
+
+
+def store(
+    rows: ArrowRows, folder: str, scratch: Path, on_rows: Callable[[int], None]
+) -> tuple[str, bool]:
+    """Store rows as a Parquet file, unless the folder has it already.
+
+    Args:
+        rows: The rows.
+        folder: URI of the folder for the file.
+        scratch: A local folder for a file of the same size, which is removed.
+        on_rows: Called with the number of rows so far.
+
+    Returns:
+        URI of the file, and whether it was not there before.
+
+    Raises:
+        DataError: There are no rows, or a value cannot be stored.
+        OutputError: The file cannot be written.
+    """
+    aside = scratch / "rows.parquet"
+    content = hashlib.sha256(str(rows.schema.remove_metadata()).encode())
+    count = 0
+    try:
+        with TableWriter(str(aside), rows.schema) as writer:
+            for batch in rows.batches:
+                count += writer.write(batch, None)
+                content.update(batch.serialize())
+                on_rows(count)
+        if not count:
+            raise DataError("The data has no rows.")
+        uri = f"{folder}/{content.hexdigest()[:16]}.parquet"
+        is_new = not exists(uri)
+        if is_new:
+            _copy(aside, uri)
+    finally:
+        aside.unlink(missing_ok=True)
+    return uri, is_new
+
+
+def arrow_rows(data: Any) -> ArrowRows:
+    """Return data as rows.
+
+    Raises:
+        UsageError: It is of a type that is not known here.
+        DataError: Its columns have different lengths, or values that cannot be stored.
+    """
+    table = _table(data)
+    if table is not None:
+        return _of_table(table)
+    root, kinds = _kinds(data)
+    if root == "tensorflow" and "DatasetV2" in kinds:
+        return _of_elements(*_of_tensorflow(data))
+    if {"Dataset", "DataLoader"} & kinds:
+        return _of_elements(*_of_torch(data))
+    if isinstance(data, Mapping):
+        return _of_columns(data)
+    if isinstance(data, tuple) and len(data) == _PAIR:
+        x = _table(data[0])
+        return _of_columns(_pair(*data)) if x is None else _of_table(_with_label(x, data[1]))
+    raise UsageError(f"data is a {type(data).__module__}.{type(data).__name__}; {_EXPECTED}.")
+
+
+def _kinds(data: Any) -> tuple[str, set[str]]:
+    """Return the package and the classes of an object, without importing the package."""
+    return type(data).__module__.partition(".")[0], {kind.__name__ for kind in type(data).__mro__}
+
+
+def _table(data: Any) -> pa.Table | None:
+    """Return an object that has columns as a table; None for any other object."""
+    root, kinds = _kinds(data)
+    if root == "pandas" and "DataFrame" in kinds:
+        _check_distinct([str(name) for name in data.columns])
+        is_named = any(name is not None for name in data.index.names)
+        return _converted(lambda: pa.Table.from_pandas(data, preserve_index=is_named))
+    if root == "datasets" and "Dataset" in kinds:
+        return data.with_format("arrow")[:]
+    # Arrow's own interface, which most packages with tables have (the Arrow PyCapsule Interface).
+    if hasattr(data, "__arrow_c_stream__"):
+        return _converted(lambda: pa.table(data))
+    return None
+
+
+def _with_label(table: pa.Table, label: Any) -> pa.Table:
+    """Return the columns of a DataFrame, and one for y, by the name that a Series has."""
+    name = str(getattr(label, "name", None) or "y")
+    column = _converted(lambda: pa.array(_as_numpy(label).tolist()))
+    if len(column) != table.num_rows:
+        raise DataError(
+            f"x has {counted(table.num_rows, 'row')}, but y has {counted(len(column), 'value')}."
+        )
+    return table.append_column(name, column)
+
+
+def _check_distinct(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"Two columns are called {listed(twice)}. Give one of them another name.")
+
+
+def _of_table(table: pa.Table) -> ArrowRows:
+    names = table.column_names
+    _check_distinct(names)
+    for i, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            # Two equal columns may have dictionaries in different orders.
+            table = table.set_column(i, names[i], column.cast(column.type.value_type))
+    table = table.replace_schema_metadata()
+    # Joined, so that equal data has equal batches, whatever its chunks are.
+    batches = (
+        batch
+        for start in range(0, table.num_rows, _BATCH_ROWS)
+        for batch in table.slice(start, _BATCH_ROWS).combine_chunks().to_batches()
+    )
+    return ArrowRows(table.schema, batches, table.num_rows)
+
+
+def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
+    arrays = {str(name): _as_numpy(value) for name, value in columns.items()}
+    lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        shown = ", ".join(
+            f"{name} {'no rows' if length is None else counted(length, 'row')}"
+            for name, length in lengths.items()
+        )
+        raise DataError(f"The arrays of data must have one row per example; they have: {shown}.")
+    (num_rows,) = set(lengths.values())
+
+    def batch(start: int) -> pa.RecordBatch:
+        some = {name: array[start : start + _BATCH_ROWS] for name, array in arrays.items()}
+        return pa.record_batch({name: _column(values) for name, values in some.items()})
+
+    first = batch(0)
+    batches = (batch(start) for start in range(0, num_rows or 0, _BATCH_ROWS))
+    return ArrowRows(first.schema, batches, num_rows)
+
+
+def _of_elements(elements: Callable[[], Iterable[Any]], num_rows: int | None) -> ArrowRows:
+    """Return the elements of a data set, which are dicts or pairs (x, y), as rows."""
+    _check_same_again(elements)
+    rows = (_element(each) for each in elements())
+    groups = iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), [])
+    first = next(groups, None)
+    if first is None:
+        raise DataError("The data has no elements.")
+
+    def batch(group: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+        columns = {name: [row[name] for row in group] for name in first[0]}
+        return pa.record_batch(
+            {name: _column(_stacked(name, values)) for name, values in columns.items()}
+        )
+
+    begun = batch(first)
+    return ArrowRows(begun.schema, itertools.chain([begun], map(batch, groups)), num_rows)
+
+
+def _element(element: Any) -> dict[str, Any]:
+    if isinstance(element, Mapping):
+        return {str(name): _as_numpy(value) for name, value in element.items()}
+    if isinstance(element, (tuple, list)) and len(element) == _PAIR:
+        return {name: _as_numpy(value) for name, value in _pair(*element).items()}
+    raise UsageError(
+        f"An element of data is a {type(element).__name__}; expected a dict, or a pair (x, y)."
+    )
+
+
+def _pair(x: Any, y: Any) -> dict[str, Any]:
+    """Return the columns of a pair: `x` and `y`; for one that is a dict, its entries instead."""
+    columns = dict(x) if isinstance(x, Mapping) else {"x": x}
+    for name, value in y.items() if isinstance(y, Mapping) else [("y", y)]:
+        if name in columns:
+            raise DataError(f"Both x and y have a column {name!r}. Rename one of them.")
+        columns[name] = value
+    return columns
+
+
+def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
+    """Make sure that data is not random: it is read once, and random draws would be frozen.
+
+    Raises:
+        UsageError: Elements differ when they are read again.
+    """
+    first, again = (_digest(itertools.islice(elements(), _COMPARED)) for _ in range(2))
+    if first != again:
+        raise UsageError(_RANDOM)
+
+
+def _digest(elements: Iterable[Any]) -> bytes:
+    digest = hashlib.blake2b()
+    for element in elements:
+        for value in _element(element).values():
+            # An array of objects, such as texts, has addresses in place of them.
+            plain = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+            digest.update(plain)
+    return digest.digest()
+
+
+def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | None]:
+    specs = leaves(dataset.element_spec)
+    size = int(dataset.cardinality().numpy())
+    if size == _INFINITE:
+        raise UsageError("data is a tf.data.Dataset without end. Remove repeat().")
+    steps = list(_steps(dataset))
+    # A seed that is still set from before makes random steps yield the same each time.
+    if any("Shuffle" in type(step).__name__ or _draws(step) for step in steps):
+        raise UsageError(_RANDOM)
+    # The size of a batch is unknown before its last one is read, unless that one is dropped.
+    is_batched = "BatchDataset" in type(steps[0]).__name__ or all(
+        spec.shape.rank and spec.shape[0] is None for spec in specs
+    )
+    if is_batched:
+        dataset, size = dataset.unbatch(), -1
+    return dataset.as_numpy_iterator, size if size >= 0 else None
+
+
+def _steps(dataset: Any) -> Iterator[Any]:
+    """Yield the steps of a pipeline from its end, without those that only read ahead or cache."""
+    if not any(word in type(dataset).__name__ for word in ("Prefetch", "Cache", "Options")):
+        yield dataset
+    # TensorFlow has no public names for the inputs and the functions of a step.
+    for each in dataset._inputs():  # noqa: SLF001
+        yield from _steps(each)
+
+
+def _draws(step: Any) -> bool:
+    """Return whether a function of a step draws random numbers."""
+    for each in step._functions():  # noqa: SLF001
+        graph = each.function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for fun in graph.library.function for node in fun.node_def)]
+        if any(node.op.startswith(_DRAWING) for node in nodes):
+            return True
+    return False
+
+
+def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None]:
+    is_loader = "DataLoader" in _kinds(data)[1]
+    if is_loader:
+        _check_loader(data)
+    # A Subset has a `dataset` too, of which it is a part.
+    dataset = data.dataset if is_loader else data
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise UsageError(
+            f"data is a {type(dataset).__name__} without __len__ and __getitem__. Return its "
+            "DataLoader from train_dataloader() of the model file."
+        )
+    return lambda: (dataset[i] for i in range(len(dataset))), len(dataset)
+
+
+def _check_loader(loader: Any) -> None:
+    """Make sure that the items of a loader are those of its data set.
+
+    Raises:
+        UsageError: It selects some of them, or changes them.
+    """
+    kind = type(getattr(loader, "sampler", None)).__name__
+    collate = getattr(loader.collate_fn, "__module__", "")
+    chooses = kind not in {"SequentialSampler", "RandomSampler", "_InfiniteConstantSampler"}
+    repeats = getattr(loader.sampler, "replacement", False)
+    if chooses or repeats or not collate.startswith("torch.utils.data"):
+        what = f"sampler ({kind})" if chooses or repeats else "collate_fn"
+        raise UsageError(
+            f"data is a DataLoader with a {what} of its own, which would not be used: its data set "
+            "is stored. Give the data set, a torch.utils.data.Subset of it, or return the "
+            "DataLoader from train_dataloader() of the model file."
+        )
+
+
+def _as_numpy(value: Any) -> np.ndarray[Any, Any]:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"data has a value that is no array: {error}.") from error
+
+
+def _stacked(name: str, values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    if len({value.shape for value in values}) == 1:
+        return np.stack(values)
+    if any(value.ndim != 1 for value in values):
+        shapes = sorted({str(list(value.shape)) for value in values})
+        raise DataError(
+            f"The values of {name!r} have the shapes {', '.join(shapes[:3])}; they must have one "
+            "shape, or be lists of any length."
+        )
+    ragged = np.empty(len(values), object)
+    ragged[:] = values
+    return ragged
+
+
+def _column(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Return the values of one column, one row along the first axis."""
+    if values.ndim > 1:
+        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
+    return _converted(lambda: pa.array(values.tolist() if values.dtype.kind in "SU" else values))
+
+
+def _converted(convert: Callable[[], Any]) -> Any:
+    try:
+        return convert()
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"data cannot be stored as a table: {error}") from error
+
+
+def _copy(source: Path, uri: str) -> None:
+    path = local_path(uri)
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    target = AtomicFile(uri)
+    with source.open("rb") as file:
+        for block in iter(lambda: file.read(_COPY_BYTES), b""):
+            target.write(block)
+    target.publish()

@@ -1,0 +1,35 @@
+"""Durable renames on a disk: after a power cut, a name has its old content or the new one.
+
+Callers: `data/atomic_file.py`, `artifacts/local_storage.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on disk.
+
+    Raises:
+        OSError: It cannot be opened, or the disk reports an error.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(aside: Path, target: Path) -> None:
+    """Rename a closed file, replacing the target in one step.
+
+    Raises:
+        OSError: The target cannot be replaced; it keeps its content.
+    """
+    # Otherwise the name could reach the disk before the content, and the file would be empty.
+    sync(aside)
+    aside.replace(target)
+    # The folder contains the name: without this, the old file could be back.
+    sync(target.parent)

@@ -1,0 +1,236 @@
+"""Buffer of a worker's events and checkpoints until the controller has fetched them.
+
+Every worker keeps the events that the controller does not have yet, no matter which worker they
+are fetched from. So if that worker dies, another one continues where it stopped. An event is handed
+out when its commit is confirmed, that is, when a later quorum had the same lineage.
+
+Callers: `worker.py`; the loop writes into it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.artifacts.checkpoint import SavedCheckpoint
+from elasticdl.events import Event, from_json, to_json
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.training.trainer import State
+
+
+WAITING = "waiting for the others"
+"""Activity of a worker that waits for the quorum of the next step."""
+
+
+@dataclass(frozen=True, order=True)
+class CommitId:
+    """Identifies a state of the run by the number of commits that led to it and their hash.
+
+    Attributes:
+        num_commits: Commits since the workers were started.
+        lineage: Hash of the history of commits.
+    """
+
+    num_commits: int
+    lineage: int
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """A worker's answer to the controller.
+
+    Attributes:
+        point: The point of its current state.
+        confirmed: The last point up to which its history will not change any more.
+        continues: Whether its history contains the point that the controller sent.
+        events: Events from that point up to `confirmed`, each with its point.
+        ranks: Ranks that took part in its last commit.
+        step: Number of updates in its model.
+        has_snapshot: Whether a checkpoint is ready to be fetched.
+        doing: Its current activity.
+        doing_s: Seconds since the activity began.
+        slowest_s: The longest time that a batch took on this worker.
+        warnings: Its warnings so far.
+    """
+
+    point: CommitId
+    confirmed: CommitId
+    continues: bool
+    events: Sequence[tuple[CommitId, Event]] = ()
+    ranks: Sequence[int] = ()
+    step: int = 0
+    has_snapshot: bool = False
+    doing: str = ""
+    doing_s: float = 0.0
+    slowest_s: float = 0.0
+    warnings: Sequence[str] = ()
+
+
+class EventBuffer:
+    """Events that the controller does not have yet; an `EventSink`.
+
+    Args:
+        start: The point where the run begins.
+    """
+
+    def __init__(self, start: CommitId) -> None:
+        self._lock = threading.Lock()
+        self._points = [start]
+        self._events: list[tuple[CommitId, Event]] = []
+        self._undone: set[CommitId] = set()
+        self._finished = False
+
+    def write(self, event: Event) -> None:
+        """Add an event at the current point."""
+        with self._lock:
+            self._events.append((self._points[-1], event))
+
+    def publish(self) -> None:
+        """Do nothing, because the controller fetches the events."""
+
+    def committed(self, point: CommitId) -> None:
+        """Record a commit."""
+        with self._lock:
+            self._points.append(point)
+
+    def finish(self) -> None:
+        """Confirm the last commit, because no later commit will do so."""
+        with self._lock:
+            self._finished = True
+
+    @property
+    def point(self) -> CommitId:
+        """The point of the current state."""
+        return self._points[-1]
+
+    @property
+    def confirmed(self) -> CommitId:
+        """The last point up to which the history is final; at first, the start of the run."""
+        with self._lock:
+            return self._points[max(0, self._num_confirmed() - 1)]
+
+    def is_undone(self, point: CommitId) -> bool:
+        """Return whether this worker passed a point and has since taken over another history."""
+        return point in self._undone
+
+    def _num_confirmed(self) -> int:
+        return len(self._points) - (0 if self._finished else 1)
+
+    def since(self, known: CommitId | None) -> tuple[bool, CommitId, list[tuple[CommitId, Event]]]:
+        """Return whether this history contains a point, the confirmed point, and the new events.
+
+        Events before the point are dropped, because the controller has them.
+
+        Args:
+            known: The last point up to which the controller has the events; None if it has none.
+        """
+        with self._lock:
+            num_confirmed = self._num_confirmed()
+            confirmed = self._points[max(0, num_confirmed - 1)]
+            if known is not None:
+                if known not in self._points:
+                    return False, confirmed, []
+                self._points = self._points[self._points.index(known) :]
+                self._events = [(point, event) for point, event in self._events if point > known]
+            events = [(p, e) for p, e in self._events if p <= confirmed]
+            return True, confirmed, events if num_confirmed else []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the history as JSON values, for a joining worker."""
+        with self._lock:
+            return {
+                "points": [[p.num_commits, p.lineage] for p in self._points],
+                "events": [[p.num_commits, p.lineage, to_json(e)] for p, e in self._events],
+            }
+
+    def take_over(self, values: Mapping[str, Any]) -> None:
+        """Replace this worker's history by a peer's."""
+        with self._lock:
+            points = [CommitId(*pair) for pair in values["points"]]
+            # All points but the last are confirmed, so the peer has passed them, too, even if it
+            # has dropped them.
+            self._undone |= {self._points[-1]} - set(points)
+            self._points = points
+            self._events = [
+                (CommitId(num_commits, lineage), from_json(text))
+                for num_commits, lineage, text in values["events"]
+            ]
+
+
+@dataclass
+class SnapshotBuffer:
+    """Checkpoints that wait for the controller; a `CheckpointSink`.
+
+    A newer checkpoint replaces one that was not fetched. The best one is kept, though, and so is
+    the last confirmed one until a newer one is confirmed, because with a checkpoint at every commit
+    the newest is never confirmed.
+    """
+
+    history: EventBuffer
+    requested: bool = False
+    _waiting: list[StateSnapshot] = field(default_factory=list)
+    _taken: list[SavedCheckpoint] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
+        """Keep a checkpoint until the controller fetches it."""
+        confirmed = self.history.confirmed
+        with self._lock:
+            self.requested = False
+            certain = self._certain(confirmed)[-1:]
+            self._waiting = [s for s in self._waiting if s in certain or (s.best and not best)]
+            self._waiting.append(StateSnapshot(self.history.point, checkpoint, best))
+            self._taken.append(SavedCheckpoint(checkpoint.step, 0, 0.0, 0.0))
+
+    def wait(self) -> None:
+        """Do nothing, because the controller writes the checkpoints."""
+
+    def take_saved(self) -> list[SavedCheckpoint]:
+        """Return the copies made since the last call, so that the loop writes an event for each.
+
+        No step event may span a copy. The controller reports the size of the file when it is
+        written.
+        """
+        with self._lock:
+            taken, self._taken = self._taken, []
+        return taken
+
+    def first_confirmed(self, confirmed: CommitId) -> StateSnapshot | None:
+        """Return the best or else the newest confirmed checkpoint, without removing it."""
+        with self._lock:
+            certain = self._certain(confirmed)
+            return next((s for s in certain if s.best or s is certain[-1]), None)
+
+    def take(self, confirmed: CommitId) -> StateSnapshot | None:
+        """Return the checkpoint of `first_confirmed`, and drop it and all older ones."""
+        found = self.first_confirmed(confirmed)
+        if found is not None:
+            with self._lock:
+                self._waiting = [s for s in self._waiting if s.point > found.point]
+        return found
+
+    def _certain(self, confirmed: CommitId) -> list[StateSnapshot]:
+        return [
+            s for s in self._waiting if s.point <= confirmed and not self.history.is_undone(s.point)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class StateSnapshot:
+    """A checkpoint and its point in the history.
+
+    Attributes:
+        point: The point of the copied state.
+        checkpoint: The copy.
+        best: Whether it is the best so far.
+        published: Tensors of the model whose published values differ from the trained ones.
+    """
+
+    point: CommitId
+    checkpoint: Checkpoint
+    best: bool
+    published: State = field(default_factory=dict)

@@ -1,0 +1,165 @@
+"""Event writer of the driver: writes each event of the workers' history to the log once.
+
+Step events are collected for a second and written as one event. Any other event is written after
+the steps that precede it. A checkpoint counts, and its event is written, once it is saved.
+
+A job that resumes from a checkpoint voids all events after it, so no event may span a checkpoint.
+Only the worker that copies its state knows where it did so, and the events may come from another
+worker. Therefore events end at each step with a checkpoint by number. A requested checkpoint that
+falls within an event nevertheless is discarded; another one will follow.
+
+Callers: `controller.py`, which fetches the reports.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from elasticdl.engines.job_messages import aloud
+from elasticdl.engines.progress import metrics_in_words
+from elasticdl.engines.step_events import joined_rows
+from elasticdl.events import (
+    Checkpointed,
+    CommittedRow,
+    Evaluated,
+    RecordsSkipped,
+    StepCommitted,
+)
+from elasticdl.sharding.left_out import BatchId
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.engines.elastic.event_buffer import CommitId, StateSnapshot, WorkerReport
+    from elasticdl.engines.run import Run
+    from elasticdl.events import Event
+
+_INTERVAL_S = 1.0
+
+
+class EventWriter:
+    """Writes the events and checkpoints of a run; see the module.
+
+    Args:
+        run: The run, with its log and its checkpoints.
+
+    Attributes:
+        known: The point up to which the history is written; None before the first report of a
+            round.
+        step: The last step that was reported.
+        details: Further values shown by the progress bar.
+        left_out: Batches whose records all workers have agreed to skip.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._since_s = time.monotonic()
+        self._blocked_s: dict[int, float] = {}
+        self.details: dict[str, str] = {}
+        self.left_out: set[BatchId] = set()
+        self.restart(run.checkpoint)
+
+    def restart(self, checkpoint: Checkpoint | None) -> None:
+        """Drop what was not written yet; the history continues from this checkpoint."""
+        self.known: CommitId | None = None
+        self.step = checkpoint.step if checkpoint is not None else 0
+        self._steps: list[StepCommitted] = []
+        # First and last step of each event written since the last checkpoint.
+        self._written: list[tuple[int, int]] = []
+        self._seen = self._run.records_done(checkpoint)
+
+    def take(self, report: WorkerReport) -> None:
+        """Write the new events of a report; two workers may report the same ones."""
+        for point, event in report.events:
+            if self.known is None or point > self.known:
+                self._tell(event)
+        if self.known is None or report.confirmed > self.known:
+            # Never move back: a delayed report would cause all events to be written again.
+            self.known = report.confirmed
+        self.step = max(self.step, report.step)
+
+    def write_steps(self, *, now: bool = False) -> None:
+        """Write the collected steps if a second has passed (or `now`), and show the progress."""
+        is_due = now or time.monotonic() - self._since_s >= _INTERVAL_S
+        if not self._steps or not is_due:
+            return
+        steps, self._steps = self._steps, []
+        self._write(steps)
+
+    def _write(self, steps: list[StepCommitted]) -> None:
+        time_s = time.monotonic()
+        self._written.append((steps[0].step, steps[-1].step))
+        rows: list[CommittedRow] = [row for event in steps for row in event.rows]
+        count = sum(event.num_records for event in steps)
+        losses = [event.loss * event.num_records for event in steps if event.num_records]
+        loss = sum(losses) / count if count else math.nan
+        self._run.events.write(
+            StepCommitted(
+                step=steps[-1].step,
+                epoch=steps[-1].epoch,
+                num_records=count,
+                loss=loss,
+                records_per_s=count / max(time_s - self._since_s, 1e-9),
+                rows=joined_rows(rows),
+                num_left_out=sum(event.num_left_out for event in steps),
+                longest_s=max(event.longest_s for event in steps),
+            )
+        )
+        self._since_s = time_s
+        context = self._run.context
+        options = context.job.training
+        self._run.reporter.advanced(
+            min(self._seen, context.num_records * options.num_epochs),
+            {
+                "epoch": f"{steps[-1].epoch + 1}/{options.num_epochs}",
+                "step": str(steps[-1].step),
+                "loss": f"{loss:.4g}",
+                **self.details,
+            },
+        )
+
+    def save(self, snapshot: StateSnapshot) -> bool:
+        """Write a checkpoint after the steps that led to it; return False if an event spans it."""
+        step = snapshot.checkpoint.step
+        if any(first <= step < last for first, last in self._written):
+            return False
+        led_to_it = [event for event in self._steps if event.step <= step]
+        if led_to_it:
+            self._steps = self._steps[len(led_to_it) :]
+            self._write(led_to_it)
+        self._written = [(first, last) for first, last in self._written if last > step]
+        saved = self._run.store.save(snapshot.checkpoint, best=snapshot.best)
+        self._run.events.write(
+            Checkpointed(
+                step=saved.step,
+                blocked_s=self._blocked_s.pop(saved.step, 0.0),
+                num_bytes=saved.num_bytes,
+                best=snapshot.best,
+            )
+        )
+        self._run.events.publish()
+        return True
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, StepCommitted):
+            self._steps.append(event)
+            self._seen += event.num_records + event.num_left_out
+            interval = self._run.context.job.training.checkpoint_steps
+            if interval and event.step % interval == 0:
+                self.write_steps(now=True)
+            return
+        self.write_steps(now=True)
+        if isinstance(event, Checkpointed):
+            # A worker copied its state here, so no event may span this step. The checkpoint counts
+            # when it is saved.
+            self._blocked_s[event.step] = event.blocked_s
+            return
+        if isinstance(event, RecordsSkipped):
+            batch = BatchId(event.epoch, event.shard, event.batch)
+            self.left_out.add(batch)
+            event = self._run.records_skipped(event.step, batch)
+        self._run.events.write(event)
+        if isinstance(event, Evaluated):
+            words = metrics_in_words(event.metrics, prefix="validation ")
+            aloud(self._run.reporter).note(f"step {event.step}: {words}")

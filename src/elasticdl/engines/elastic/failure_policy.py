@@ -1,0 +1,148 @@
+"""Failure policy: ends a job whose workers keep dying at the same batch or without progress.
+
+A worker that dies is replaced, any number of times. But if a record makes the process that reads it
+crash (a bug in a decoder, a batch that needs more memory than there is), each replacement dies in
+the same place, and the job would never end.
+
+While a worker computes on one batch, it makes the following ones, so its death has two suspects.
+After the second death at a batch, workers do one thing at a time in its shard (`crash_note.py`), so
+that all further deaths are counted for the batch that causes them.
+
+Callers: `controller.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from elasticdl.errors import TrainingError
+
+if TYPE_CHECKING:
+    from elasticdl.engines.elastic.crash_note import BatchInWork
+
+MAX_DEATHS_AT_A_BATCH = 5
+MAX_ROUNDS_WITHOUT_A_STEP = 10
+MAX_MEMORY_LOSSES_A_WORKER = 3
+_SUSPICIOUS_DEATHS = 2
+
+# (Is validation data, epoch, shard, batch), regardless of whether it was made or computed on.
+_Key: TypeAlias = tuple[bool, int, int, int]
+
+
+@dataclass(frozen=True)
+class RepeatedFailure:
+    """A batch at which too many workers died.
+
+    Attributes:
+        batch: The batch at which most of them died.
+        num_deaths: Number of deaths.
+        others: Other batches that the last of them was working on.
+    """
+
+    batch: BatchInWork
+    num_deaths: int
+    others: Sequence[BatchInWork] = ()
+
+
+@dataclass
+class FailureCounter:
+    """Counter of the deaths of a run.
+
+    Attributes:
+        furthest_step: The last step that any worker reached.
+    """
+
+    furthest_step: int = -1
+    _at: dict[_Key, tuple[int, int]] = field(default_factory=dict)
+    _known: set[_Key] = field(default_factory=set)
+    _num_rounds: int = 0
+
+    @property
+    def suspects(self) -> Collection[tuple[int, int]]:
+        """(epoch, shard) of the training batches at which more than one worker died."""
+        return frozenset(
+            (epoch, shard)
+            for (is_validation, epoch, shard, _), (count, _) in self._at.items()
+            if count >= _SUSPICIOUS_DEATHS and not is_validation
+        )
+
+    def at(self, batches: Iterable[BatchInWork], step: int) -> RepeatedFailure | None:
+        """Count the death of a worker.
+
+        Args:
+            batches: The batches it was working on.
+            step: The last step of the training.
+
+        Returns:
+            The batch if this death reaches its limit, the first time; otherwise None.
+        """
+        counted = [batch for batch in batches if _key(batch) not in self._known]
+        for batch in counted:
+            count, last_step = self._at.get(_key(batch), (0, step))
+            if batch.work == "evaluating" and step != last_step:
+                # The same shard is evaluated many times, so deaths count only at the same step.
+                count = 0
+            self._at[_key(batch)] = count + 1, step
+        worst = max(counted, key=lambda batch: self._at[_key(batch)][0], default=None)
+        if worst is None or self._at[_key(worst)][0] < MAX_DEATHS_AT_A_BATCH:
+            return None
+        num_deaths = self._at[_key(worst)][0]
+        # Ignore this batch from now on, because a worker that was not informed yet may still die
+        # there. Reset the others: they were not the cause.
+        self._known.add(_key(worst))
+        self._at.clear()
+        self._num_rounds = 0
+        return RepeatedFailure(worst, num_deaths, tuple(b for b in counted if b != worst))
+
+    def of_all(self, step: int) -> None:
+        """Count the loss of all workers.
+
+        Args:
+            step: The last step of the training.
+
+        Raises:
+            TrainingError: This happened too many times without a further step.
+        """
+        self._num_rounds = 0 if step > self.furthest_step else self._num_rounds + 1
+        self.furthest_step = max(self.furthest_step, step)
+        if self._num_rounds >= MAX_ROUNDS_WITHOUT_A_STEP:
+            raise TrainingError(
+                f"All workers died {self._num_rounds} times without getting past step "
+                f"{self.furthest_step:,}. Check their output, the memory of their machines and the "
+                "records after that step. Run the same command to resume from the newest "
+                "checkpoint."
+            )
+
+
+def _key(batch: BatchInWork) -> _Key:
+    return batch.work == "evaluating", batch.epoch, batch.shard, batch.batch
+
+
+@dataclass
+class MemoryFailures:
+    """Counter of the workers that ran out of memory since the newest checkpoint.
+
+    Attributes:
+        limit: Number that ends the job, because further replacements would not help.
+        count: Number so far.
+    """
+
+    limit: int
+    count: int = 0
+    _checkpoint: int = -1
+
+    def are_too_many(self, checkpoint: int) -> bool:
+        """Count another worker that ran out of memory.
+
+        Args:
+            checkpoint: Step of the newest checkpoint.
+
+        Returns:
+            Whether the job has to end.
+        """
+        if checkpoint != self._checkpoint:
+            self.count, self._checkpoint = 0, checkpoint
+        self.count += 1
+        return self.count >= self.limit

@@ -1,0 +1,63 @@
+"""Sends indexes of data from the driver to workers and their replacements.
+
+    driver   indexes_of --send--> Assignment, Instructions --receive--> open_records   worker
+
+Indexes are part of a worker's start arguments, because these reach every machine, whereas an output
+may be a local folder of the driver. Workers on the driver's machine get large indexes as a file,
+because Ray sends start arguments again for each worker.
+
+Does not depend on Ray.
+
+Callers: `controller.py`, `worker.py`, `inference.py`, `inference_worker.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from elasticdl import scratch
+from elasticdl.data.data_index import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elasticdl.data.data_index import DataIndex
+
+SentIndexes: TypeAlias = "Mapping[str, bytes | Path]"
+"""Names of the data -> an encoded index, or a file on this machine that contains it."""
+
+_LARGE_BYTES = 1 << 20
+
+
+def send(indexes: Mapping[str, DataIndex], *, same_machine: bool) -> SentIndexes:
+    """Return indexes in the form that is sent to workers.
+
+    Args:
+        indexes: Names of the data -> index.
+        same_machine: Whether all workers are on this machine.
+    """
+    sent: dict[str, bytes | Path] = {}
+    for data, index in indexes.items():
+        sent[data] = encoded = encode(index)
+        if same_machine and len(encoded) > _LARGE_BYTES:
+            # If there is no space for the file, send the index itself, which is slower.
+            with contextlib.suppress(OSError):
+                path = scratch.folder() / f"index-{hashlib.sha256(data.encode()).hexdigest()}"
+                path.write_bytes(encoded)
+                sent[data] = path
+    return sent
+
+
+def receive(sent: SentIndexes) -> dict[str, DataIndex]:
+    """Return the indexes that were sent.
+
+    Raises:
+        CorruptDataError: An index is damaged.
+    """
+    return {
+        data: decode(what.read_bytes() if isinstance(what, Path) else what, f"The index of {data}")
+        for data, what in sent.items()
+    }

@@ -1,0 +1,97 @@
+"""Registry of the jobs that share a cluster, to make room for jobs of higher priority.
+
+    every driver:  my job, its priority, how many workers it waits for  -->  registry
+                   workers that jobs of higher priority wait for        <--
+
+The registry is an actor that drivers find by name. The first driver that needs it starts it, and it
+ends with that driver; then the next driver that needs it starts another one. It only stores
+numbers: `scaling_policy.py` decides whether to make room.
+
+Callers: `controller.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, get_args
+
+import ray
+import ray.exceptions
+
+from elasticdl.job import Priority
+
+_NAME = "elasticdl-board"
+_INTERVAL_S = 1.0
+# A driver that has not posted for this long is gone, so its entry expires.
+_TIMEOUT_S = 5.0
+# Lowest first.
+_PRIORITIES = get_args(Priority)
+
+
+class JobRegistry:
+    """Missing workers of each job in a cluster. Entries expire by the registry's own clock."""
+
+    def __init__(self) -> None:
+        self._posts: dict[str, tuple[float, int, int]] = {}
+
+    def post(self, job: str, priority: Priority, num_missing: int) -> int:
+        """Update the entry of a job.
+
+        Args:
+            job: Unique name of the job.
+            priority: Its priority.
+            num_missing: Number of workers that it waits for.
+
+        Returns:
+            Number of workers that jobs of higher priority wait for.
+        """
+        now, rank = time.monotonic(), _PRIORITIES.index(priority)
+        self._posts[job] = (now, rank, num_missing)
+        self._posts = {k: v for k, v in self._posts.items() if now - v[0] < _TIMEOUT_S}
+        return sum(missing for _, other, missing in self._posts.values() if other > rank)
+
+
+_BoardActor: Any = ray.remote(num_cpus=0, max_restarts=0)(JobRegistry)
+
+
+class Preemption:
+    """A driver's client of the registry: posts at intervals and never waits for the answer.
+
+    Args:
+        job: Unique name of this job.
+        priority: Its priority.
+    """
+
+    def __init__(self, job: str, priority: Priority) -> None:
+        self._job, self._priority = job, priority
+        self._board: Any = None
+        self._answer: Any = None
+        self._asked_s = 0.0
+        self.wait = False
+
+    def tell(self, num_missing: int) -> None:
+        """Post how many workers this job waits for, and update `wait` from the latest answer.
+
+        `wait` is True if a job of higher priority waits for workers.
+        """
+        if self._answer is not None:
+            done, _ = ray.wait([self._answer], timeout=0)
+            if not done:
+                return
+            try:
+                self.wait = ray.get(self._answer) > 0
+            except ray.exceptions.RayError:
+                # The registry ended with the driver that had started it.
+                self._board = None
+            self._answer = None
+        now = time.monotonic()
+        if now - self._asked_s < _INTERVAL_S:
+            return
+        self._asked_s = now
+        try:
+            if self._board is None:
+                self._board = _BoardActor.options(name=_NAME, get_if_exists=True).remote()
+            self._answer = self._board.post.remote(self._job, self._priority, num_missing)
+        except (ray.exceptions.RayError, ValueError):
+            # The registry was ending while this driver looked it up.
+            self._board = None

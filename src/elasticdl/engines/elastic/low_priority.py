@@ -1,0 +1,35 @@
+"""Low priority: runs a function so that it yields the CPU to all other work on the machine.
+
+Callers: `worker.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+# Next to threads that compute all the time, it gets a tenth of the CPU time of one of them, plus
+# idle time.
+_NICENESS = 10
+
+_T = TypeVar("_T")
+
+
+def low_priority(function: Callable[[], _T]) -> _T:
+    """Call a function in a thread of low priority and return its result.
+
+    Raising a priority again needs privileges, but on Linux each thread has a priority of its own.
+    Threads that the function starts keep the low one, so start threads that compute later before
+    calling this.
+    """
+    with ThreadPoolExecutor(1, "elasticdl-nicely", _give_way) as thread:
+        return thread.submit(function).result()
+
+
+def _give_way() -> None:
+    # On Linux this concerns the calling thread only. If it is forbidden, work at normal priority.
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)

@@ -1,0 +1,170 @@
+"""Client state: a party's checkpoints of its last rounds, and the last global model it adopted.
+
+    train  --> keep(own)           the party's model is its own, of this round
+    sync   --> take_over(global)   the party's model is the global one, of this round
+
+Both increment the same counter, so the later one is the party's model, even after a kill. A party
+that sent gradients has made no step: its checkpoint is not a model, so its model is the global one
+that it received.
+
+Callers: `party.py`; `simulate.py` has an implementation in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+
+_NUMBER = "number"
+GRADIENTS = "gradients"
+"""Metadata key of a checkpoint: it holds gradients, not a model."""
+
+
+@dataclass(frozen=True)
+class Which:
+    """Identifies the model that a party has.
+
+    Attributes:
+        is_global: It is the aggregator's model, adopted unchanged; otherwise the party trained it.
+        round: The round that produced it.
+    """
+
+    is_global: bool
+    round: int
+
+    @property
+    def kind(self) -> str:
+        """`global` or `own`."""
+        return "global" if self.is_global else "own"
+
+
+@dataclass(frozen=True, eq=False)
+class Current:
+    """The model that a party has now.
+
+    Attributes:
+        checkpoint: Its state; the checkpoint's step is the round.
+        which: Whether it is global or the party's own, and its round.
+    """
+
+    checkpoint: Checkpoint
+    which: Which
+
+
+class ClientState(Protocol):
+    """Storage of a party's state between rounds."""
+
+    def after(self, history: str, round_number: int) -> Checkpoint | None:
+        """Return the party's state after a round of a history; None if it is no longer stored."""
+        ...
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Save the party's state after a round; the checkpoint's step is the round."""
+        ...
+
+    def take_over(self, checkpoint: Checkpoint) -> None:
+        """Save the global model after a round; the checkpoint's step is the round."""
+        ...
+
+    def current(self) -> Current | None:
+        """Return the model that the party has now; None before the first."""
+        ...
+
+    def which(self) -> Which | None:
+        """Return which model `current` would return, without loading it."""
+        ...
+
+
+class DiskClientState:
+    """Client state on disk, in a folder of the party.
+
+    Args:
+        store: The checkpoints of the party's own models.
+        synced: The checkpoints of the global model.
+
+    Raises:
+        CorruptCheckpointError: A stored checkpoint is damaged.
+    """
+
+    def __init__(self, store: CheckpointStore, synced: CheckpointStore) -> None:
+        self._store = store
+        self._synced = synced
+        kept = _newest(store), _newest(synced)
+        current = latest(*kept)
+        self._which = None if current is None else current.which
+        self._last = max((number_of(one) for one in kept if one is not None), default=0)
+
+    def after(self, history: str, round_number: int) -> Checkpoint | None:
+        """See `ClientState`."""
+        self._store.wait()
+        if round_number not in self._store.steps():
+            return None
+        found = self._store.load(round_number)
+        return found if found.metadata["history"] == history else None
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """See `ClientState`."""
+        self._store.save(self._numbered(checkpoint))
+        if not checkpoint.metadata.get(GRADIENTS):
+            self._which = Which(is_global=False, round=checkpoint.step)
+
+    def take_over(self, checkpoint: Checkpoint) -> None:
+        """See `ClientState`."""
+        self._synced.save(self._numbered(checkpoint))
+        self._which = Which(is_global=True, round=checkpoint.step)
+
+    def current(self) -> Current | None:
+        """See `ClientState`.
+
+        Raises:
+            CorruptCheckpointError: The newest checkpoint is damaged, and so are all before it.
+        """
+        return latest(_newest(self._store), _newest(self._synced))
+
+    def which(self) -> Which | None:
+        """See `ClientState`."""
+        return self._which
+
+    def _numbered(self, checkpoint: Checkpoint) -> Checkpoint:
+        self._last += 1
+        return numbered(checkpoint, self._last)
+
+
+def numbered(checkpoint: Checkpoint, number: int) -> Checkpoint:
+    """Return the checkpoint with its sequence number in the metadata."""
+    return replace(checkpoint, metadata={**checkpoint.metadata, _NUMBER: number})
+
+
+def number_of(checkpoint: Checkpoint) -> int:
+    """Return the sequence number of a checkpoint; 0 if it was saved before these were added."""
+    return int(checkpoint.metadata.get(_NUMBER, 0))
+
+
+def latest(own: Checkpoint | None, synced: Checkpoint | None) -> Current | None:
+    """Return the later of the two checkpoints, which is the party's model; gradients do not count.
+
+    Example:
+        >>> from elasticdl.artifacts.checkpoint import Checkpoint
+        >>> own = numbered(Checkpoint(2, {}, {}), 7)
+        >>> latest(own, numbered(Checkpoint(2, {}, {}), 8)).which.kind
+        'global'
+        >>> latest(own, numbered(Checkpoint(1, {}, {}), 6)).which.kind
+        'own'
+    """
+    kept: Iterable[tuple[Checkpoint | None, bool]] = ((own, False), (synced, True))
+    found = [
+        Current(one, Which(is_global, one.step))
+        for one, is_global in kept
+        if one is not None and not one.metadata.get(GRADIENTS)
+    ]
+    return max(found, key=lambda one: number_of(one.checkpoint), default=None)
+
+
+def _newest(store: CheckpointStore) -> Checkpoint | None:
+    store.wait()
+    found = store.latest()
+    return None if found is None else found.checkpoint

@@ -1,0 +1,97 @@
+"""Recorder of a party's own metrics: one JSON file, which never leaves the party.
+
+    [{"round": 1, "train": {"loss": 0.9}, "pre_train_eval": {...}, "post_train_eval": {...}}, ...]
+
+There is one entry per round: repeating a round does not add a second one. Another training
+overwrites the file. Values that are not finite are null.
+
+Callers: `party.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from elasticdl import user_files
+from elasticdl.artifacts.local_storage import output_errors, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elasticdl.engines.federated.config.settings import Recorder
+    from elasticdl.training.trainer import Metrics, MetricStates, Trainer
+
+
+class MetricsFile:
+    """The metrics file that a party's config requests.
+
+    Attributes:
+        before_training: Evaluate the weights of a round before training them.
+        after_training: Evaluate the weights after training.
+
+    Args:
+        asked: The recorder's settings in the config.
+    """
+
+    def __init__(self, asked: Recorder) -> None:
+        self.before_training, self.after_training = asked.before_training, asked.after_training
+        self._path = asked.output_file
+
+    def write(
+        self,
+        history: str,
+        number: int,
+        trainer: Trainer,
+        *,
+        training: MetricStates,
+        before: MetricStates,
+        after: MetricStates,
+    ) -> None:
+        """Write the entry of a round.
+
+        Args:
+            history: The training that the round belongs to.
+            number: The round.
+            trainer: Its metrics turn states into values.
+            training: Metric states of the training.
+            before: Metric states of the global weights; empty if not requested.
+            after: Metric states of the party's own weights; empty if not requested.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        entry: dict[str, Any] = {"round": number, "history": history}
+        for name, metrics, states in (
+            ("train", trainer.training_metrics, training),
+            ("pre_train_eval", trainer.evaluation_metrics, before),
+            ("post_train_eval", trainer.evaluation_metrics, after),
+        ):
+            if states:
+                entry[name] = _results(metrics, states)
+        # Another process may have written the previous round, so the file is read each time.
+        entries = {**self._read(history), number: entry}
+        rows = [entries[key] for key in sorted(entries)]
+        with output_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, json.dumps(rows, indent=2).encode())
+
+    def _read(self, history: str) -> dict[int, dict[str, Any]]:
+        """Return the entries of the same training, by round."""
+        try:
+            rows = json.loads(user_files.read_text(self._path))
+            return {each["round"]: each for each in rows if each["history"] == history}
+        except (OSError, ValueError, TypeError, KeyError):
+            # Not a file of ours, perhaps of another program: it is overwritten.
+            return {}
+
+
+def _results(metrics: Metrics, states: MetricStates) -> Mapping[str, Any]:
+    return {name: _number(value) for name, value in metrics.results(states).items()}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return value if math.isfinite(value) else None
+    return [_number(each) for each in value]

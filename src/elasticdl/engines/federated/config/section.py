@@ -1,0 +1,229 @@
+"""Reader for one section of a user's config, key by key.
+
+Each key is read once, with its allowed values. An invalid value is recorded with its line and the
+expected values, and reading continues, so that the user sees all mistakes at once. A key that was
+never read is a mistake too, because ignoring it would train something other than the config
+requests.
+
+This module does not know the keys. Callers: `reading.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl.config import ConfigStruct
+from elasticdl.data.wording import shown
+from elasticdl.errors import DefinitionError
+
+# A larger count is a typing error, and many libraries cannot hold it.
+_MOST = 2**31 - 1
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+@dataclass
+class Notes:
+    """Problems and warnings found while reading a file.
+
+    Attributes:
+        problems: Mistakes that make the file unusable, each with its line.
+        warnings: Warnings, each with its line.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def raise_problems(self) -> None:
+        """Raise all problems as one error, in the order they were found.
+
+        Raises:
+            DefinitionError: There is a problem.
+        """
+        if len(self.problems) == 1:
+            raise DefinitionError(self.problems[0])
+        if self.problems:
+            listed = "\n".join(f"- {problem}" for problem in self.problems)
+            raise DefinitionError(f"{len(self.problems)} problems:\n{listed}")
+
+
+class Section:
+    """A section of a config.
+
+    Args:
+        values: Its values in the file; None if the file has no such section.
+        path: Its dotted key; empty for the whole file.
+        notes: Collects the problems and warnings.
+        where: `file:line` of the section, or of the section that should contain it.
+    """
+
+    def __init__(self, values: ConfigStruct | None, path: str, notes: Notes, where: str) -> None:
+        self._values = values if values is not None else ConfigStruct()
+        self._path = path
+        self._notes = notes
+        self._where = where
+        self._known: list[str] = []
+        self.there = values is not None
+
+    def __contains__(self, key: str) -> bool:
+        # A key without a value counts as missing.
+        return self._values.get(key) is not None
+
+    def is_bare(self, key: str) -> bool:
+        """Return whether a key is present without a value."""
+        return key in list(self._values) and key not in self
+
+    def __bool__(self) -> bool:
+        return self.there
+
+    def where(self, key: str = "") -> str:
+        """Return `file:line` of a key; that of the section if it has no such key."""
+        return self._values.where(key) if self.there else self._where
+
+    def problem(self, key: str, text: str) -> None:
+        """Record a problem: what is wrong, what was expected, what to do."""
+        self._notes.problems.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
+
+    def warning(self, key: str, text: str) -> None:
+        """Record a warning about a key."""
+        self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
+
+    def missing(self, key: str, what: str) -> None:
+        """Record that a key is missing; `what` describes what to write."""
+        self.problem(key, f"is missing; {what}")
+
+    def section(self, key: str) -> Section:
+        """Return an inner section; an empty one if it is missing."""
+        value = self._asked(key)
+        if value is not None and not isinstance(value, ConfigStruct):
+            self._wrong(key, value, "a section of `key: value` lines")
+            value = None
+        return Section(value, self._name(key), self._notes, self.where(key))
+
+    def text(self, key: str, expected: str = "a string") -> str | None:
+        """Return a text; None if the key is missing."""
+        value = self._asked(key)
+        if value is None or (isinstance(value, str) and value.strip()):
+            return value
+        self._wrong(key, value, expected)
+        return None
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return true or false; words such as "yes" are accepted too, as templates produce them."""
+        value = self._asked(key)
+        if isinstance(value, str):
+            value = _FLAGS.get(value.strip().lower(), value)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        self._wrong(key, value, "true or false")
+        return default
+
+    def whole(self, key: str, *, low: int = 1, high: int = _MOST) -> int | None:
+        """Return a whole number from `low` to `high`; None if the key is missing."""
+        value = self._asked(key)
+        if value is None:
+            return None
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if is_whole and low <= value <= high:
+            return int(value)
+        most = f" and at most {high}" if high < _MOST or (is_whole and value > high) else ""
+        self._wrong(key, value, f"a whole number, at least {low}{most}")
+        return None
+
+    def number(
+        self, key: str, expected: str, *, high: float = math.inf, zero: bool = False
+    ) -> float | None:
+        """Return a number above 0 and at most `high`; None if the key is missing.
+
+        Args:
+            key: The key.
+            expected: Description of the expected value, for errors.
+            high: The upper bound, inclusive.
+            zero: Whether 0 is allowed too.
+        """
+        value = self._asked(key)
+        if value is None:
+            return None
+        if is_real(value) and (0 < value <= high or (zero and value == 0)):
+            return float(value)
+        self._wrong(key, value, expected)
+        return None
+
+    def values(self, key: str) -> dict[str, Any]:
+        """Return an inner section as plain values, unchecked: other code interprets them."""
+        value = self._asked(key)
+        if value is None or isinstance(value, ConfigStruct):
+            return {} if value is None else value.to_dict()
+        self._wrong(key, value, "a section of `key: value` lines")
+        return {}
+
+    def everything(self) -> dict[str, Any]:
+        """Return the whole section as plain values; all its keys count as known."""
+        self._known.extend(key for key in self._values if key not in self._known)
+        return self._values.to_dict()
+
+    def others(self) -> dict[str, Any]:
+        """Return the keys that have not been read, with their values."""
+        plain = self._values.to_dict()
+        return {key: value for key, value in plain.items() if key not in self._known}
+
+    def close(self, refused: Mapping[str, str] | None = None, more: Collection[str] = ()) -> None:
+        """Record a problem for each key that has not been read.
+
+        Args:
+            refused: Keys known from elsewhere -> why they are not supported here, and what to do.
+            more: Names to suggest for unknown keys, besides the keys that were read.
+        """
+        for key in self._values:
+            if key in self._known:
+                continue
+            if key in (refused or {}):
+                self.problem(key, f"is not supported: {(refused or {})[key]}")
+                continue
+            self.unknown(key, more)
+
+    def unknown(self, key: str, more: Collection[str] = ()) -> None:
+        """Record an unknown key.
+
+        Args:
+            key: The key.
+            more: Names to suggest, besides the keys that were read.
+        """
+        known = [name for name in dict.fromkeys([*self._known, *more]) if name != key]
+        near = difflib.get_close_matches(key, known, n=1)
+        meant = f"did you mean {near[0]}?" if near else "leave it out"
+        self.problem(key, f"is not a key of this section; expected {', '.join(known)}; {meant}")
+
+    def _asked(self, key: str) -> Any:
+        if key not in self._known:
+            self._known.append(key)
+        return self._values.get(key)
+
+    def _wrong(self, key: str, value: object, expected: str) -> None:
+        found = value.to_dict() if isinstance(value, ConfigStruct) else value
+        self.problem(key, f"is {shown(found)}; expected {expected}")
+
+    def _name(self, key: str) -> str:
+        return ".".join(part for part in (self._path, key) if part)
+
+
+def is_real(value: object) -> bool:
+    """Return whether a value is a finite number that float64 can hold.
+
+    Example:
+        >>> is_real(1.5), is_real(True), is_real(float("nan")), is_real(10**400)
+        (True, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?")) else f"{text}."

@@ -1,0 +1,254 @@
+"""Settings of a federation: the values of a config after reading.
+
+Callers: `reading.py` creates them; the command line, `party.py` and `aggregator.py` read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.engines.federated.strategies.fusions import FUSIONS, Fusion
+
+if TYPE_CHECKING:
+    from elasticdl.job import CentralPrivacy, ModelReference
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files of an encrypted connection.
+
+    Attributes:
+        ca_certificate: Certificate of the authority that signs the certificates.
+        certificate: The aggregator's own certificate.
+        private_key: Its private key; at a party, the key that authenticates the party.
+    """
+
+    ca_certificate: Path | None
+    certificate: Path | None
+    private_key: Path | None
+
+
+@dataclass(frozen=True)
+class Address:
+    """Network address of an aggregator.
+
+    Attributes:
+        host: Name or IP address.
+        port: Its port.
+    """
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class DataHandler:
+    """A user's class with `get_data()`.
+
+    Attributes:
+        name: Of the class.
+        file: The file that defines it, inside the config's folder.
+        info: Passed to its constructor.
+    """
+
+    name: str
+    file: Path
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Source of the examples: records, a handler, or the folder of a `data_loader_class`.
+
+    Attributes:
+        uri: Records to train on; at an aggregator, to evaluate on.
+        validation_uri: Records to evaluate on.
+        handler: A user's class that returns the data.
+        data_dir: Folder that the `data_loader_class` of a model reads, to train and to evaluate on.
+    """
+
+    uri: str | None = None
+    validation_uri: str | None = None
+    handler: DataHandler | None = None
+    data_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class FusionChoice:
+    """The fusion that combines the parties' weights.
+
+    Attributes:
+        name: A key of `fusions.FUSIONS`.
+        params: All of its params, including defaults.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+
+    @property
+    def fusion(self) -> Fusion:
+        """The fusion itself."""
+        return FUSIONS[self.name]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Length of the training, and requirements of a round (`hyperparams.global`).
+
+    Attributes:
+        num_rounds: Number of rounds.
+        num_parties: Number of parties.
+        perc_quorum: Fraction of the parties whose replies a round needs.
+        max_timeout_s: How long a round waits for replies; None means without limit.
+        termination_accuracy: Training ends when the accuracy on the aggregator's own data reaches
+            this; None means never.
+        seed: Determines the order of records and dropout at all parties.
+    """
+
+    num_rounds: int
+    num_parties: int
+    perc_quorum: float = 1.0
+    max_timeout_s: float | None = None
+    termination_accuracy: float | None = None
+    seed: int = 0
+
+    @property
+    def quorum(self) -> int:
+        """Number of usable replies that a round needs.
+
+        Example:
+            >>> Rounds(num_rounds=1, num_parties=10, perc_quorum=0.7).quorum
+            7
+        """
+        # The tolerance is needed because 0.55 * 100 is 55.00000000000001.
+        return max(1, math.ceil(self.perc_quorum * self.num_parties - 1e-9))
+
+
+@dataclass(frozen=True)
+class Local:
+    """How parties train between two rounds (`hyperparams.local`).
+
+    Attributes:
+        num_epochs: How often each example is used in a round.
+        minibatch_size: Examples in a step; None means the model's own.
+        learning_rate: Of the optimizer; None means the model's own.
+    """
+
+    num_epochs: int = 1
+    minibatch_size: int | None = None
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The section `model` of a config.
+
+    Attributes:
+        reference: The model, in the form that all other commands use.
+        spec: `model.spec`, if it is a saved file; read by the dialect.
+        trust: `model.trust`: which parts of a saved file may be executed. It applies only to the
+            file of this config and is never sent.
+        written: The whole section as written in the file.
+    """
+
+    reference: ModelReference
+    spec: Mapping[str, Any] | None = None
+    trust: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def has_components(self) -> bool:
+        """Whether a training session's components build it, and read their data themselves."""
+        return self.reference.dialect == "abstractions"
+
+    def is_same(self, other: ModelChoice) -> bool:
+        """Return whether another config in the same folder has the same `model` section."""
+        folders = {Path(str(each.reference.config_file)).parent for each in (self, other)}
+        return len(folders) == 1 and self.written == other.written
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Settings of a party's metrics file.
+
+    Attributes:
+        output_file: The JSON file to write.
+        before_training: Evaluate the weights of a round before training them.
+        after_training: Evaluate the weights after training.
+    """
+
+    output_file: Path
+    before_training: bool = True
+    after_training: bool = True
+
+
+@dataclass(frozen=True)
+class AggregatorConfig:
+    """Settings of an aggregator.
+
+    Attributes:
+        file: The config.
+        fusion: The fusion that combines the weights.
+        rounds: Number of rounds, and requirements of a round.
+        local: How parties train between two rounds.
+        listen: The address that it listens on; None if all run in one process.
+        tls: Its certificates; None if connections are not encrypted.
+        model: The model; None takes it from the parties.
+        data: Its own data, to evaluate on.
+        output: Folder for the global model; None if the command line names it.
+        central_privacy: `privacy.central`; None without differential privacy.
+        warnings: Warnings about the config, each with its line.
+    """
+
+    file: Path
+    fusion: FusionChoice
+    rounds: Rounds
+    local: Local = Local()
+    listen: Address | None = None
+    tls: Tls | None = None
+    model: ModelChoice | None = None
+    data: Data | None = None
+    output: Path | None = None
+    central_privacy: CentralPrivacy | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartyConfig:
+    """Settings of a party.
+
+    Attributes:
+        file: The config.
+        name: Of the party.
+        model: The model.
+        data: Its own data, which never leaves it.
+        aggregator: The address to connect to; None if all run in one process.
+        tls: Its certificates; None if connections are not encrypted.
+        local_training: The kind that `local_training` names: "local", "gradients", "proximal" or
+            "own_weights"; None follows the aggregator's requests.
+        metrics_may_leave: `privacy.metrics`: whether its metrics are sent to the aggregator.
+        recorder: Its own metrics file; None if it writes none.
+        output: Folder for its own files; None means `NAME/state` beside the config.
+        warnings: Warnings about the config, each with its line.
+    """
+
+    file: Path
+    name: str
+    model: ModelChoice
+    data: Data
+    aggregator: Address | None = None
+    tls: Tls | None = None
+    local_training: str | None = None
+    metrics_may_leave: bool = False
+    recorder: Recorder | None = None
+    output: Path | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> Path:
+        """The folder of its client state."""
+        return self.output or self.file.resolve().parent / self.name / "state"

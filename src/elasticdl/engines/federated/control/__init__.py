@@ -1,0 +1,1 @@
+"""User commands to a running aggregator or party on the same machine."""

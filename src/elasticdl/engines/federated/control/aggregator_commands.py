@@ -1,0 +1,414 @@
+"""Commands of a running aggregator: when and how it executes each.
+
+    status   answered immediately, in the listening thread
+    train    executed by a serving aggregator, while it is idle
+    sync     )
+    eval     )  executed between two rounds, while waiting for parties, or while idle
+    save     )
+    stop     )
+
+    --serve   idle --train--> waiting for parties --> rounds --> published --> idle --stop--> ends
+    without                   waiting for parties --> rounds --> published --> ends
+
+A training that fails ends the aggregator, unless it serves: then the caller of `train` receives
+the reason, and the aggregator becomes idle again, with the model of the last completed round.
+
+Callers: `training.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.engines.engine import Outcome
+from elasticdl.engines.federated.control.control_server import NoOrders
+from elasticdl.engines.federated.control.saving import save_model
+from elasticdl.engines.federated.control.status import (
+    AggregatorStatus,
+    Saved,
+    TrainedRounds,
+    facts_of,
+    published_round,
+)
+from elasticdl.errors import ElasticDLError, OutputBusyError, TrainingError, UsageError
+from elasticdl.events import JobFailed
+
+if TYPE_CHECKING:
+    from elasticdl.definition import ModelDefinition
+    from elasticdl.engines.attempt import Attempt
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.engines.federated.control.control_server import Order, Orders
+    from elasticdl.engines.federated.protocol.wire import Facts
+    from elasticdl.engines.federated.server.aggregator import Aggregator
+
+_IDLE_S = 0.2
+_VERBS = ("train", "sync", "eval", "save", "stop")
+
+
+class Followed:
+    """Reporter that also sends progress to a caller in another terminal; see `engine.Reporter`.
+
+    Args:
+        reporter: The job's own reporter.
+
+    Attributes:
+        follower: The command (`Order`) whose caller receives the progress; None if there is none.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.follower: Order | None = None
+        self._reporter = reporter
+        self._total = 0
+
+    def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        """See `engine.Reporter`."""
+        self._total = total
+        self._reporter.started(title, total, unit, done)
+
+    def advanced(self, done: int, facts: Mapping[str, str]) -> None:
+        """See `engine.Reporter`."""
+        self._reporter.advanced(done, facts)
+        text = ", ".join(f"{name} {value}" for name, value in facts.items())
+        self._tell(f"round {done:,} of {self._total:,}: {text}")
+
+    def note(self, message: str) -> None:
+        """See `engine.Reporter`."""
+        self._reporter.note(message)
+        self._tell(message)
+
+    def ended(self) -> None:
+        """See `engine.Reporter`."""
+        self._reporter.ended()
+
+    def _tell(self, text: str) -> None:
+        if self.follower is not None:
+            self.follower.note(text)
+
+
+@dataclass(eq=False)
+class AggregatorCommands:
+    """The commands of an aggregator, and its status; see the module.
+
+    Attributes:
+        begun: The job, and its output.
+        reporter: Of the job; it also sends progress to the caller of `train`.
+        serves: It trains on command, and keeps running afterwards.
+        address: The address that parties connect to.
+        orders: The queue of commands.
+        aggregator: Runs the rounds; None until the connection to the parties is open.
+        definition: Of the model; None until it is known.
+        stopping: It has received `stop`.
+    """
+
+    begun: Attempt
+    reporter: Followed
+    serves: bool
+    address: str
+    orders: Orders = field(default_factory=NoOrders)
+    aggregator: Aggregator | None = None
+    definition: ModelDefinition | None = None
+    stopping: bool = False
+    _told_to_train: bool = field(default=False, init=False)
+    _published_round: int = field(default=0, init=False)
+    _ended_early: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._published_round = published_round(self.begun.folder.uri)
+
+    # --- in the listening thread ------------------------------------------------------------
+
+    def at_once(self, verb: str, options: Facts) -> Facts | None:
+        """Answer a command immediately if possible; see `control_server.AtOnce`.
+
+        Raises:
+            OutputBusyError: It is already training, or stopping.
+            UsageError: The verb is unknown, or this aggregator does not train on command.
+        """
+        if verb == "status":
+            return facts_of(self.status())
+        if verb not in _VERBS:
+            raise UsageError(
+                f"An aggregator has no command {verb!r}; expected one of status, "
+                f"{', '.join(_VERBS)}."
+            )
+        if self.stopping:
+            raise OutputBusyError("The aggregator is stopping. Start it again after it has ended.")
+        if verb == "train":
+            self._refuse_to_train(str(options.get("config", "CONFIG")))
+            self._told_to_train = True
+        return None
+
+    def status(self) -> AggregatorStatus:
+        """Return the aggregator's status.
+
+        Raises:
+            TrainingError: The connected parties could not be determined.
+        """
+        federation, one = self.begun.job.federation, self.aggregator
+        assert federation is not None  # noqa: S101 - a federated job
+        kept = self.begun.checkpoint
+        model = None if one is None else one.model
+        reached = kept.step if kept is not None else 0
+        metrics = kept.metadata["metrics"] if kept is not None else {}
+        return AggregatorStatus(
+            state=self._state(),
+            round=reached if model is None else model.round,
+            num_rounds=federation.num_rounds if one is None else one.until,
+            num_parties=federation.num_parties,
+            parties={} if one is None else one.attendance.seen(),
+            # A copy, because the aggregator's own thread adds to it.
+            metrics=dict(metrics if model is None else model.metrics),
+            output=self.begun.folder.uri,
+            published_round=self._published_round,
+            address=self.address,
+            pid=os.getpid(),
+        )
+
+    def _state(self) -> str:
+        if self.stopping:
+            return "stopping"
+        if self.aggregator is None:
+            return "starting"
+        one = self.aggregator
+        if one.phase == "waiting for parties":
+            return one.phase
+        if one.phase == "idle" and self.serves and not self._told_to_train:
+            return one.phase
+        reached = 0 if one.model is None else one.model.round
+        # A `train` command that has just arrived has not set a new `until` yet.
+        return "finishing" if one.phase == "training" and reached >= one.until else "training"
+
+    def _refuse_to_train(self, config: str) -> None:
+        """Raise if `train` is not possible now.
+
+        Args:
+            config: The config's name as the caller gave it.
+
+        Raises:
+            OutputBusyError: A training is under way, or about to start or end.
+            UsageError: This aggregator does not serve: it trains by itself.
+        """
+        status = self.status()
+        if status.state == "training" and status.round < status.num_rounds:
+            raise OutputBusyError(
+                f"Round {status.round + 1} of {status.num_rounds} is in progress; wait until the "
+                f"training ends, or stop it: elasticdl federated stop {config}"
+            )
+        if status.state in {"training", "finishing"}:
+            raise OutputBusyError(
+                "A training is starting or ending; run the command again in a few seconds."
+            )
+        if self._told_to_train or (not self.serves and status.state == "waiting for parties"):
+            raise OutputBusyError(
+                "The aggregator is waiting for parties, and trains as soon as they have joined: "
+                f"see elasticdl federated status {config}"
+            )
+        if not self.serves:
+            raise UsageError(
+                "This aggregator trains once and ends. To train on command, start it with: "
+                f"elasticdl federated aggregator {config} --serve"
+            )
+
+    # --- between two rounds -----------------------------------------------------------------
+
+    def between_rounds(self) -> bool:
+        """Execute the queued commands; return whether to stop. See `Aggregator.safe_point`."""
+        while not self.stopping and (order := self.orders.take()) is not None:
+            self._answer(order)
+        return self.stopping
+
+    def _answer(self, order: Order) -> None:
+        answers: Mapping[str, Callable[[Order], Facts]] = {
+            "sync": self._sync,
+            "eval": self._eval,
+            "save": self._save,
+            "stop": self._stop,
+        }
+        try:
+            order.done(answers[order.verb](order))
+        except ElasticDLError as error:
+            order.failed(error)
+
+    def _stop(self, order: Order) -> Facts:
+        del order
+        self.stopping = True
+        return facts_of(self._trained(stopped=self._is_under_way()))
+
+    def _sync(self, order: Order) -> Facts:
+        del order
+        return facts_of(self._one().synced())
+
+    def _eval(self, order: Order) -> Facts:
+        del order
+        return facts_of(self._one().evaluated())
+
+    def _save(self, order: Order) -> Facts:
+        model, trainer = self._one().trained()
+        assert self.definition is not None  # noqa: S101 - of a trainer that is there
+        output = order.options.get("output")
+        if output is None:
+            beside = Path(self.begun.folder.uri).parent
+            output = str(beside / "saved" / f"round-{model.round}")
+        save_model(
+            self.begun.job,
+            self.definition,
+            trainer,
+            model.metrics,
+            output=str(output),
+            code=self.begun.scratch,
+        )
+        return facts_of(Saved(str(output), "global", model.round))
+
+    def _one(self) -> Aggregator:
+        if self.aggregator is None:
+            raise UsageError("The aggregator is starting; run the command again in a few seconds.")
+        return self.aggregator
+
+    def _is_under_way(self) -> bool:
+        """Whether a training is in progress."""
+        return self.aggregator is not None and self.aggregator.phase != "idle"
+
+    def _trained(self, *, stopped: bool = False) -> TrainedRounds:
+        status = self.status()
+        return TrainedRounds(
+            status.round, status.num_rounds, stopped, status.output, status.metrics
+        )
+
+    # --- trainings, one after another -------------------------------------------------------
+
+    def train_once(self, publish: Callable[[Aggregator], None]) -> None:
+        """Train to the last round, executing commands between the rounds.
+
+        Args:
+            publish: Publishes the TrainedModel, and records it.
+
+        Raises:
+            ElasticDLError: The training failed.
+        """
+        one = self._one()
+        if one.run():
+            publish(one)
+            self.published()
+            # Commands that arrived during the last round were accepted, so they must be executed.
+            self.between_rounds()
+        else:
+            self.tell_stopped()
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of the training; of a serving aggregator, that of all together."""
+        found = self._trained()
+        return Outcome(found.output, found.round, found.metrics, stopped=self._ended_early)
+
+    def tell_stopped(self) -> None:
+        """Record that a training was stopped by command before its last round."""
+        status, self._ended_early = self.status(), True
+        what = f"Stopped after round {status.round:,} of {status.num_rounds:,}"
+        self.begun.events.write(
+            # Recorded like Ctrl-C: the progress is saved.
+            JobFailed(kind="Interrupted", message=f"{what}.", step=status.round)
+        )
+        self.reporter.note(f"{what}; run the same command to resume.")
+
+    def published(self) -> None:
+        """Record that the current model is published."""
+        self._published_round = self.status().round
+
+    def serve(
+        self, begin: Callable[[int, int], None], publish: Callable[[Aggregator], None]
+    ) -> BaseException | None:
+        """Train on command until the command to stop.
+
+        Args:
+            begin: Records the start of a training: the round it resumes from, its last round.
+            publish: Publishes the TrainedModel, and records it.
+
+        Returns:
+            The exception of Ctrl-C or SIGTERM if that ended it while idle; None after `stop`.
+
+        Raises:
+            ElasticDLError: It cannot serve any longer.
+        """
+        one = self._one()
+        if self.begun.checkpoint is not None:
+            one.begin()
+            one.until = self.begun.checkpoint.metadata.get("num_rounds", one.until)
+        self.reporter.note("Train with: elasticdl federated train CONFIG")
+        while not self.stopping:
+            try:
+                order = self._wait(one)
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    raise
+                # No training was in progress, so this is not a failure.
+                return error
+            if order is not None:
+                self._train(one, order, begin, publish)
+        return None
+
+    def _wait(self, one: Aggregator) -> Order | None:
+        """Execute commands while idle; return the `train` order, or None once stopping."""
+        while not self.stopping:
+            one.attendance.join_newcomers()
+            order = self.orders.take(_IDLE_S)
+            if order is not None and order.verb == "train":
+                return order
+            if order is not None:
+                self._answer(order)
+        return None
+
+    def _train(
+        self,
+        one: Aggregator,
+        order: Order,
+        begin: Callable[[int, int], None],
+        publish: Callable[[Aggregator], None],
+    ) -> None:
+        reached = 0 if one.model is None else one.model.round
+        one.until = self._until(reached, one.until, order.options)
+        self.reporter.follower = order
+        failure: ElasticDLError | None = None
+        try:
+            begin(reached, one.until)
+            if one.run():
+                publish(one)
+                self.published()
+            else:
+                self.tell_stopped()
+        except ElasticDLError as error:
+            failure = error
+            self.begun.events.write(
+                JobFailed(
+                    kind=type(error).__name__,
+                    message=str(error),
+                    step=0 if one.model is None else one.model.round,
+                )
+            )
+        except BaseException:
+            order.failed(TrainingError("The aggregator was stopped; its progress is saved."))
+            raise
+        finally:
+            self.reporter.follower = None
+            self.reporter.ended()
+            # Before the answer, because its receiver may send the next `train` at once.
+            self._told_to_train = False
+        if failure is None:
+            order.done(facts_of(self._trained(stopped=self._ended_early)))
+        else:
+            self.reporter.note(f"The training has ended: {failure}")
+            order.failed(failure)
+
+    def _until(self, reached: int, until: int, options: Facts) -> int:
+        """Return the last round of a training that is about to start."""
+        asked = options.get("num_rounds")
+        federation = self.begun.job.federation
+        assert federation is not None  # noqa: S101 - a federated job
+        if asked is not None:
+            return reached + int(asked)
+        if reached < until or self._published_round != reached:
+            # An unfinished or unpublished training is completed first.
+            return until
+        return reached + federation.num_rounds

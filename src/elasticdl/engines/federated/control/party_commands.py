@@ -1,0 +1,172 @@
+"""Commands of a running party, given by the owner of its data.
+
+    status   answered immediately, in the listening thread
+    eval     )  executed between two requests of the aggregator; the results stay here, whatever
+    save     )  the value of `privacy.metrics`
+    stop     )
+
+The party's model is the one it trained last, or the global one if that was synced since
+(`client_state.py`).
+
+Callers: `flower/deployment.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.engines.federated.client.party import measured
+from elasticdl.engines.federated.control.control_server import NoOrders
+from elasticdl.engines.federated.control.saving import save_model
+from elasticdl.engines.federated.control.status import (
+    PartyStatus,
+    RoundEvaluation,
+    Saved,
+    facts_of,
+    model_of,
+)
+from elasticdl.errors import DataError, ElasticDLError, OutputBusyError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.engines.federated.client.party import Party
+    from elasticdl.engines.federated.control.control_server import Order, Orders
+    from elasticdl.engines.federated.protocol.messages import Answer, RoundRequest
+    from elasticdl.engines.federated.protocol.wire import Facts
+
+_VERBS = ("eval", "save", "stop")
+_AT_THE_AGGREGATOR = ("train", "sync")
+
+
+@dataclass(eq=False)
+class PartyCommands:
+    """The commands of a party, and its status; see the module.
+
+    Attributes:
+        config: Its config file, for messages.
+        folder: Holds its client state.
+        stands: Its status; replaced as a whole, because another thread reads it.
+        stop: Ends the process after the current request is answered.
+        is_connected: Returns whether the aggregator has accepted the connection.
+        orders: The queue of commands.
+        party: None while it is starting.
+        code: A copy of the code of its model.
+    """
+
+    config: Path
+    folder: Path
+    stands: PartyStatus
+    stop: Callable[[], None] = lambda: None
+    is_connected: Callable[[], bool] = lambda: False
+    orders: Orders = field(default_factory=NoOrders)
+    party: Party | None = None
+    code: Path = Path()
+
+    def opened(self, party: Party, num_examples: int, code: Path) -> None:
+        """Record that the party is ready to reply."""
+        self.party, self.code = party, code
+        self.stands = replace(
+            self.stands,
+            state="connecting",
+            num_examples=num_examples,
+            pid=os.getpid(),
+            **model_of(party.memory.which()),
+        )
+
+    def answer(self, request: RoundRequest) -> Answer:
+        """Have the party answer a request, and record the request in the status."""
+        assert self.party is not None  # noqa: S101 - no request arrives before
+        asked = f"{request.kind}, round {request.round}" if request.round else request.kind
+        self.stands = replace(self.stands, last_asked=asked, last_asked_unix_s=time.time())
+        answer = self.party.answer(request)
+        self.stands = replace(
+            self.stands,
+            num_answered=self.stands.num_answered + 1,
+            **model_of(self.party.memory.which()),
+        )
+        return answer
+
+    # --- in the listening thread ------------------------------------------------------------
+
+    def at_once(self, verb: str, options: Facts) -> Facts | None:
+        """Answer a command immediately if possible; see `control_server.AtOnce`.
+
+        Raises:
+            OutputBusyError: The party is stopping.
+            UsageError: The verb is unknown, or is a command of the aggregator.
+        """
+        del options
+        if verb == "status":
+            return facts_of(self.status())
+        if verb in _AT_THE_AGGREGATOR:
+            raise UsageError(f"A party has no command {verb}: send it to its aggregator.")
+        if verb not in _VERBS:
+            raise UsageError(
+                f"A party has no command {verb!r}; expected one of status, {', '.join(_VERBS)}."
+            )
+        if self.stands.state == "stopping":
+            raise OutputBusyError("The party is stopping. Start it again after it has ended.")
+        return None
+
+    def status(self) -> PartyStatus:
+        """Return the party's status."""
+        stands = self.stands
+        if stands.state == "connecting" and self.is_connected():
+            return replace(stands, state="connected")
+        return stands
+
+    # --- between two requests ---------------------------------------------------------------
+
+    def between(self) -> None:
+        """Execute the queued commands; see `client_daemon.ClientDaemon`."""
+        answers: Mapping[str, Callable[[Order], Facts]] = {
+            "eval": self._eval,
+            "save": self._save,
+            "stop": self._stop,
+        }
+        while (order := self.orders.take()) is not None:
+            try:
+                order.done(answers[order.verb](order))
+            except ElasticDLError as error:
+                order.failed(error)
+
+    def _eval(self, order: Order) -> Facts:
+        del order
+        party = self._party()
+        current, context, trainer = party.restored()
+        which = current.which
+        if context.validation is None:
+            raise DataError(
+                f"{self.config}: data.validation_uri is missing, so there are no records to "
+                "evaluate on. Add it and restart the party."
+            )
+        metrics = trainer.evaluation_metrics.results(measured(context, trainer))
+        return facts_of(
+            RoundEvaluation(which.kind, which.round, {party.name: metrics}, {}, metrics)
+        )
+
+    def _save(self, order: Order) -> Facts:
+        party = self._party()
+        current, context, trainer = party.restored()
+        which = current.which
+        output = order.options.get("output")
+        if output is None:
+            name = f"round-{which.round}{'-global' if which.is_global else ''}"
+            output = str(self.folder.parent / "saved" / name)
+        save_model(party.job, context.definition, trainer, {}, output=str(output), code=self.code)
+        return facts_of(Saved(str(output), which.kind, which.round))
+
+    def _stop(self, order: Order) -> Facts:
+        del order
+        self.stands = replace(self.stands, state="stopping")
+        self.stop()
+        return facts_of(self.stands)
+
+    def _party(self) -> Party:
+        if self.party is None:
+            raise UsageError("The party is starting; run the command again in a few seconds.")
+        return self.party

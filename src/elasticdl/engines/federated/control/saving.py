@@ -1,0 +1,54 @@
+"""The `save` command: writes a model to a folder that the user names, from a running process.
+
+Callers: `aggregator_commands.py` and `party_commands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.artifacts.claim import JOB_FILE
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import MODEL_FILE
+from elasticdl.engines.publish import publish
+from elasticdl.errors import OutputTakenError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import ModelDefinition
+    from elasticdl.job import Job
+    from elasticdl.training.trainer import Trainer
+
+
+def save_model(
+    job: Job,
+    definition: ModelDefinition,
+    trainer: Trainer,
+    metrics: Mapping[str, Any],
+    *,
+    output: str,
+    code: Path,
+) -> None:
+    """Write a TrainedModel to a folder that is new, empty, or holds an earlier saved model.
+
+    Args:
+        job: The job that trains the model.
+        definition: Of the model.
+        trainer: Has the model's weights.
+        metrics: Of the model.
+        output: The folder to write to.
+        code: The copy of the code from `publish.copy_code`.
+
+    Raises:
+        OutputTakenError: The folder holds something else, such as the output of a training.
+        OutputError: The model cannot be written.
+    """
+    folder = OutputFolder(output)
+    names = folder.list()
+    if names and (JOB_FILE in names or MODEL_FILE not in names):
+        raise OutputTakenError(
+            f"{output}: contains something other than a saved model, and is not overwritten. Name "
+            "a new or empty folder with --output."
+        )
+    publish(job, definition, trainer, dict(metrics), folder=folder, code=code)

@@ -1,0 +1,266 @@
+"""Status and results of a federation, as values; also the saved status if no process runs.
+
+Callers: `aggregator_commands.py` and `party_commands.py` create them, `elasticdl.federated` shows
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.engines.federated.client.client_state import DiskClientState
+from elasticdl.errors import OutputError
+
+if TYPE_CHECKING:
+    from elasticdl.engines.federated.client.client_state import Which
+    from elasticdl.engines.federated.protocol.wire import Facts
+
+NOT_RUNNING, NOT_LISTENING, NOT_ANSWERING = "not running", "not listening", "not answering"
+PARTY_LOCK = ".party"
+"""Lock file in a party's folder: the process that holds it is the party."""
+GLOBAL_FOLDER = "global"
+"""Subfolder of a party's folder: the global model that it adopted last."""
+
+
+@dataclass(frozen=True)
+class PartySeen:
+    """A party, as its aggregator sees it.
+
+    Attributes:
+        connected: It is reachable now, as far as is known.
+        joined: It has described its model, and was accepted into this federation.
+        num_examples: Number of its training examples.
+        last: Its part in the last round, or why it was left out; empty before the first request.
+    """
+
+    connected: bool
+    joined: bool
+    num_examples: int = 0
+    last: str = ""
+
+
+@dataclass(frozen=True)
+class AggregatorStatus:
+    """Status of an aggregator.
+
+    Attributes:
+        state: `not running`, `not listening` (just started, or a simulation), `not answering`
+            (stopped or stuck; the other fields are the saved ones), `starting`,
+            `waiting for parties`, `idle`, `training`, `finishing` (after the last round),
+            `stopping`.
+        round: Number of rounds that produced the current model.
+        num_rounds: Number of rounds at the end of the training.
+        num_parties: Number of parties in the federation.
+        parties: The known parties, by name.
+        metrics: The latest metrics of the global model.
+        output: Folder of the TrainedModel and the checkpoints.
+        published_round: Round of the published TrainedModel; 0 if there is none.
+        address: The address that parties connect to; empty if no process runs.
+        pid: Process ID; 0 if no process runs, or it does not answer.
+        problem: Why it does not answer, and what to do; empty if it answers.
+    """
+
+    state: str
+    round: int = 0
+    num_rounds: int = 0
+    num_parties: int = 0
+    parties: Mapping[str, PartySeen] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    output: str = ""
+    published_round: int = 0
+    address: str = ""
+    pid: int = 0
+    problem: str = ""
+
+    @classmethod
+    def from_facts(cls, facts: Facts) -> Self:
+        """Create a status from JSON values; the inverse of `facts_of`."""
+        parties = {name: PartySeen(**seen) for name, seen in facts["parties"].items()}
+        return cls(**{**facts, "parties": parties})
+
+
+@dataclass(frozen=True)
+class PartyStatus:
+    """Status of a party.
+
+    Attributes:
+        name: Of the party.
+        state: `not running`, `not listening` (just started), `not answering` (stopped or stuck; the
+            other fields are the saved ones), `starting`, `connecting`, `connected`, `stopping`.
+        aggregator: The address that it connects to.
+        num_examples: Number of its training examples; 0 if no process runs.
+        num_answered: Number of requests answered since it was started.
+        last_asked: Its last request, such as `train, round 3`; empty if there was none.
+        last_asked_unix_s: Time of that request; 0 if there was none.
+        model: `own` (it trained it), `global` (it was synced), or empty if it has no model.
+        model_round: Round of that model.
+        pid: Process ID; 0 if no process runs, or it does not answer.
+        problem: Why it does not answer, and what to do; empty if it answers.
+    """
+
+    name: str
+    state: str
+    aggregator: str = ""
+    num_examples: int = 0
+    num_answered: int = 0
+    last_asked: str = ""
+    last_asked_unix_s: float = 0.0
+    model: str = ""
+    model_round: int = 0
+    pid: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class RoundEvaluation:
+    """Evaluation of a model.
+
+    Attributes:
+        model: `global`, or `own` (trained by the party).
+        round: Number of rounds that produced the model.
+        parties: Party -> its metrics.
+        silent: Party -> why it reports no metrics.
+        merged: Metrics over the records of all parties together.
+        own_data: Metrics over the aggregator's own records; empty if it has none.
+    """
+
+    model: str
+    round: int
+    parties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
+    merged: Mapping[str, Any] = field(default_factory=dict)
+    own_data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Synced:
+    """Result of `sync`: the parties that adopted the global model.
+
+    Attributes:
+        round: Number of rounds that produced the model.
+        parties: Their names.
+        left_out: Party -> why it did not adopt the model.
+    """
+
+    round: int
+    parties: Sequence[str] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Result of `save`: where a model was written.
+
+    Attributes:
+        output: Folder of the TrainedModel.
+        model: `global`, or `own`.
+        round: Number of rounds that produced the model.
+    """
+
+    output: str
+    model: str
+    round: int
+
+
+@dataclass(frozen=True)
+class TrainedRounds:
+    """Result of a training.
+
+    Attributes:
+        round: Number of rounds that produced the model.
+        num_rounds: Number of rounds requested.
+        stopped: A command stopped it before the last round.
+        output: Folder of the TrainedModel.
+        metrics: The latest metrics.
+    """
+
+    round: int
+    num_rounds: int
+    stopped: bool = False
+    output: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def facts_of(value: Any) -> dict[str, Any]:
+    """Convert one of these values to JSON values by name, for sending and printing."""
+    return {name: _plain(item) for name, item in dataclasses.asdict(value).items()}
+
+
+def kept_aggregator(output: str, num_rounds: int, num_parties: int) -> AggregatorStatus:
+    """Return the saved status of an aggregator that does not run.
+
+    Args:
+        output: Its folder.
+        num_rounds: From its config.
+        num_parties: From its config.
+
+    Raises:
+        CorruptCheckpointError: All checkpoints there are damaged.
+    """
+    folder = OutputFolder(output)
+    with CheckpointStore(folder) as store:
+        found = store.latest()
+    kept = AggregatorStatus(
+        NOT_RUNNING,
+        num_rounds=num_rounds,
+        num_parties=num_parties,
+        output=output,
+        published_round=published_round(output),
+    )
+    if found is None:
+        return kept
+    metadata = found.checkpoint.metadata
+    return dataclasses.replace(
+        kept,
+        round=found.checkpoint.step,
+        num_rounds=metadata.get("num_rounds", num_rounds),
+        metrics=metadata["metrics"],
+    )
+
+
+def published_round(output: str) -> int:
+    """Return the round of the TrainedModel in a folder; 0 if there is none."""
+    try:
+        return load_trained_model(output).description.step
+    except OutputError:
+        return 0
+
+
+def kept_party(name: str, state: Path, aggregator: str) -> PartyStatus:
+    """Return the saved status of a party that does not run.
+
+    Args:
+        name: The party's name.
+        state: Its folder.
+        aggregator: The aggregator's address in its config.
+
+    Raises:
+        CorruptCheckpointError: All checkpoints there are damaged.
+    """
+    own, synced = OutputFolder(state), OutputFolder(state / GLOBAL_FOLDER)
+    with CheckpointStore(own) as first, CheckpointStore(synced) as second:
+        which = DiskClientState(first, second).which()
+    status = PartyStatus(name, NOT_RUNNING, aggregator)
+    return dataclasses.replace(status, **model_of(which))
+
+
+def model_of(which: Which | None) -> dict[str, Any]:
+    """Return the two fields of a `PartyStatus` that describe the party's model."""
+    if which is None:
+        return {"model": "", "model_round": 0}
+    return {"model": which.kind, "model_round": which.round}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value

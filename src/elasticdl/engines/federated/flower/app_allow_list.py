@@ -1,0 +1,94 @@
+"""Allow list for Flower apps: two locks in the process that runs what the aggregator sends.
+
+For each message Flower unpacks a bundle from the aggregator and imports the modules that it names.
+A malicious aggregator could thus run any Python code on every party. Therefore:
+
+1.  An archive is opened in this process only if it is our app (`flower_app.py`). Any other is
+    refused before a byte of it is unpacked, and the aggregator receives the reason.
+2.  Modules are imported only from the places that existed when the process started. Flower puts the
+    unpacked folder in front of them, but it is ignored.
+
+The first lock suffices as long as Flower unpacks with `zipfile`; the second as long as it imports
+with Python's import system. A foreign app could run only if Flower changed both, and a test with
+such an app fails if Flower changes one.
+
+Callers: `prefork_server.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import (
+    Distribution,
+    DistributionFinder,
+    MetadataPathFinder,
+)
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from elasticdl.engines.federated.flower import flower_app
+
+
+class _OurArchive(zipfile.ZipFile):
+    """A `ZipFile` that opens only our app, and raises for any other archive."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        foreign = flower_app.what_is_foreign(self)
+        if foreign is not None:
+            self.close()
+            # The text is sent to the aggregator, so it contains nothing of this machine.
+            raise zipfile.BadZipFile(
+                f"This party runs only the app {flower_app.NAME} {flower_app.VERSION}, but "
+                f"received another one: {foreign}. Both sides need the same version of ElasticDL."
+            )
+
+
+class _FromWhereItWas:
+    """Finds modules only in the places that existed when the process started.
+
+    Args:
+        path: Those places.
+    """
+
+    def __init__(self, path: Sequence[str]) -> None:
+        self._path = [str(Path(place).resolve()) for place in path if place]
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        # The path of a package without __init__ grows with `sys.path`.
+        places = self._path if path is None else [one for one in path if self._was_there(one)]
+        return PathFinder.find_spec(fullname, places, target)
+
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterable[Distribution]:
+        """See `importlib.metadata.DistributionFinder`."""
+        name = None if context is None else context.name
+        return MetadataPathFinder.find_distributions(
+            DistributionFinder.Context(name=name, path=self._path)
+        )
+
+    def invalidate_caches(self) -> None:
+        """See `importlib.abc.MetaPathFinder`."""
+        PathFinder.invalidate_caches()
+
+    def _was_there(self, place: str) -> bool:
+        return any(Path(place).resolve().is_relative_to(start) for start in self._path)
+
+
+def lock() -> None:
+    """Set both locks; they last as long as the process."""
+    zipfile.ZipFile = _OurArchive  # type: ignore[misc]
+    sys.meta_path[:] = [
+        _FromWhereItWas(sys.path) if finder is PathFinder else finder for finder in sys.meta_path
+    ]

@@ -1,0 +1,29 @@
+"""Names that both ends of the two sockets use; one end of each runs in a process of Flower.
+
+    aggregator's process  --PUSH, FORGET-->            server_app
+                          <--NODES, ANSWER, FAILED, LOST--
+    client_app            --TASK, JOIN-->              ClientDaemon
+                          <--an answer--
+
+Callers: `parties.py`, `server_app.py`, `client_app.py`, `client_daemon.py`, `local.py`, and the
+modules that start them.
+"""
+
+# Variables with the sockets of the aggregator's and the party's process; their children inherit
+# these.
+AGGREGATOR_SOCKET = "ELASTICDL_AGGREGATOR_SOCKET"
+PARTY_SOCKET = "ELASTICDL_PARTY_SOCKET"
+# Variable with the socket of Flower's own server on this machine; see `local.py`.
+SOCKET = "ELASTICDL_FLOWER_SOCKET"
+
+PUSH, FORGET = "push", "forget"
+NODES, ANSWER, FAILED, LOST = "nodes", "answer", "failed", "lost"
+
+# Kinds of messages, by Flower's names: a request of the aggregator; a request for the party's name.
+TASK, JOIN = "train", "query"
+
+# A fact of a request for the name: another party has this name, so this one gets no requests.
+TAKEN = "taken"
+
+# The only fact of a missing answer: the reason.
+UNANSWERED = "unanswered"

@@ -1,0 +1,1 @@
+"""Messages between aggregator and parties, and their encoding on a stream."""

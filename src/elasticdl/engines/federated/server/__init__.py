@@ -1,0 +1,1 @@
+"""The aggregator: it runs the rounds and tracks which parties take part in them."""

@@ -1,0 +1,43 @@
+"""Backoff for silent parties: decides whether a round waits for a party's reply.
+
+Flower notices a dead party only 38 to 60 s after its death (a party sends heartbeats every 17 to
+23 s, and each is valid for 60 s). Until then each round would last `max_timeout` for nothing. A
+party that let a round time out therefore still receives the next requests, but the round does not
+wait for it once enough other parties have replied. This lasts one round after the first silence,
+two after the next, then four, at most eight. A reply of any kind ends it.
+
+Callers: `aggregator.py`.
+"""
+
+from __future__ import annotations
+
+_MOST_ROUNDS = 8
+
+
+class Backoff:
+    """Counts each party's silences in a row, and decides when a round waits for it again.
+
+    Example:
+        >>> silences = Backoff()
+        >>> silences.begin("north", 4)
+        >>> [silences.is_over("north", number) for number in (5, 6)]
+        [False, True]
+    """
+
+    def __init__(self) -> None:
+        # Party -> number of silences in a row, and the first round that waits for it again.
+        self._of: dict[str, tuple[int, int]] = {}
+
+    def is_over(self, party: str, number: int) -> bool:
+        """Return whether a round waits for a party: its backoff is over, or there was none."""
+        _, again = self._of.get(party, (0, 0))
+        return number >= again
+
+    def begin(self, party: str, number: int) -> None:
+        """Record that a party let a round time out."""
+        times = self._of.get(party, (0, 0))[0] + 1
+        self._of[party] = times, number + 1 + min(2 ** (times - 1), _MOST_ROUNDS)
+
+    def end(self, party: str) -> None:
+        """Record that a party has replied."""
+        self._of.pop(party, None)

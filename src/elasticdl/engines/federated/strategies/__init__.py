@@ -1,0 +1,1 @@
+"""Fusions: strategies that combine the parties' updates into the next global model."""

@@ -1,0 +1,386 @@
+"""Inference: evaluates a trained model, and predicts with it.
+
+The trained model's folder contains everything that is needed, including the user's code. Records
+are processed in order, by ranges. In this process there is a single range; `elastic/inference.py`
+assigns ranges to workers, which use the functions of this module.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from elasticdl import zoo
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
+from elasticdl.data.batch import Batch, arrays_bytes, describe
+from elasticdl.data.record_source import RecordFile
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.engines.engine import Outcome, Reporter, context_of
+from elasticdl.engines.iterable_data import open_once
+from elasticdl.engines.prefetch import Prefetch
+from elasticdl.engines.record_data import batches_in_order, open_records
+from elasticdl.errors import CorruptCheckpointError, DataError, UsageError
+from elasticdl.evaluation.phase import running_states
+from elasticdl.job import Job
+from elasticdl.prediction.phase import Predictor
+from elasticdl.prediction.writers import open_writer
+from elasticdl.training.create import create_trainer, quiet_frameworks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elasticdl.data.data_index import DataIndex
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.definition import Epochs
+    from elasticdl.engines.feed import Validation
+    from elasticdl.training.trainer import MetricStates, Trainer
+
+_EXAMPLE = "example"
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A trained model and the records to use it on.
+
+    Attributes:
+        job: The job.
+        trained: The published model.
+        definition: Its definition, made from the code it contains.
+        source: The records.
+        mode: Evaluation or prediction.
+    """
+
+    job: Job
+    trained: TrainedModel
+    definition: ModelDefinition
+    source: RecordSource
+    mode: Mode
+
+    def feed(self, start: int = 0, stop: int | None = None) -> Prefetch[tuple[int, Batch]]:
+        """Start making the batches of a range of records, in order.
+
+        Args:
+            start: First record. It must be a multiple of the minibatch size to get the same batches
+                as in a single range from 0.
+            stop: One past the last record; None for all remaining records.
+        """
+        batches = batches_in_order(
+            self.definition,
+            self.source,
+            self.job.training.minibatch_size,
+            self.mode,
+            start=start,
+            stop=stop,
+        )
+        return Prefetch(batches, lambda item: arrays_bytes(item[1].features))
+
+    def restored_trainer(self, example: Batch) -> Trainer:
+        """Return a trainer with the weights of the trained model.
+
+        Raises:
+            DataError: The records do not match those that the model was trained on.
+            OutputError: The weights cannot be read.
+        """
+        try:
+            return restored_trainer(self.trained, self.definition, example, self.job)
+        except CorruptCheckpointError as error:
+            # The tensors are intact (their hash was checked): the model was built on other inputs.
+            raise DataError(
+                f"{self.job.data}: these records do not match {self.job.trained_model}: its input "
+                f"function makes {describe(example.features)} of them, and with these inputs the "
+                "model has other parameters than the trained ones. Use records with the fields "
+                "that it was trained on.\n" + "\n".join(str(error).splitlines()[1:-1])
+            ) from error
+
+    def no_example(self) -> DataError:
+        """Return the error for records without a single example."""
+        return DataError(f"{self.job.data}: the model's input pipeline yields no examples.")
+
+
+def open_trained(
+    job: Job,
+    mode: Mode,
+    *,
+    folder: str | None = None,
+    worker_id: int = 0,
+    world_size: int = 1,
+    indexes: Mapping[str, DataIndex] | None = None,
+) -> OpenedModel:
+    """Define a trained model from the code it contains, and open the records.
+
+    Args:
+        job: The job.
+        mode: Evaluation or prediction.
+        folder: A copy of the trained model; None opens the one that the job names.
+        worker_id: Passed to a spec as the number of its worker.
+        world_size: Passed to a spec as the number of workers.
+        indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
+            nor opened to find its records.
+
+    Raises:
+        ElasticDLError: The model or the data cannot be used.
+    """
+    trained, definition = define_trained(job, mode, folder, worker_id, world_size)
+    return _opened(job, trained, definition, mode, indexes)
+
+
+def _opened(
+    job: Job,
+    trained: TrainedModel,
+    definition: ModelDefinition,
+    mode: Mode,
+    indexes: Mapping[str, DataIndex] | None = None,
+) -> OpenedModel:
+    if isinstance(definition.input, BatchesInput):
+        raise _own_batches_error(job, definition)
+    source = open_records(definition, job.data, indexes)
+    return OpenedModel(job, trained, definition, source, mode)
+
+
+def define_trained(
+    job: Job, mode: Mode, folder: str | None = None, worker_id: int = 0, world_size: int = 1
+) -> tuple[TrainedModel, ModelDefinition]:
+    """Return a trained model and its definition, from the code it contains.
+
+    Args:
+        job: The job.
+        mode: See `open_trained`, as `folder`, `worker_id` and `world_size`.
+        folder: See `mode`.
+        worker_id: See `mode`.
+        world_size: See `mode`.
+
+    Raises:
+        ElasticDLError: There is no trained model, or its code cannot be used.
+    """
+    if job.trained_model is None:
+        raise ValueError(f"Not a job for a trained model: {job}")
+    trained = load_trained_model(folder or job.trained_model)
+    trained_by = Job.from_json(trained.description.job_json)
+    assert trained_by.model is not None  # noqa: S101 - a training job
+    model = replace(trained_by.model, zoo=str(trained.zoo))
+    quiet_frameworks()
+    context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
+    return trained, zoo.define(model, context)
+
+
+def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
+    """Return the error for a model that makes its own batches where records are needed."""
+    asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
+    asked += " --num_workers" if job.workers is not None else ""
+    if definition.framework == "torch":
+        return UsageError(
+            f"{asked} reads records, but {job.trained_model} reads batches of a DataLoader "
+            f"({definition.origin}).\n  In this process, without --num_workers and --report, "
+            "`elasticdl evaluate` uses its val_dataloader() and `elasticdl predict` its "
+            "predict_dataloader(). Otherwise train it with an input_fn(records) in its file."
+        )
+    return UsageError(
+        f"{asked} reads records, but {job.trained_model} is built from the components of a "
+        f"session: its data loader reads a folder itself ({definition.origin}).\n  `elasticdl "
+        "evaluate --trained_model=... --data=FOLDER` evaluates it on the loader's validation data; "
+        "`elasticdl session run` reports each example of a session; for predictions, load "
+        f"{job.trained_model}/model.keras with keras.models.load_model."
+    )
+
+
+def restored_trainer(
+    trained: TrainedModel, definition: ModelDefinition, example: Batch, job: Job
+) -> Trainer:
+    """Return a trainer with the weights of a trained model.
+
+    Args:
+        trained: The published model.
+        definition: Its definition.
+        example: An example batch.
+        job: Provides the minibatch size and the seed.
+
+    Raises:
+        CorruptCheckpointError: Built on this example, the model has other parameters.
+        OutputError: The weights cannot be read.
+    """
+    training = job.training
+    trainer = create_trainer(
+        definition, example, minibatch_size=training.minibatch_size, seed=training.seed
+    )
+    # The optimizer keeps its initial state: inference needs only the weights.
+    weights = {f"model/{path}": array for path, array in trained.params.items()}
+    others = {
+        path: array for path, array in trainer.state().items() if not path.startswith("model/")
+    }
+    trainer.load_state({**others, **weights})
+    return trainer
+
+
+def evaluate(job: Job, reporter: Reporter) -> Outcome:
+    """Evaluate a trained model and write the metrics to a file; the caller prints them.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    trained, definition = define_trained(job, Mode.EVALUATION)
+    if isinstance(definition.input, BatchesInput) and job.report is None:
+        return _evaluate_own_batches(job, trained, definition, reporter)
+    opened = _opened(job, trained, definition, Mode.EVALUATION)
+    if job.report is not None:
+        return _evaluate_with_report(opened, job.report, reporter)
+    with opened.feed() as feed:
+        trainer = opened.restored_trainer(_first(feed, opened))
+        reporter.started("Evaluating", opened.source.num_records, "records")
+        states: MetricStates = {}
+        try:
+            for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - the last one
+                reporter.advanced(done, {})
+        finally:
+            reporter.ended()
+    return save_evaluation(opened, trainer.evaluation_metrics.results(states))
+
+
+def _evaluate_own_batches(
+    job: Job, trained: TrainedModel, definition: ModelDefinition, reporter: Reporter
+) -> Outcome:
+    """Evaluate a model on the validation data of its own pipeline, as in its training."""
+    batches, epochs = _own_batches(job, trained, definition, Mode.EVALUATION)
+    trainer = restored_trainer(trained, definition, next(batches.batches(0)), job)
+    reporter.started("Evaluating", epochs.num_examples, "examples")
+    states: MetricStates = {}
+    try:
+        for done, states in running_states(trainer, _in_order(batches)):  # noqa: B007 - the last one
+            reporter.advanced(done, {})
+    finally:
+        reporter.ended()
+    return _save(job, trained, epochs.num_examples, trainer.evaluation_metrics.results(states))
+
+
+def _own_batches(
+    job: Job, trained: TrainedModel, definition: ModelDefinition, mode: Mode
+) -> tuple[Validation, Epochs]:
+    assert isinstance(definition.input, BatchesInput)  # noqa: S101 - the caller has checked
+    seed = Job.from_json(trained.description.job_json).training.seed
+    return open_once(definition.input, job.data, seed, mode)
+
+
+def _in_order(batches: Validation) -> Iterator[tuple[int, Batch]]:
+    """Yield each batch with the number of its first example."""
+    first = 0
+    for shard in range(batches.num_shards):
+        for batch in batches.batches(shard):
+            yield first, batch
+            first += batch.num_examples
+
+
+def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) -> Outcome:
+    # Imported only when needed, because importing pyarrow takes long.
+    from elasticdl.evaluation.record_report import RecordReport  # noqa: PLC0415
+
+    with opened.feed() as feed:
+        trainer = opened.restored_trainer(_first(feed, opened))
+        report = RecordReport(folder, trainer, opened.definition, opened.source)
+        reporter.started("Evaluating", opened.source.num_records, "records")
+        states: MetricStates = {}
+        try:
+            with report.writer:
+                for done, states in report.running_states(drain(feed)):  # noqa: B007 - the last one
+                    reporter.advanced(done, {})
+        finally:
+            reporter.ended()
+        _, notes = report.finish(f"{opened.job.trained_model} on {opened.job.data}")
+    for note in notes:
+        reporter.note(note)
+    return save_evaluation(opened, trainer.evaluation_metrics.results(states))
+
+
+def save_evaluation(opened: OpenedModel, metrics: Mapping[str, Any]) -> Outcome:
+    """Write the metrics to a file and return them.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    return _save(opened.job, opened.trained, opened.source.num_records, metrics)
+
+
+def _save(job: Job, trained: TrainedModel, num_records: int, metrics: Mapping[str, Any]) -> Outcome:
+    step = trained.description.step
+    report = {
+        "metrics": metrics,
+        "num_records": num_records,
+        "data": job.data,
+        "step": step,
+        "time": time.time(),
+    }
+    folder, name = _split(job.output or f"{job.trained_model}/evaluation.json")
+    OutputFolder(folder).write_bytes(name, json.dumps(report, indent=2).encode())
+    return Outcome(f"{folder}/{name}", step, metrics)
+
+
+def predict(job: Job, reporter: Reporter) -> Outcome:
+    """Write a trained model's outputs for records, in their order and with their keys.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    if job.output is None:
+        raise ValueError(f"Not a prediction job: {job}")
+    trained, definition = define_trained(job, Mode.PREDICTION)
+    if isinstance(definition.input, BatchesInput) and definition.input.predicts:
+        own, epochs = _own_batches(job, trained, definition, Mode.PREDICTION)
+        trainer = restored_trainer(trained, definition, next(own.batches(0)), job)
+        # A loader has no files, so its examples are numbered.
+        examples = RecordFile(_EXAMPLE, epochs.num_examples)
+        predictor = Predictor(trainer, definition, [examples])
+        reporter.started("Predicting", epochs.num_examples, "examples")
+        _write(job, predictor, _in_order(own), reporter)
+        return _predicted(job, trained, epochs.num_examples)
+    opened = _opened(job, trained, definition, Mode.PREDICTION)
+    with opened.feed() as feed:
+        trainer = opened.restored_trainer(_first(feed, opened))
+        predictor = Predictor(trainer, definition, opened.source.files)
+        reporter.started("Predicting", opened.source.num_records, "records")
+        _write(job, predictor, drain(feed), reporter)
+    return predicted(opened)
+
+
+def _write(
+    job: Job,
+    predictor: Predictor,
+    batches: Iterator[tuple[int, Batch]],
+    reporter: Reporter,
+) -> None:
+    assert job.output is not None  # noqa: S101 - a prediction job
+    try:
+        with open_writer(job.output, job.prediction_format) as writer:
+            for done in predictor.predict(batches, writer.write):
+                reporter.advanced(done, {})
+    finally:
+        reporter.ended()
+
+
+def predicted(opened: OpenedModel) -> Outcome:
+    """Return the outcome of a prediction."""
+    return _predicted(opened.job, opened.trained, opened.source.num_records)
+
+
+def _predicted(job: Job, trained: TrainedModel, num_records: int) -> Outcome:
+    assert job.output is not None  # noqa: S101 - a prediction job
+    return Outcome(job.output, trained.description.step, {"num_records": num_records})
+
+
+def drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
+    """Yield all items of a feed."""
+    while feed.peek() is not None:
+        yield feed.take()
+
+
+def _first(feed: Prefetch[tuple[int, Batch]], opened: OpenedModel) -> Batch:
+    first = feed.peek()
+    if first is None:
+        raise opened.no_example()
+    return first[1]
+
+
+def _split(uri: str) -> tuple[str, str]:
+    folder, _, name = uri.rpartition("/")
+    return folder or ".", name

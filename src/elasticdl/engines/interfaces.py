@@ -1,0 +1,126 @@
+"""Interfaces between the training loop and an engine.
+
+An engine provides a `Committer`, an `EventSink` and a `CheckpointSink`.
+
+Callers: `loop.py` uses the interfaces; `in_process.py` and `elastic/` implement them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+    from elasticdl.engines.feed import TrainingBatch
+    from elasticdl.engines.train_progress import TrainProgress
+    from elasticdl.events import Event
+    from elasticdl.sharding.ledger import LeaseUpdate
+    from elasticdl.sharding.left_out import BatchId
+    from elasticdl.training.trainer import MetricStates
+
+
+@dataclass(frozen=True, eq=False)
+class Commit:
+    """Result of a commit, summed over all participants.
+
+    Attributes:
+        rows: The contribution of each rank.
+        ranks: Ranks that took part; they are assigned further batches.
+        metrics: Metric states over all examples of the commit; empty if there was no example.
+        losses: One float32 for each step that this process made itself.
+        lost: Ranks whose worker is known to be dead.
+        stop: Whether the training ends here.
+        left_out: Batches whose records all workers skip from here on.
+        num_left_out: Records missing from this commit's batches because they are skipped.
+        num_examples: Examples in this commit's batches.
+    """
+
+    rows: Sequence[LeaseUpdate]
+    ranks: Collection[int]
+    metrics: MetricStates = field(default_factory=dict)
+    losses: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, np.float32))
+    lost: Collection[int] = ()
+    stop: bool = False
+    left_out: Sequence[BatchId] = ()
+    num_left_out: int = 0
+    num_examples: int = 0
+
+
+class Committer(Protocol):
+    """Brings batches into the model: the one part of the loop in which engines differ.
+
+    Attributes:
+        max_group_steps: Maximum number of batches in one commit.
+        patience_steps: Commits that a rank may miss before its lease is released.
+    """
+
+    max_group_steps: int
+    patience_steps: int
+
+    def begin(self, *, ahead: bool) -> None:
+        """Agree on the participants of the next commit.
+
+        A process that has fallen behind takes over a peer's state here (`Loop.join`).
+
+        Args:
+            ahead: Whether `commit` may compute while the agreement is still pending. If this
+                process then takes over a peer's state, the computation is discarded and `commit`
+                returns None.
+        """
+        ...
+
+    def commit(
+        self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
+    ) -> Commit | None:
+        """Make one update for each batch; without a batch, take part in the others' update.
+
+        Args:
+            batches: This process's batches.
+            progress: The training progress.
+            stop: Whether the callbacks of this process request the end of training here. If the
+                callbacks of this commit's leader do, no process's batch counts any more.
+
+        Returns:
+            The commit, or None if there was no agreement; in that case nothing has changed.
+        """
+        ...
+
+    def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
+        """Add up the workers' metric states, each over its own shard of the validation data."""
+        ...
+
+    def leads(self) -> bool:
+        """Whether this process provides the checkpoints and its callbacks may end the training."""
+        ...
+
+
+class EventSink(Protocol):
+    """Receives events: `event_file.EventLog`, or an object that forwards them to one."""
+
+    def write(self, event: Event) -> None:
+        """Add an event."""
+        ...
+
+    def publish(self) -> None:
+        """Make all events written so far durable."""
+        ...
+
+
+class CheckpointSink(Protocol):
+    """Receives checkpoints: `artifacts.checkpoint.CheckpointStore`, or a forwarder to one."""
+
+    def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
+        """Start saving a checkpoint."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written."""
+        ...
+
+    def take_saved(self) -> list[SavedCheckpoint]:
+        """Return the checkpoints written since the last call."""
+        ...

@@ -1,0 +1,89 @@
+"""Loads the model of a trained model, as an object of its framework: `elasticdl.load`.
+
+Keras and some PyTorch models have no weights before they were called, so the model is called on an
+example: the first records of data that the caller names, or zeros of the shapes in `data_schema()`.
+
+Callers: `api.py`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl import scratch
+from elasticdl.data.arrays import ArraySource
+from elasticdl.data.field import STRING
+from elasticdl.data.in_memory import arrow_rows, store
+from elasticdl.definition import Mode, RecordInput
+from elasticdl.engines.inference import OpenedModel, define_trained
+from elasticdl.engines.record_data import open_records
+from elasticdl.engines.stored_data import named
+from elasticdl.errors import ElasticDLError, UsageError
+from elasticdl.job import Job, TrainingOptions
+
+if TYPE_CHECKING:
+    from elasticdl.data.schema import Schema
+    from elasticdl.definition import ModelDefinition
+
+_NUM_EXAMPLES = 2
+
+
+def load(trained_model: str, data: Any) -> Any:
+    """Return the model with its trained weights; see `api.load`."""
+    name = None if data is None else named(data)
+    if data is None or name is not None:
+        return _loaded(trained_model, name)
+    with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
+        uri, _ = store(arrow_rows(data), folder, Path(folder), lambda _: None)
+        return _loaded(trained_model, uri)
+
+
+def _loaded(trained_model: str, data: str | None) -> Any:
+    training = TrainingOptions(minibatch_size=_NUM_EXAMPLES)
+    job = Job("predict", data or "", None, trained_model=trained_model, training=training)
+    trained, definition = define_trained(job, Mode.PREDICTION)
+    if data is not None:
+        source = open_records(definition, data, None)
+    else:
+        source = ArraySource(_zeros(_schema(definition, trained_model)), "zeros")
+    opened = OpenedModel(job, trained, definition, source, Mode.PREDICTION)
+    try:
+        with opened.feed(0, min(_NUM_EXAMPLES, source.num_records)) as feed:
+            first = feed.peek()
+            if first is None:
+                raise opened.no_example()
+            trainer: Any = opened.restored_trainer(first[1])
+    except ElasticDLError as error:
+        if data is not None:
+            raise
+        raise UsageError(
+            f"{trained_model} cannot be loaded without data, because its code does not accept "
+            f"zeros in place of a record: {error}\n  Name some records: "
+            f'elasticdl.load({trained_model!r}, data="data/test").'
+        ) from error
+    model = trainer.model
+    if definition.framework == "torch":
+        model.eval()
+    return model
+
+
+def _schema(definition: ModelDefinition, trained_model: str) -> Schema:
+    schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    if schema is None:
+        raise UsageError(
+            f"{trained_model} has no data_schema(), from which the shapes of its inputs would be "
+            f'known. Name some records: elasticdl.load({trained_model!r}, data="data/test").'
+        )
+    return schema
+
+
+def _zeros(schema: Schema) -> dict[str, np.ndarray[Any, Any]]:
+    found = {}
+    for field in schema.fields:
+        shape = (_NUM_EXAMPLES, *((1,) if field.varies else field.shape))
+        found[field.name] = np.zeros(shape, "S1" if field.dtype == STRING else field.dtype)
+    return found

@@ -1,0 +1,95 @@
+"""Data in memory, stored for the time of a run: see `data/in_memory.py`.
+
+A training stores it in `in_memory_data/` of its output, which its workers and a resumed run can
+read, and removes it when it is finished. Evaluation and prediction use a temporary folder.
+
+Callers: `api.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl import scratch
+from elasticdl.artifacts.claim import IN_MEMORY_FOLDER
+from elasticdl.data.stored_file import filesystem, local_path
+from elasticdl.errors import OutputBusyError, OutputTakenError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.job import Job
+
+
+def named(data: Any) -> str | None:
+    """Return the name of files, joined if it is a list; None if data is in memory."""
+    if isinstance(data, (str, Path)):
+        return str(data)
+    if isinstance(data, (list, tuple)) and data:
+        names = [named(each) for each in data]
+        return None if None in names else ",".join(map(str, names))
+    return None
+
+
+@contextlib.contextmanager
+def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Job]:
+    """Store data in memory while a job runs; yields the job that reads it.
+
+    Args:
+        job: The job, with any data.
+        data: Field of the job (`data`, `validation_data`) -> data in memory.
+        reporter: Reports progress.
+
+    Raises:
+        UsageError: Data is of another type, or other machines could not read it.
+        DataError: It cannot be stored.
+        OutputError: The output cannot be written.
+    """
+    if not data:
+        yield job
+        return
+    from elasticdl.data.in_memory import arrow_rows, store  # noqa: PLC0415 - imports pyarrow
+
+    trains = job.command == "train"
+    if not trains and job.workers is not None and job.workers.ray_address is not None:
+        raise UsageError(
+            "data is in memory, but workers on other machines (ray_address) cannot read the "
+            "temporary file for it. Write it to files that they can read, or leave out ray_address."
+        )
+    with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as aside:
+        folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
+        names: dict[str, Any] = {}
+        new: set[str] = set()
+        for option, value in data.items():
+            rows = arrow_rows(value)
+            reporter.started(f"Storing {option}", rows.num_rows or 0, "rows")
+            try:
+                names[option], is_new = store(
+                    rows, folder, Path(aside), lambda count: reporter.advanced(count, {})
+                )
+                new |= {names[option]} if is_new else set()
+            finally:
+                reporter.ended()
+        try:
+            yield dataclasses.replace(job, **names)
+        except (OutputTakenError, OutputBusyError):
+            # What was there before belongs to the job of this output.
+            _remove(new, trains=trains)
+            raise
+    _remove(names.values(), trains=trains)
+
+
+def _remove(uris: Collection[str], *, trains: bool) -> None:
+    if not trains:
+        return
+    for uri in set(uris):
+        files, path = filesystem(uri)
+        files.rm_file(path)
+        if local_path(uri) is not None:
+            # Another run's data may be in it.
+            with contextlib.suppress(OSError):
+                Path(path).parent.rmdir()

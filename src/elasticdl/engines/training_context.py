@@ -1,0 +1,325 @@
+"""Training context: the model, the data and the shard plan that a training process needs.
+
+Callers: `run.py` for the process that leads a training, `elastic/worker.py` for each worker.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl import zoo
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.engines.accumulator import Accumulator
+from elasticdl.engines.best_metric import best_mode_of
+from elasticdl.engines.engine import context_of
+from elasticdl.engines.file_variables import FileVariables
+from elasticdl.engines.iterable_data import IterableData
+from elasticdl.engines.record_data import RecordData, indexes_of, open_records
+from elasticdl.engines.train_progress import TrainProgress
+from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.job import TrainingOptions
+from elasticdl.sharding.ledger import Ledger, ShardLease
+from elasticdl.sharding.shard import ShardPlan
+from elasticdl.training.create import create_trainer
+from elasticdl.training.trainer import EvaluationProbe, ExportProbe
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.data.batch import Batch
+    from elasticdl.data.data_index import DataIndex
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.engines.feed import TrainingBatch, TrainingData, Validation
+    from elasticdl.job import Job
+    from elasticdl.sharding.left_out import BatchId
+    from elasticdl.training.trainer import Trainer
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingContext:
+    """Everything a process needs to take part in a training; every worker makes its own.
+
+    Attributes:
+        job: The job.
+        definition: The model definition.
+        data: The training data.
+        plan: How the data is cut into shards.
+        validation: Data to evaluate on; None if there is none.
+        file_variables: Top-level variables of the user's files, which should not change.
+    """
+
+    job: Job
+    definition: ModelDefinition
+    data: TrainingData
+    plan: ShardPlan
+    validation: Validation | None
+    file_variables: FileVariables
+
+    @property
+    def num_records(self) -> int:
+        """Examples in an epoch."""
+        return self.data.num_records
+
+    @property
+    def minibatch_size(self) -> int:
+        """Examples in a full batch."""
+        return self.data.minibatch_size(self.plan)
+
+    @property
+    def num_steps(self) -> int | None:
+        """Minibatches in an epoch; None if a pipeline may filter and repeat."""
+        if not self.data.batches_per_shard(self.plan):
+            return None
+        return -(-self.plan.num_records // self.plan.minibatch_size)
+
+    def indexes(self) -> dict[str, DataIndex]:
+        """Return the indexes found when the data was opened, keyed by the name of the data.
+
+        A user's own readers and pipelines have no index.
+        """
+        sources: dict[str, RecordSource | None] = {}
+        if isinstance(self.data, RecordData):
+            sources[self.job.data] = self.data.source
+        if self.validation is not None and self.job.validation_data is not None:
+            sources[self.job.validation_data] = self.validation.source
+        return indexes_of(self.definition, sources)
+
+    def shard_batches(
+        self,
+        epoch: int,
+        piece: ShardLease,
+        left_out: Sequence[BatchId] = (),
+        *,
+        singly: Callable[[], bool] = lambda: False,
+    ) -> Iterator[TrainingBatch]:
+        """Yield the batches of a lease that are not committed yet; see `feed.TrainingData`."""
+        return self.data.shard_batches(self.plan, epoch, piece, left_out, singly=singly)
+
+    def example(self) -> Batch:
+        """Return an example batch with the shapes of the data; it may be smaller than others.
+
+        Raises:
+            DataError: The data has no batch.
+        """
+        return self.data.example(self.plan)
+
+    def validation_example(self) -> Batch | None:
+        """Return the first batch of the validation data; None if there is none."""
+        if self.validation is None:
+            return None
+        shards = map(self.validation.batches, range(self.validation.num_shards))
+        return next(itertools.chain.from_iterable(shards), None)
+
+    def create_trainer(self, rank: int = 0) -> Trainer:
+        """Create the model in its state before the first step.
+
+        Raises:
+            ElasticDLError: The model cannot be created, or the data has no example.
+        """
+        trainer = create_trainer(
+            self.definition,
+            self.example(),
+            minibatch_size=self.minibatch_size,
+            seed=self.job.training.seed,
+            rank=rank,
+            deterministic=self.job.training.deterministic,
+        )
+        if self.validation is not None and isinstance(trainer, EvaluationProbe):
+            trainer.check_evaluation(self.example())
+        if self.job.training.best_metric != TrainingOptions.best_metric:
+            self._check_best_metric(trainer)
+        return trainer
+
+    def _check_best_metric(self, trainer: Trainer) -> None:
+        """Check before the first epoch that the best metric will be available after it.
+
+        Raises:
+            UsageError: The metric is not measured, is not a single number, or neither it nor its
+                name defines which of its values are better.
+        """
+        wanted = self.job.training.best_metric
+        if wanted.startswith("val_") and self.validation is None:
+            raise UsageError(
+                f"--best_metric={wanted}: there is no validation data to compute it on. Add "
+                "--validation_data, or name a training metric."
+            )
+        metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
+        values = {name: value for name, value in metrics.items() if self._trains_with(name)}
+        if self.validation is not None:
+            values |= {f"val_{name}": value for name, value in metrics.items()}
+        if not isinstance(values.get(wanted), float):
+            near = difflib.get_close_matches(wanted, values, n=1)
+            measured = ", ".join(name for name, value in values.items() if isinstance(value, float))
+            raise UsageError(
+                f"--best_metric={wanted}: "
+                f"{'not a single number' if wanted in values else 'no such metric'}"
+                f"{f'; did you mean {near[0]!r}?' if near and wanted not in values else '.'} "
+                f"The metrics are {measured}."
+            )
+        if self.job.training.best_mode == "auto" and best_mode_of(wanted, trainer) is None:
+            raise UsageError(
+                f"--best_metric={wanted}: neither the metric nor its name determines whether its "
+                "lowest or its highest value is the best. Add --best_mode=min or --best_mode=max."
+            )
+
+    def _trains_with(self, metric: str) -> bool:
+        """Whether a metric of the evaluation is measured in training as well."""
+        if self.definition.compiled or metric == "loss":
+            return True
+        functions = self.definition.create_metrics(Mode.TRAINING)
+        # The metrics of a function that returns several are not known before it is called.
+        return functions.scalars is not None or metric in {each.name for each in functions.named}
+
+    def why_not_exported(self, trainer: Trainer) -> list[str]:
+        """Check before the first step which exports of the trained model will be missing.
+
+        Returns:
+            One message for each missing export; empty if the model can be exported, or if the
+            trainer cannot check it.
+
+        Raises:
+            DefinitionError: The definition requires an export that is not possible.
+        """
+        reasons = trainer.why_not_exported() if isinstance(trainer, ExportProbe) else {}
+        required = [name for name in self.definition.required_exports if name in reasons]
+        if required:
+            raise DefinitionError(
+                f"{self.definition.origin}: the model cannot be exported as {required[0]}: "
+                f"{reasons[required[0]]}\n  Use TensorFlow or Keras operations in its layers, and "
+                "draw random numbers in layers only in training."
+            )
+        return [
+            f"The trained model will have no {name}: {reason}"
+            for name, reason in reasons.items()
+            # Missing for most models with a class of their own; serving does not need it.
+            if name != "model.keras"
+        ]
+
+    def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
+        """Return the accumulator for `--global_batch_size`; None if that option is not set."""
+        whole = self.job.training.global_batch_size
+        return Accumulator(trainer, whole // self._summed_size) if whole else None
+
+    def check_global_batch_size(self) -> None:
+        """Check that whole batches add up to `--global_batch_size`.
+
+        Raises:
+            UsageError: They do not.
+        """
+        whole = self.job.training.global_batch_size
+        if not whole or not whole % (size := self._summed_size):
+            return
+        of = f"--minibatch_size={size}"
+        if isinstance(self.data, IterableData):
+            of = f"{size}, the number of examples in a batch of {self.data.epochs.name}"
+        raise UsageError(
+            f"--global_batch_size={whole} is not a multiple of {of}. The gradients of whole "
+            f"batches are summed; the nearest multiple is {max(1, round(whole / size)) * size}."
+        )
+
+    @property
+    def _summed_size(self) -> int:
+        # A pipeline that makes its own batches decides on their size.
+        own = isinstance(self.data, IterableData)
+        return self.minibatch_size if own else self.job.training.minibatch_size
+
+    def initial_progress(self) -> TrainProgress:
+        """Return the training progress of a new job."""
+        return TrainProgress(Ledger(self.plan.num_shards, self.data.batches_per_shard(self.plan)))
+
+
+def open_context(
+    job: Job,
+    checkpoint: Checkpoint | None = None,
+    *,
+    code: Path | None = None,
+    plan: ShardPlan | None = None,
+    worker_id: int = 0,
+    world_size: int = 1,
+    definition: ModelDefinition | None = None,
+    indexes: Mapping[str, DataIndex] | None = None,
+) -> tuple[TrainingContext, dict[str, Any]]:
+    """Define the model and open its data.
+
+    Args:
+        job: The job.
+        checkpoint: The checkpoint to resume from.
+        code: A copy of the zoo to read the model from; None reads the zoo itself.
+        plan: The shard plan if it was decided elsewhere.
+        worker_id: Passed to a spec as the number of its worker.
+        world_size: Passed to a spec as the number of workers.
+        definition: The model definition if there already is one; None reads it from the job's
+            model reference.
+        indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
+            nor opened to find its records.
+
+    Returns:
+        The context, and the metadata of every checkpoint: plan and data. The metadata is empty if
+        `plan` was passed.
+
+    Raises:
+        ElasticDLError: The model or the data cannot be used, or the data is not what the
+            checkpoint was trained on.
+    """
+    assert job.model is not None  # noqa: S101 - a training job
+    folder = code
+    if definition is None:
+        opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
+        passed = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
+        definition = zoo.define(job.model, passed, opened)
+        folder = None if opened.is_prebuilt else Path(opened.folder)
+    data: TrainingData
+    if isinstance(definition.input, BatchesInput):
+        data = IterableData(definition, job)
+    else:
+        known = {} if indexes is None else indexes
+        data = RecordData(definition, open_records(definition, job.data, known), known)
+    metadata: dict[str, Any] = {}
+    if plan is None:
+        metadata = _metadata(job, data, checkpoint)
+        plan = ShardPlan(**metadata["plan"])
+    uri = job.validation_data
+    if not uri and isinstance(definition.input, BatchesInput) and definition.input.validates:
+        uri = job.data
+    validation = data.validation(uri, plan) if uri else None
+    file_variables = FileVariables(folder)
+    context = TrainingContext(job, definition, data, plan, validation, file_variables)
+    context.check_global_batch_size()
+    return context, metadata
+
+
+def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """Return the metadata of every checkpoint: plan and data.
+
+    Raises:
+        DataError: The data is not what the checkpoint was trained on.
+    """
+    files: list[list[Any]] = [list(file) for file in data.files]
+    if checkpoint is None:
+        return {"plan": asdict(data.cut(job)), "files": files}
+    before = checkpoint.metadata["files"]
+    if before != files:
+        changed = changed_files(files, before)
+        raise DataError(
+            f"The data differs from the data of the first {checkpoint.step:,} steps: "
+            f"{len(changed)} file(s) were added, were removed or have another number of records "
+            f"({', '.join(changed[:3])}). To train on the changed data, use another --output."
+        )
+    return {"plan": checkpoint.metadata["plan"], "files": files}
+
+
+def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the files that were added or changed, in the order of `now`, then the removed ones.
+
+    Args:
+        now: URI and number of records of each file.
+        before: The same from a checkpoint.
+    """
+    known, there = {(uri, n) for uri, n in before}, {uri for uri, _ in now}
+    return [uri for uri, n in now if (uri, n) not in known] + [
+        uri for uri, _ in before if uri not in there
+    ]

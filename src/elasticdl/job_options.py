@@ -1,0 +1,460 @@
+"""Job options: create a `Job` from options as they are typed, in a shell, in Python or in SQL.
+
+Every value may be a string, because command lines and SQL have nothing else. Nothing of the user's
+is read or imported here.
+
+Callers: `api.py`, `cli/`, `sql/`, `sessions/`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from elasticdl.data.stored_file import check_output
+from elasticdl.errors import UsageError
+from elasticdl.job import (
+    BestMode,
+    Job,
+    ModelReference,
+    PredictionFormat,
+    Priority,
+    Tracking,
+    TrainingOptions,
+    Workers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def training_job(
+    *,
+    data: str,
+    output: str,
+    model_def: str | None = None,
+    spec: str | None = None,
+    model_zoo: str | None = None,
+    params: str | Mapping[str, Any] = "",
+    dialect: str | None = None,
+    input_fn: str | None = None,
+    loss: str | None = None,
+    optimizer: str | None = None,
+    eval_metrics_fn: str | None = None,
+    validation_data: str | None = None,
+    num_workers: int | str | None = None,
+    num_spare_workers: int | str = 0,
+    ray_address: str | None = None,
+    gpus_per_worker: int | str = Workers.gpus,
+    give_up_after: float | str = Workers.give_up_after_s,
+    heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
+    join_timeout: float | str = Workers.join_timeout_s,
+    batch_timeout: float | str = Workers.batch_timeout_s,
+    sum_timeout: float | str = Workers.sum_timeout_s,
+    transfer_timeout: float | str = Workers.transfer_timeout_s,
+    priority: str = Workers.priority,
+    skip_bad_records: bool | str = False,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+    run_name: str | None = None,
+    tensorboard: bool | str = False,
+    engine: str | None = None,
+    **options: Any,
+) -> Job:
+    """Return the job of a `train` call.
+
+    Args:
+        data: See `train`, as `output`, `model_def`, `model_zoo` and `params`.
+        output: See `train`.
+        model_def: See `train`.
+        spec: YAML file of a saved model, instead of `model_def`. Code that it names is taken from
+            `model_zoo`, from the file's own folder, or from beside it within the working directory.
+        model_zoo: See `train`.
+        params: See `train`.
+        dialect: How to read the model file; None decides by its content.
+        input_fn: Dotted name of a function that replaces the model's own; also `loss`, `optimizer`
+            and `eval_metrics_fn`.
+        loss: See `input_fn`.
+        optimizer: See `input_fn`.
+        eval_metrics_fn: See `input_fn`.
+        validation_data: Records to evaluate on while training.
+        num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4; None
+            trains in this process. See `job.Workers` for the options that follow.
+        num_spare_workers: Additional processes in reserve.
+        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        gpus_per_worker: GPUs reserved for each worker. Needs `num_workers`.
+        give_up_after: Seconds without any training after which the job fails.
+        heartbeat_timeout: Seconds without a heartbeat after which the others no longer wait for a
+            worker.
+        join_timeout: Seconds the others wait for a living worker that is late.
+        batch_timeout: Seconds on one batch after which a worker counts as hung, or ten times the
+            slowest batch if that is longer.
+        sum_timeout: Seconds after which a sum over the workers is retried, or ten times the slowest
+            one if that is longer.
+        transfer_timeout: Seconds without progress after which a transfer of state is abandoned.
+        priority: `low` or `high`, relative to other jobs of the cluster.
+        skip_bad_records: Whether to skip the records of a batch that kills five workers from then
+            on; otherwise the job ends with their names. Needs `num_workers`.
+        tracking_uri: An MLflow server, a database or a folder to track the training in. If only
+            `experiment` is set, the default is `MLFLOW_TRACKING_URI` of the environment, or
+            `mlflow.db` in the current folder; if neither is set, the environment is ignored.
+        experiment: Name of the MLflow experiment; the default is `MLFLOW_EXPERIMENT_NAME` of the
+            environment, or `elasticdl`.
+        run_name: Name of the MLflow run; the default is the name of the output.
+        tensorboard: Whether to write curves for TensorBoard to `logs/` in the output.
+        engine: Name of an engine that an installed plugin has; see `elasticdl.plugins`.
+        **options: The fields of `TrainingOptions`, as values or as strings; `batch_size` is another
+            name of `minibatch_size`.
+
+    Raises:
+        UsageError: A name or a value is wrong.
+    """
+    from elasticdl.zoo.params import parse_params  # noqa: PLC0415 - not for `--help`
+
+    replaced = {
+        "input_fn": input_fn,
+        "loss": loss,
+        "optimizer": optimizer,
+        "eval_metrics_fn": eval_metrics_fn,
+    }
+    skip = _as_bool("skip_bad_records", skip_bad_records)
+    if skip and num_workers is None:
+        raise UsageError(
+            "--skip_bad_records requires workers: in a single process, a record that kills the "
+            "process ends the command. Add --num_workers=1 or more."
+        )
+    gpus = _as_int("gpus_per_worker", gpus_per_worker)
+    if gpus and num_workers is None:
+        raise UsageError(
+            f"--gpus_per_worker={gpus} requires workers. Add --num_workers; without it, training "
+            "uses the GPU that it finds."
+        )
+    return Job(
+        command="train",
+        data=location(data),
+        output=output_location(output),
+        model=dataclasses.replace(
+            _model(model_def, spec, model_zoo),
+            dialect=dialect,
+            params=parse_params(params) if isinstance(params, str) else dict(params),
+            overrides={name: value for name, value in replaced.items() if value},
+        ),
+        validation_data=None if validation_data is None else location(validation_data),
+        training=_training_options(options),
+        workers=None
+        if num_workers is None
+        else _workers(
+            num_workers,
+            spare=_as_int("num_spare_workers", num_spare_workers),
+            ray_address=ray_address,
+            give_up_after_s=_as_seconds("give_up_after", give_up_after),
+            heartbeat_timeout_s=_as_seconds("heartbeat_timeout", heartbeat_timeout),
+            join_timeout_s=_as_seconds("join_timeout", join_timeout),
+            batch_timeout_s=_as_seconds("batch_timeout", batch_timeout),
+            sum_timeout_s=_as_seconds("sum_timeout", sum_timeout),
+            transfer_timeout_s=_as_seconds("transfer_timeout", transfer_timeout),
+            priority=_priority(priority),
+            skip_bad_records=skip,
+            gpus=gpus,
+        ),
+        tracking=tracking_of(
+            tracking_uri, experiment, run_name, tensorboard=_as_bool("tensorboard", tensorboard)
+        ),
+        engine=engine,
+    )
+
+
+def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> ModelReference:
+    if (model_def is None) == (spec is None):
+        given = "both are given" if spec is not None else "neither is given"
+        raise UsageError(
+            "Expected one of --model_def=FILE.CLASS and --spec=FILE.yml (for a saved model); "
+            f"{given}."
+        )
+    if model_def is not None:
+        return ModelReference(None if model_zoo is None else location(model_zoo), model_def)
+    path = Path(location(str(spec)))
+    from elasticdl.zoo.specs import folder_of, is_spec, refuse_special  # noqa: PLC0415 - not for `--help`
+
+    refuse_special(path, str(spec))
+    if not is_spec(path.name):
+        raise UsageError(
+            f"--spec={spec}: expected a YAML file, whose name ends in .yml or .yaml. For a Python "
+            "model file, use --model_def."
+        )
+    if model_zoo is None:
+        folder = folder_of(path)
+        # Only a folder above the spec's own is resolved, so this also holds if links are in
+        # between.
+        own = path.parent if folder == path.parent else path.parent.resolve()
+        return ModelReference(str(folder), (own / path.name).relative_to(folder).as_posix())
+    zoo = location(model_zoo)
+    within = path.relative_to(zoo) if path.is_relative_to(zoo) else Path(str(spec))
+    return ModelReference(zoo, within.as_posix())
+
+
+def evaluation_job(
+    *,
+    trained_model: str,
+    data: str,
+    output: str | None = None,
+    report: str | bool | None = None,
+    minibatch_size: int | str = 256,
+    num_workers: int | str | None = None,
+    ray_address: str | None = None,
+    give_up_after: float | str = Workers.give_up_after_s,
+) -> Job:
+    """Return the job of an `evaluate` call.
+
+    Args:
+        trained_model: See `evaluate`, as `data` and `output`.
+        data: See `evaluate`.
+        output: See `evaluate`.
+        report: Folder for a report on each record; True or an empty text means `report` in the
+            trained model, None makes no report.
+        minibatch_size: Number of examples per call of the model.
+        num_workers: Number of processes that share the records; None evaluates in this process.
+        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        give_up_after: Seconds without progress of any worker after which the job fails.
+
+    Raises:
+        UsageError: A value is wrong, or a report is requested on workers.
+    """
+    if report is not None and report is not False and num_workers is not None:
+        raise UsageError(
+            "--report runs in one process, but --num_workers divides the records among several. "
+            "Leave one of them out."
+        )
+    folder = f"{trained_model.rstrip('/')}/report" if report in {True, ""} else report
+    return Job(
+        command="evaluate",
+        data=location(data),
+        output=None if output is None else output_location(output),
+        trained_model=location(trained_model),
+        report=output_location(str(folder), "--report") if folder else None,
+        training=_training_options({"minibatch_size": minibatch_size}),
+        workers=_sharing_workers(num_workers, ray_address, give_up_after),
+    )
+
+
+def prediction_job(
+    *,
+    trained_model: str,
+    data: str,
+    output: str,
+    minibatch_size: int | str = 256,
+    format: str | None = None,  # noqa: A002 - the name users type
+    num_workers: int | str | None = None,
+    ray_address: str | None = None,
+    give_up_after: float | str = Workers.give_up_after_s,
+) -> Job:
+    """Return the job of a `predict` call.
+
+    Args:
+        trained_model: See `predict`, as `data` and `output`.
+        data: See `predict`.
+        output: See `predict`.
+        minibatch_size: Number of examples per call of the model.
+        format: File format of the part files: `recordio`, `parquet` or `csv`; None means RecordIO,
+            or the format of the one file that `output` names.
+        num_workers: Number of processes that share the records; None predicts in this process.
+        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+        give_up_after: Seconds without progress of any worker after which the job fails.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    formats: dict[str, PredictionFormat] = {name: name for name in get_args(PredictionFormat)}
+    of_file = next((name for name in formats if output.endswith(f".{name}")), None)
+    if format is not None and format not in formats:
+        raise UsageError(
+            f"There is no prediction format {format!r}; expected one of: {', '.join(formats)}."
+        )
+    return Job(
+        command="predict",
+        data=location(data),
+        output=output_location(output),
+        trained_model=location(trained_model),
+        training=_training_options({"minibatch_size": minibatch_size}),
+        prediction_format=formats[format or of_file or "recordio"],
+        workers=_sharing_workers(num_workers, ray_address, give_up_after),
+    )
+
+
+def tracking_of(
+    uri: str | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
+) -> Tracking | None:
+    """Return where to track a training; None means that it is not tracked.
+
+    Args:
+        uri: See `training_job`, as the others.
+        experiment: See `training_job`.
+        run_name: See `training_job`.
+        tensorboard: See `training_job`.
+
+    Raises:
+        UsageError: A run is named without an experiment.
+    """
+    from elasticdl.tracking.address import DATABASE_FILE, tracking_uri  # noqa: PLC0415
+
+    # The environment sets where to track, not whether: variables set for other programs must not
+    # switch tracking on.
+    if uri is None and experiment is None:
+        if run_name is not None:
+            raise UsageError(
+                f"--run_name={run_name} needs an experiment. Add --experiment, or --tracking_uri."
+            )
+        return Tracking(tensorboard=True) if tensorboard else None
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DATABASE_FILE
+    experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or Tracking.experiment
+    return Tracking(tracking_uri(uri), experiment, run_name, tensorboard=tensorboard)
+
+
+_ALIASES = {"batch_size": "minibatch_size"}
+_LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
+
+
+def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
+    fields = {f.name: f for f in dataclasses.fields(TrainingOptions)}
+    values: dict[str, Any] = {}
+    for given, value in options.items():
+        name = _ALIASES.get(given, given)
+        if name != given and name in options:
+            raise UsageError(f"{given} and {name} are the same option. Use only one of them.")
+        if name not in fields:
+            from elasticdl.data.wording import did_you_mean  # noqa: PLC0415 - only for an error
+
+            raise UsageError(
+                f"There is no option {name!r}{did_you_mean(name, fields)} There are: "
+                f"{', '.join(fields)}."
+            )
+        default = fields[name].default
+        if name == "best_mode":
+            values[name] = _best_mode(value)
+        elif isinstance(default, str):
+            values[name] = str(value)
+        else:
+            as_type = _as_bool if isinstance(default, bool) else _as_int
+            values[name] = as_type(name, value)
+    return TrainingOptions(**values)
+
+
+def _best_mode(text: str) -> BestMode:
+    known: dict[str, BestMode] = {name: name for name in get_args(BestMode)}
+    if text not in known:
+        raise UsageError(f"--best_mode={text}: expected one of {', '.join(known)}.")
+    return known[text]
+
+
+def _as_int(name: str, value: Any) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise UsageError(f"--{name}={value!r}: expected a whole number.") from None
+    if number < _LEAST.get(name, 0):
+        raise UsageError(f"--{name}={number}: expected at least {_LEAST.get(name, 0)}.")
+    return number
+
+
+def _workers(text: int | str, **options: Any) -> Workers:
+    least, dots, most = str(text).partition("..")
+    try:
+        numbers = (int(least), int(most)) if dots else (1, int(least))
+    except ValueError:
+        numbers = (0, 0)
+    if not 1 <= numbers[0] <= numbers[1]:
+        raise UsageError(
+            f"--num_workers={text}: expected the number of training processes, such as 3, or the "
+            "minimum and the maximum, such as 2..4."
+        )
+    return Workers(*numbers, **options)
+
+
+def workers(
+    num_workers: int | str | None, num_spare_workers: int | str = 0, ray_address: str | None = None
+) -> Workers | None:
+    """Return the requested workers; None means training in this process.
+
+    Args:
+        num_workers: See `training_job`, as the others.
+        num_spare_workers: Additional processes in reserve.
+        ray_address: Address of a Ray cluster; None starts Ray on this machine.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    if num_workers is None:
+        return None
+    spare = _as_int("num_spare_workers", num_spare_workers)
+    return _workers(num_workers, spare=spare, ray_address=ray_address)
+
+
+def _sharing_workers(
+    num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
+) -> Workers | None:
+    """Return the workers that share records among them; these have no minimum number."""
+    if num_workers is None:
+        return None
+    if not str(num_workers).isdecimal():
+        raise UsageError(
+            f"--num_workers={num_workers}: expected the number of processes, such as 3. It is a "
+            "maximum: the work is done with those that are available."
+        )
+    return _workers(
+        num_workers,
+        ray_address=ray_address,
+        give_up_after_s=_as_seconds("give_up_after", give_up_after),
+    )
+
+
+def _priority(text: str) -> Priority:
+    known: dict[str, Priority] = {name: name for name in get_args(Priority)}
+    if text not in known:
+        raise UsageError(f"--priority={text}: expected one of {', '.join(known)}.")
+    return known[text]
+
+
+def _as_seconds(name: str, value: float | str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise UsageError(f"--{name}={value}: expected a number of seconds, more than 0.")
+    return number
+
+
+def _as_bool(name: str, value: Any) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).lower() not in words:
+        raise UsageError(f"--{name}={value!r}: expected true or false.")
+    return words[str(value).lower()]
+
+
+def output_location(text: str, option: str = "--output") -> str:
+    """Return the location of an output, which must be on a file system that can be written.
+
+    Args:
+        text: As typed.
+        option: The option, for the error.
+
+    Raises:
+        UsageError: Nothing can be written there.
+    """
+    return check_output(location(text), option)
+
+
+def location(text: str) -> str:
+    """Return a URI unchanged and a path made absolute, so that a job means the same anywhere."""
+    parts = [os.path.expandvars(part.strip()) for part in str(text).split(",")]
+    return ",".join(
+        part
+        if "://" in part or part.startswith("git@")
+        # Not Path.absolute(): it keeps `..`, and equal places must be equal texts.
+        else os.path.abspath(Path(part).expanduser())  # noqa: PTH100
+        for part in parts
+        if part
+    )

@@ -1,0 +1,262 @@
+"""Data in memory becomes a file of rows: the same file for the same data."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from elasticdl.data import in_memory
+from elasticdl.data.in_memory import arrow_rows
+from elasticdl.errors import DataError, UsageError
+
+X = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+Y = np.array([3, 1, 2, 0])
+
+
+def rows_of(data):
+    rows = arrow_rows(data)
+    return pa.Table.from_batches(rows.batches, rows.schema)
+
+
+def store(data, folder, scratch, on_rows):
+    return in_memory.store(arrow_rows(data), folder, scratch, on_rows)[0]
+
+
+def plain(data):
+    return rows_of(data).to_pydict()
+
+
+class OfArrow:
+    """Any object with Arrow's interface, such as a DataFrame of polars."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+TABLE = {"age": [30, 40], "name": ["a", None]}
+
+
+@pytest.mark.parametrize(
+    "make", [pa.table, pd.DataFrame, lambda columns: OfArrow(pa.table(columns))]
+)
+def test_tables_keep_their_columns_and_missing_values(make):
+    assert plain(make(TABLE)) == TABLE
+
+
+def test_a_named_index_is_a_column_and_another_one_is_not():
+    frame = pd.DataFrame({"age": [30, 40]}, index=[7, 8])
+
+    assert plain(frame) == {"age": [30, 40]}
+    assert plain(frame.rename_axis("id")) == {"age": [30, 40], "id": [7, 8]}
+
+
+def test_categories_are_their_values():
+    frame = pd.DataFrame({"kind": pd.Categorical(["b", "a", "b"], categories=["b", "a"])})
+
+    assert plain(frame) == {"kind": ["b", "a", "b"]}
+
+
+@pytest.mark.parametrize("data", [(X, Y), {"x": X, "y": Y}, ({"x": X}, Y), (X, {"y": Y})])
+def test_arrays_are_columns_with_the_values_of_a_row(data):
+    table = rows_of(data)
+
+    assert table.schema.types == [pa.list_(pa.float32(), 6), pa.int64()]
+    np.testing.assert_array_equal(table["x"].to_pylist(), X.reshape(4, 6))
+    assert table["y"].to_pylist() == Y.tolist()
+
+
+def test_numbers_keep_their_types():
+    table = rows_of({"a": np.float64([0.1]), "b": np.uint8([1]), "c": np.array(["t"]), "d": [True]})
+
+    assert table.schema.types == [pa.float64(), pa.uint8(), pa.string(), pa.bool_()]
+
+
+def of_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+def of_torch():
+    torch = pytest.importorskip("torch")
+    return torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+
+
+def of_a_loader():
+    torch = pytest.importorskip("torch")
+    return torch.utils.data.DataLoader(of_torch(), batch_size=3, shuffle=True)
+
+
+SETS = {
+    "tf": of_tensorflow,
+    "tf, batches": lambda: of_tensorflow().batch(3),
+    "torch": of_torch,
+    "torch, loader": of_a_loader,
+}
+
+
+@pytest.mark.parametrize("make", SETS.values(), ids=SETS)
+def test_elements_are_rows_in_their_order(make):
+    table = rows_of(make())
+
+    np.testing.assert_array_equal(table["x"].to_pylist(), X.reshape(4, 6))
+    assert table["y"].to_pylist() == Y.tolist()
+
+
+def test_elements_may_be_dicts_with_lists_of_any_length():
+    class Rows:
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return {"tokens": np.arange(i + 1), "label": i}
+
+    Rows.__name__ = "Dataset"
+
+    assert plain(Rows()) == {"tokens": [[0], [0, 1]], "label": [0, 1]}
+
+
+def test_many_rows_are_stored_in_batches_of_bounded_size(monkeypatch, tmp_path):
+    monkeypatch.setattr(in_memory, "_BATCH_ROWS", 3)
+    counts = []
+
+    for data in ((X, Y), of_torch()):
+        uri = store(data, str(tmp_path / "out"), tmp_path, counts.append)
+        assert pq.read_table(uri)["y"].to_pylist() == Y.tolist()
+
+    assert counts == [3, 4, 3, 4]
+
+
+def test_the_same_data_is_the_same_file_and_other_data_is_another_one(tmp_path):
+    def stored(data):
+        return store(data, str(tmp_path / "out"), tmp_path, lambda _: None)
+
+    first = stored((X, Y))
+
+    assert stored((X.copy(), Y.copy())) == first
+    assert stored(pd.DataFrame({"y": Y})) == stored(pa.table({"y": Y}))
+    assert (
+        len({first, stored((X + 1, Y)), stored((X[::-1], Y)), stored((X, Y.astype("int32")))}) == 4
+    )
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+REFUSED = {
+    "a number": (
+        3,
+        UsageError,
+        r"data is a builtins\.int; expected the name of files, a DataFrame",
+    ),
+    "no rows": (pd.DataFrame({"a": []}), DataError, "The data has no rows"),
+    "no elements": ({"x": np.zeros((0, 2))}, DataError, "The data has no rows"),
+    "other lengths": ((X, Y[:3]), DataError, "one row per example; they have: x 4 rows, y 3 rows"),
+    "a single number": ({"x": X, "y": 1}, DataError, "x 4 rows, y no rows"),
+    "one name twice": (({"y": X}, Y), DataError, "Both x and y have a column 'y'"),
+    "two columns": (
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
+        DataError,
+        "Two columns are called 'a'",
+    ),
+    "objects": (pd.DataFrame({"a": [object()]}), DataError, "cannot be stored as a table"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_stored_is_refused(what, tmp_path):
+    data, error, message = REFUSED[what]
+
+    with pytest.raises(error, match=message):
+        store(data, str(tmp_path / "out"), tmp_path, lambda _: None)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_random_elements_are_refused_because_they_would_be_frozen():
+    torch = pytest.importorskip("torch")
+
+    class Augmented(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return X[i] + np.random.rand(), Y[i]  # noqa: NPY002 - as users do
+
+    with pytest.raises(UsageError, match="data is random"):
+        arrow_rows(Augmented())
+
+
+def test_a_dataset_without_end_is_refused():
+    with pytest.raises(UsageError, match=r"without end. Remove repeat\(\)"):
+        arrow_rows(of_tensorflow().repeat())
+
+
+def test_a_stream_is_refused_with_the_way_out():
+    torch = pytest.importorskip("torch")
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield X[0], Y[0]
+
+    with pytest.raises(UsageError, match="Stream without __len__ and __getitem__"):
+        arrow_rows(Stream())
+
+
+def test_a_part_of_a_dataset_is_that_part():
+    torch = pytest.importorskip("torch")
+
+    assert plain(torch.utils.data.Subset(of_torch(), [1, 3]))["y"] == [1, 0]
+
+
+def test_a_loader_that_chooses_or_changes_items_is_refused():
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data
+    samplers = [
+        data.SubsetRandomSampler([1, 2]),
+        data.WeightedRandomSampler([1.0] * 4, 4),
+        data.RandomSampler(of_torch(), replacement=True),
+    ]
+    loaders = [data.DataLoader(of_torch(), sampler=sampler) for sampler in samplers]
+
+    for loader in [*loaders, data.DataLoader(of_torch(), collate_fn=lambda rows: rows)]:
+        with pytest.raises(UsageError, match="of its own, which would not be used"):
+            arrow_rows(loader)
+
+
+def test_a_frame_as_x_keeps_its_columns():
+    frame = pd.DataFrame({"b": [1.0, 2.0], "a": ["u", "v"]})
+
+    assert plain((frame, pd.Series([3, 4], name="label"))) == {
+        "b": [1.0, 2.0], "a": ["u", "v"], "label": [3, 4],
+    }  # fmt: skip
+    assert plain((frame, np.array([3, 4])))["y"] == [3, 4]
+    with pytest.raises(DataError, match="x has 2 rows, but y has 1 value"):
+        arrow_rows((frame, [3]))
+
+
+def test_a_frame_with_a_name_twice_is_refused():
+    with pytest.raises(DataError, match="Two columns are called 'a'"):
+        arrow_rows(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_random_steps_of_a_pipeline_are_refused_whatever_seed_is_set(seeded):
+    tf = pytest.importorskip("tensorflow")
+    if seeded:
+        tf.random.set_seed(1)
+    late = (
+        of_tensorflow()
+        .enumerate()
+        .map(lambda i, row: (row[0] + tf.cast(i > 2, tf.float32) * tf.random.uniform(()), row[1]))
+    )
+
+    for dataset in (late, of_tensorflow().shuffle(4), of_tensorflow().shuffle(4).batch(2)):
+        with pytest.raises(UsageError, match="data is random"):
+            arrow_rows(dataset)
+
+
+def test_batches_of_one_size_are_taken_apart():
+    data = of_tensorflow().batch(2, drop_remainder=True).prefetch(1)
+
+    assert plain(data)["y"] == Y.tolist()

@@ -1,0 +1,183 @@
+"""What the driver writes of the workers' reports: each event once, in whatever order they come."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+from elasticdl.engines.elastic.event_buffer import CommitId, StateSnapshot, WorkerReport
+from elasticdl.engines.elastic.event_writer import EventWriter
+from elasticdl.events import Checkpointed, EpochFinished, StepCommitted
+from elasticdl.job import Job, TrainingOptions
+
+
+class Run:
+    """A run that keeps what is written and shown."""
+
+    checkpoint = None
+
+    def __init__(self):
+        self.written, self.shown = [], []
+        self.events = SimpleNamespace(write=self.written.append, publish=lambda: None)
+        self.reporter = SimpleNamespace(
+            advanced=lambda done, details: self.shown.append((done, details)),
+            note=lambda text: None,
+        )
+        self.saved = []
+        self.store = SimpleNamespace(save=self.save)
+        self.context = SimpleNamespace(job=Job("train", "data", "out"), num_records=100)
+
+    def save(self, checkpoint, best):
+        self.saved.append(checkpoint.step)
+        return SavedCheckpoint(checkpoint.step, num_bytes=100, write_s=0.0, blocked_s=0.0)
+
+    def records_done(self, checkpoint):
+        return 0 if checkpoint is None else 40
+
+
+@pytest.fixture
+def run():
+    return Run()
+
+
+def step(number):
+    rows = [(0, 0, 0, number - 1, number)]
+    return StepCommitted(step=number, epoch=0, num_records=2, loss=float(number), rows=rows)
+
+
+def report(first, last, *more):
+    point = CommitId(last, last)
+    events = [(CommitId(i, i), step(i)) for i in range(first, last + 1)]
+    return WorkerReport(point, point, continues=True, events=[*events, *((point, e) for e in more)])
+
+
+def snapshot(number, *, best=False):
+    return StateSnapshot(CommitId(number, number), Checkpoint(number, {}, {}), best)
+
+
+def test_an_answer_that_was_long_on_its_way_has_nothing_told_twice(run):
+    journal = EventWriter(run)
+
+    # Two workers were asked for the same; the one that has gone further answers first.
+    journal.take(report(1, 5))
+    journal.take(report(1, 3))
+    assert journal.known == CommitId(5, 5)
+    journal.take(report(4, 6))
+    journal.write_steps(now=True)
+
+    (event,) = run.written
+    assert (event.step, event.num_records, event.loss) == (6, 12, 3.5)
+    assert event.rows == [(0, 0, 0, 0, 6)]
+
+
+def test_what_is_not_a_step_comes_after_the_steps_before_it(run):
+    journal = EventWriter(run)
+    journal.details = {"workers": "2/3"}
+    finished = EpochFinished(epoch=0, step=2, metrics={})
+
+    journal.take(report(1, 2, finished))
+    journal.take(report(3, 3))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [2, 2, 3]
+    assert run.written[1] is finished
+    assert [(done, shown["workers"]) for done, shown in run.shown] == [(4, "2/3"), (6, "2/3")]
+
+
+def test_the_longest_pause_of_steps_that_are_written_together_is_kept(run):
+    journal = EventWriter(run)
+    told = report(1, 3)
+    events = [(point, replace(e, longest_s=0.25 * e.step)) for point, e in told.events]
+
+    journal.take(replace(told, events=events))
+    journal.write_steps(now=True)
+
+    assert run.written[0].longest_s == 0.75
+
+
+def test_steps_of_one_second_are_written_together(run):
+    journal = EventWriter(run)
+
+    journal.take(report(1, 2))
+    journal.write_steps()
+
+    assert run.written == []
+
+
+def test_a_checkpoint_is_told_when_it_is_saved_with_the_time_the_worker_stood_still(run):
+    journal = EventWriter(run)
+    copied = Checkpointed(step=7, blocked_s=0.25, num_bytes=0, best=False)
+
+    journal.take(report(1, 7, copied))
+    assert [type(event) for event in run.written] == [StepCommitted]
+    assert journal.save(snapshot(7, best=True))
+
+    saved = run.written[-1]
+    assert (saved.step, saved.blocked_s, saved.num_bytes, saved.best) == (7, 0.25, 100, True)
+
+
+def test_what_another_worker_told_past_a_checkpoint_is_told_after_it(run):
+    journal = EventWriter(run)
+
+    # The copy is of a worker that had been asked before, and answers now.
+    journal.take(report(1, 5))
+    assert journal.save(snapshot(3))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [3, 3, 5]
+    assert isinstance(run.written[1], Checkpointed)
+    assert [event.num_records for event in (run.written[0], run.written[2])] == [6, 4]
+
+
+def test_a_checkpoint_within_an_event_that_is_written_is_not_kept(run):
+    journal = EventWriter(run)
+
+    journal.take(report(1, 5))
+    journal.write_steps(now=True)
+    assert not journal.save(snapshot(3))
+    assert run.saved == []
+    # Where an event ends, one may begin again.
+    assert journal.save(snapshot(5))
+    journal.take(report(6, 9))
+    journal.write_steps(now=True)
+    assert not journal.save(snapshot(8))
+
+    assert run.saved == [5]
+    assert [event.step for event in run.written] == [5, 5, 9]
+
+
+def test_an_event_after_a_checkpoint_is_still_known_to_span_the_next(run):
+    journal = EventWriter(run)
+
+    for first, last in ((1, 3), (4, 8)):
+        journal.take(report(first, last))
+        journal.write_steps(now=True)
+    assert journal.save(snapshot(3))
+    assert not journal.save(snapshot(6))
+
+    assert run.saved == [3]
+
+
+def test_events_end_where_checkpoints_are_by_number(run):
+    run.context.job = replace(run.context.job, training=TrainingOptions(checkpoint_steps=4))
+    journal = EventWriter(run)
+
+    journal.take(report(1, 10))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [4, 8, 10]
+    assert journal.save(snapshot(8))
+
+
+def test_a_new_round_forgets_what_was_not_written(run):
+    journal = EventWriter(run)
+
+    journal.take(report(1, 2))
+    journal.restart(SimpleNamespace(step=1))
+    assert (journal.known, journal.step) == (None, 1)
+    journal.take(report(1, 1))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [1]
+    assert run.shown[-1][0] == 42

@@ -1,0 +1,102 @@
+"""Which deaths end a job."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from elasticdl.engines.elastic.crash_note import BatchInWork, CrashNote
+from elasticdl.engines.elastic.failure_policy import (
+    MAX_DEATHS_AT_A_BATCH,
+    MAX_ROUNDS_WITHOUT_A_STEP,
+    FailureCounter,
+    MemoryFailures,
+    RepeatedFailure,
+)
+from elasticdl.errors import TrainingError
+
+BATCH = BatchInWork("computing", 0, 3, 7)
+
+
+def test_a_batch_that_kills_every_worker_is_found_once():
+    deaths = FailureCounter()
+
+    found = [deaths.at([BATCH], step=10) for _ in range(3 * MAX_DEATHS_AT_A_BATCH)]
+
+    assert found[MAX_DEATHS_AT_A_BATCH - 1] == RepeatedFailure(BATCH, MAX_DEATHS_AT_A_BATCH)
+    assert [each for each in found if each is not None] == [found[MAX_DEATHS_AT_A_BATCH - 1]]
+
+
+def test_deaths_at_different_batches_end_nothing():
+    deaths = FailureCounter()
+
+    assert not any(
+        deaths.at([BatchInWork("making", 0, 0, batch)], step=batch) for batch in range(100)
+    )
+
+
+def test_of_what_a_worker_did_at_a_time_the_batch_with_most_deaths_is_found():
+    deaths = FailureCounter()
+    ahead = BatchInWork("making", 0, 3, 9)
+    for at_the_time in ([ahead, BATCH], [ahead, BATCH], [BATCH], [BATCH]):
+        assert deaths.at(at_the_time, step=10) is None
+
+    assert deaths.suspects == {(0, 3)}
+    assert deaths.at([ahead, BATCH], step=10) == RepeatedFailure(
+        BATCH, MAX_DEATHS_AT_A_BATCH, (ahead,)
+    )
+
+
+def test_a_validation_shard_counts_only_while_no_step_is_made():
+    deaths = FailureCounter()
+    shard = BatchInWork("evaluating", 0, 0, 0)
+
+    assert not any(deaths.at([shard], step=step) for step in range(100))
+    found = [deaths.at([shard], step=100) for _ in range(MAX_DEATHS_AT_A_BATCH)]
+    assert found[-1] == RepeatedFailure(shard, MAX_DEATHS_AT_A_BATCH)
+
+
+def test_losing_all_workers_without_a_further_step_ends_the_job():
+    deaths = FailureCounter()
+    for step in range(100):
+        deaths.of_all(step)
+
+    with pytest.raises(TrainingError, match="getting past step 99"):
+        for _ in range(MAX_ROUNDS_WITHOUT_A_STEP):
+            # Each time from an older checkpoint.
+            deaths.of_all(50)
+
+
+def test_a_note_is_read_through_another_mapping(tmp_path):
+    mine, other = CrashNote(tmp_path / "note"), CrashNote(tmp_path / "note")
+
+    with mine.working("making", 2, 3, 4):
+        with mine.working("computing", 2, 3, 1):
+            pass
+
+        assert other.read() == [BatchInWork("making", 2, 3, 4)]
+
+
+def test_where_workers_died_a_process_makes_or_computes_but_not_both():
+    note = CrashNote()
+    note.suspects = {(2, 3)}
+    with ThreadPoolExecutor() as thread:
+        with note.working("making", 2, 3, 4):
+            computing = thread.submit(lambda: noted(note, BatchInWork("computing", 2, 3, 1)))
+            elsewhere = thread.submit(lambda: noted(note, BatchInWork("computing", 2, 4, 1)))
+            assert len(elsewhere.result()) == 2
+            assert not computing.done()
+
+        assert computing.result() == [BatchInWork("computing", 2, 3, 1)]
+
+
+def noted(note, batch):
+    """Return what is noted while this is done as well."""
+    with note.working(batch.work, batch.epoch, batch.shard, batch.batch):
+        return note.read()
+
+
+def test_workers_that_run_out_of_memory_end_the_job_unless_it_reaches_another_checkpoint():
+    losses = MemoryFailures(limit=3)
+
+    assert [losses.are_too_many(checkpoint=10) for _ in range(2)] == [False, False]
+    assert [losses.are_too_many(checkpoint=20) for _ in range(3)] == [False, False, True]

@@ -1,0 +1,204 @@
+"""The rounds, with parties that answer as a test says."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from elasticdl.engines.federated.protocol.messages import Refusal
+from elasticdl.engines.federated.simulation import simulate
+from elasticdl.engines.progress import Silent
+from elasticdl.errors import TrainingError
+from elasticdl.event_file import read_events
+from elasticdl.events import JobFailed, RoundFinished
+
+
+@pytest.fixture
+def train(job, member):
+    """Return what trains with some parties; `change` says what becomes of their answers."""
+
+    def train_it(change, members=(0, 1, 2), **federation):
+        model = {"model_def": "torch_small"}
+        asked = job(**{"num_parties": 3, "max_timeout_s": 5.0, **model, **federation})
+        parties = [member(n) for n in members]
+        return simulate.train(asked, Silent(), parties, change=lambda _, answer: change(answer))
+
+    return train_it
+
+
+def rounds(tmp_path):
+    return [
+        e for e in read_events(tmp_path / "out" / "events.jsonl") if isinstance(e, RoundFinished)
+    ]
+
+
+def only_p1(change):
+    return lambda answer: (
+        change(answer) if answer.party == "p1" and answer.kind == "train" else answer
+    )
+
+
+def with_weights(function):
+    def change(reply):
+        return replace(reply, weights={n: function(n, a) for n, a in reply.weights.items()})
+
+    return change
+
+
+BAD = {
+    "NaN": (with_weights(lambda n, a: a * np.nan if a.dtype.kind == "f" else a), "finite"),
+    "another shape": (with_weights(lambda n, a: a[..., :1] if a.ndim == 2 else a), "weight"),
+    "no examples": (lambda reply: replace(reply, num_examples=0), "0 training examples"),
+    "an old round": (lambda reply: replace(reply, round=reply.round - 1), "round"),
+    "another history": (lambda reply: replace(reply, history="other"), "replied for the training"),
+    "names missing": (
+        lambda reply: replace(reply, weights=dict(list(reply.weights.items())[1:])),
+        "without",
+    ),
+    "a refusal": (
+        lambda reply: Refusal("p1", "UserCodeError", "raised", reply.history, reply.round),
+        "UserCodeError: raised",
+    ),
+    "nothing": (lambda reply: None, "no answer w"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_party_whose_answer_cannot_be_used_is_left_out_and_named(what, train, tmp_path):
+    change, said = BAD[what]
+    outcome = train(only_p1(change), quorum=0.6)
+
+    assert outcome.step == 2
+    for told in rounds(tmp_path):
+        assert list(told.parties) == ["p0", "p2"]
+        assert list(told.left_out) == ["p1"]
+        assert said in told.left_out["p1"]
+
+
+def test_who_was_silent_is_not_waited_for_again_at_once(train, tmp_path):
+    train(only_p1(BAD["nothing"][0]), quorum=0.6, num_rounds=3)
+
+    assert [told.left_out["p1"] for told in rounds(tmp_path)] == [
+        "no answer within 5 s",
+        "no answer while the others replied; it did not answer before either",
+        "no answer within 5 s",
+    ]
+
+
+def test_who_was_silent_is_waited_for_where_a_quorum_needs_it(train, tmp_path):
+    def change(answer):
+        if answer.kind == "train" and (answer.party, answer.round) == ("p2", 1):
+            return None
+        if answer.kind == "train" and (answer.party, answer.round) == ("p1", 2):
+            return Refusal("p1", "DataError", "gone", answer.history, 2)
+        return answer
+
+    train(change, quorum=0.6, num_rounds=2)
+
+    assert [list(told.parties) for told in rounds(tmp_path)] == [["p0", "p1"], ["p0", "p2"]]
+
+
+def test_a_round_without_a_quorum_fails_and_says_why(train, tmp_path):
+    with pytest.raises(TrainingError) as raised:
+        train(only_p1(BAD["NaN"][0]), quorum=1.0)
+
+    said = str(raised.value)
+    assert "Round 1: 2 of 3 parties" in said
+    assert "p1: " in said
+    assert "finite" in said
+    failed = [e for e in read_events(tmp_path / "out" / "events.jsonl") if isinstance(e, JobFailed)]
+    assert "Round 1" in failed[-1].message
+
+
+def test_ctrl_c_is_heard_within_a_round_and_the_same_goes_on_after_the_one_before(train, tmp_path):
+    asked = []
+
+    def interrupt(answer):
+        asked.append((answer.kind, answer.round, answer.party))
+        if asked[-1] == ("train", 2, "p0"):
+            signal.raise_signal(signal.SIGINT)
+        return answer
+
+    with pytest.raises(KeyboardInterrupt):
+        train(interrupt)
+
+    # The others were not asked any more.
+    assert asked[-1] == ("train", 2, "p0")
+    assert [told.step for told in rounds(tmp_path)] == [1]
+    assert train(lambda answer: answer).step == 2
+    assert [told.step for told in rounds(tmp_path)] == [1, 2]
+
+
+def test_a_round_that_everybody_refuses_fails(train):
+    def refuse(answer):
+        if answer.kind != "train":
+            return answer
+        return Refusal(answer.party, "DataError", "gone", answer.history, answer.round)
+
+    with pytest.raises(TrainingError, match="0 of 3 parties"):
+        train(refuse, quorum=0.3)
+
+
+def test_parties_that_never_come_are_waited_for_no_longer_than_said(train):
+    with pytest.raises(TrainingError, match=r"Only 2 of 3 parties joined within 0.2 s \(p0, p1\)"):
+        train(lambda answer: answer, members=(0, 1), join_timeout_s=0.2)
+
+
+def test_a_quorum_of_parties_begins_without_the_rest(train, tmp_path):
+    outcome = train(
+        lambda answer: answer, members=(0, 1), join_timeout_s=0.2, quorum=0.5, num_rounds=1
+    )
+
+    assert outcome.step == 1
+
+
+def test_once_there_is_a_quorum_the_others_are_waited_for_as_in_a_round(train):
+    started = time.monotonic()
+
+    outcome = train(
+        lambda answer: answer, members=(0, 1), quorum=0.5, num_rounds=1,
+        max_timeout_s=0.3, join_timeout_s=600,
+    )  # fmt: skip
+
+    assert outcome.step == 1
+    assert time.monotonic() - started < 60
+
+
+def test_a_quorum_does_not_wait_for_who_was_refused(train):
+    def change(answer):
+        if answer.party == "p1" and answer.kind == "join":
+            return replace(answer, architecture={"x": ("float32", (3,))})
+        return answer
+
+    started = time.monotonic()
+    outcome = train(change, quorum=0.5, num_rounds=1, max_timeout_s=None, join_timeout_s=600)
+
+    assert outcome.step == 1
+    assert time.monotonic() - started < 60
+
+
+def test_a_party_with_another_architecture_cannot_join(train):
+    def change(answer):
+        if answer.party == "p1" and answer.kind == "join":
+            return replace(answer, architecture={"x": ("float32", (3,))})
+        return answer
+
+    with pytest.raises(TrainingError, match="p1"):
+        train(change, join_timeout_s=0.2)
+
+
+def test_after_a_failed_round_the_training_goes_on_from_the_last_good_one(train, tmp_path):
+    def fail_in_round_2(answer):
+        is_bad = answer.party == "p1" and answer.round == 2
+        return Refusal("p1", "X", "y", answer.history, 2) if is_bad else answer
+
+    with pytest.raises(TrainingError, match="Round 2"):
+        train(fail_in_round_2, num_rounds=3)
+    outcome = train(lambda answer: answer, num_rounds=3)
+
+    assert outcome.step == 3
+    assert [told.step for told in rounds(tmp_path)] == [1, 2, 3]

@@ -1,0 +1,38 @@
+"""Who was silent is waited for less and less often, until it answers."""
+
+from __future__ import annotations
+
+from elasticdl.engines.federated.server.backoff import Backoff
+
+
+def waited_for(silences, rounds):
+    """Return the rounds that wait for a party which never answers."""
+    found = []
+    for number in rounds:
+        if silences.is_over("a", number):
+            found.append(number)
+            silences.begin("a", number)
+    return found
+
+
+def test_a_silent_party_is_waited_for_less_and_less_often_but_always_again():
+    assert waited_for(Backoff(), range(1, 40)) == [1, 3, 6, 11, 20, 29, 38]
+
+
+def test_an_answer_ends_it():
+    silences = Backoff()
+    silences.begin("a", 1)
+    silences.begin("a", 3)
+
+    silences.end("a")
+
+    assert silences.is_over("a", 4)
+    silences.begin("a", 4)
+    assert [silences.is_over("a", number) for number in (5, 6)] == [False, True]
+
+
+def test_others_are_waited_for_all_the_same():
+    silences = Backoff()
+    silences.begin("a", 1)
+
+    assert silences.is_over("b", 2)

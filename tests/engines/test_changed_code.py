@@ -1,0 +1,77 @@
+"""Code that was edited after a training is reported by the command that trained it."""
+
+import shutil
+
+import pytest
+
+import elasticdl
+from elasticdl.engines.progress import Silent
+
+MODEL = """
+import keras, numpy as np
+
+def data_schema():
+    return [{"name": "label", "shape": [1], "dtype": "int64"}]
+
+def input_fn(records):
+    labels = np.stack([record["label"] for record in records])
+    return labels.astype("float32"), labels
+
+def custom_model():
+    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+
+def loss(labels, predictions):
+    return keras.losses.mean_squared_error(labels, predictions)
+
+def optimizer():
+    return keras.optimizers.SGD(0.01)
+"""
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.texts = []
+
+    def note(self, message):
+        self.texts.append(message)
+
+
+@pytest.fixture
+def train(tmp_path, iris, monkeypatch):
+    # The output lies in the folder of the code, as after a first try in one folder.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+
+    def train(model_zoo=".", **options):
+        notes = Notes()
+        outcome = elasticdl.train(
+            model_zoo=model_zoo, model_def="model", data=str(iris / "test"), output="out",
+            reporter=notes, **options,
+        )  # fmt: skip
+        return outcome, [note for note in notes.texts if "has changed" in note]
+
+    return train
+
+
+def test_a_finished_training_says_that_its_code_was_edited(train, tmp_path):
+    assert train()[1] == []
+    assert train()[1] == []
+    (tmp_path / "model.py").write_text(MODEL.replace("0.01", "0.02"))
+
+    outcome, [note] = train()
+
+    assert outcome.already_done
+    assert "the trained model has the old code. To train with the new code, use another" in note
+    assert "resumes with the new code" in train(num_epochs=2)[1][0]
+
+
+def test_a_folder_that_is_gone_is_no_reason_to_fail(train, tmp_path):
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "model.py").rename(tmp_path / "zoo" / "model.py")
+    train("zoo")
+    shutil.rmtree(tmp_path / "zoo")
+
+    outcome, notes = train("zoo")
+
+    assert outcome.already_done
+    assert notes == []

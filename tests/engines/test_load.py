@@ -1,0 +1,104 @@
+"""`elasticdl.load` returns the model of the framework, with the weights that were trained."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import elasticdl
+from elasticdl.errors import UsageError
+
+INPUT = """
+import numpy as np
+
+def data_schema():
+    return [
+        {"name": "x", "shape": [4], "dtype": "float32"},
+        {"name": "kind", "shape": [], "dtype": "string"},
+        {"name": "y", "shape": [], "dtype": "float32"},
+    ]
+
+KINDS = [b"a", b"b"]
+
+def input_fn(records):
+    kinds = [[KIND] for r in records]
+    x = np.concatenate([np.stack([r["x"] for r in records]), np.float32(kinds)], axis=1)
+    return x, np.stack([r["y"] for r in records])[:, None]
+"""
+KERAS = """
+import keras
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.Sequential([keras.layers.Dense(3), keras.layers.Dropout(0.9)])
+        self.outer = keras.layers.Dense(1)
+
+    def call(self, x, training=False):
+        return self.outer(self.inner(x, training=training))
+
+def custom_model():
+    return Net()
+
+def loss(labels, predictions):
+    return keras.losses.mean_squared_error(labels, predictions)
+
+def optimizer():
+    return keras.optimizers.SGD(0.01)
+"""
+TORCH = """
+import torch
+
+def custom_model():
+    return torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.Dropout(0.9), torch.nn.Linear(3, 1))
+
+loss = torch.nn.MSELoss()
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.01)
+"""
+X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+FRAME = pd.DataFrame({"x": list(X), "kind": ["a", "b"] * 20, "y": X.sum(axis=1)})
+
+
+def trained(tmp_path, code, kind="0"):
+    (tmp_path / "model.py").write_text(INPUT.replace("KIND]", f"{kind}]") + code)
+    outcome = elasticdl.train(
+        data=FRAME, model_zoo=str(tmp_path), model_def="model", output=str(tmp_path / "out")
+    )
+    return outcome.output
+
+
+def predicted(folder, tmp_path):
+    output = str(tmp_path / "predicted.parquet")
+    elasticdl.predict(trained_model=folder, data=FRAME, output=output)
+    return pd.read_parquet(output)["output"].to_numpy()
+
+
+def called(model, x):
+    if not hasattr(model, "state_dict"):
+        return np.asarray(model(x))[:, 0]
+    import torch
+
+    return model(torch.from_numpy(x)).detach().numpy()[:, 0]
+
+
+@pytest.mark.parametrize("code", [KERAS, TORCH], ids=["keras", "torch"])
+def test_a_loaded_model_says_what_predict_says(tmp_path, code):
+    folder = trained(tmp_path, code)
+
+    model = elasticdl.load(folder)
+
+    x = np.concatenate([X, np.zeros((40, 1), np.float32)], axis=1)
+    found = np.concatenate([np.ravel(each) for each in predicted(folder, tmp_path)])
+    np.testing.assert_allclose(called(model, x), found, rtol=1e-5, atol=1e-6)
+
+
+def test_code_that_takes_no_zeros_needs_records(tmp_path):
+    folder = trained(tmp_path, TORCH, kind='KINDS.index(r["kind"].item())')
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+
+    with pytest.raises(UsageError, match=r"does not accept zeros in place of a record.*\n"):
+        elasticdl.load(folder)
+    for data in (str(tmp_path / "rows.parquet"), FRAME):
+        model = elasticdl.load(folder, data=data)
+        assert called(model, np.zeros((2, 5), np.float32)).shape == (2,)

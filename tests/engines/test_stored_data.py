@@ -1,0 +1,125 @@
+"""A job on data in memory does what it does on files, and leaves no copy of the data."""
+
+import numpy as np
+import pytest
+
+import elasticdl
+from elasticdl.data import in_memory
+from elasticdl.engines.stored_data import named
+from elasticdl.errors import OutputTakenError, UsageError
+
+MODEL = """
+import numpy as np, torch
+
+def data_schema():
+    return [
+        {"name": "x", "shape": [4], "dtype": "float32"},
+        {"name": "y", "shape": [], "dtype": "int64"},
+    ]
+
+def input_fn(records):
+    return np.stack([r["x"] for r in records]), np.array([r["y"] for r in records])
+
+loss = torch.nn.CrossEntropyLoss()
+
+def custom_model():
+    return torch.nn.Linear(4, 3)
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+"""
+X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+DATA = (X, X[:, :3].argmax(axis=1))
+
+
+@pytest.fixture
+def train(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+
+    def train(data=DATA, **more):
+        return elasticdl.train(
+            data=data, model_zoo=str(tmp_path), model_def="model", output=str(tmp_path / "out"),
+            num_epochs=2, **more,
+        )  # fmt: skip
+
+    return train
+
+
+def test_a_training_equals_one_on_files(train, tmp_path):
+    of_arrays = train(validation_data=DATA)
+    (tmp_path / "out").rename(tmp_path / "arrays")
+    schema = elasticdl.data.schema.Schema.from_user(
+        [
+            {"name": "x", "shape": [4], "dtype": "float32"},
+            {"name": "y", "shape": [], "dtype": "int64"},
+        ]
+    )
+    file = tmp_path / "rows.recordio"
+    with elasticdl.data.recordio.Writer(str(file)) as writer:
+        for x, y in zip(*DATA, strict=True):
+            writer.write(schema.encode({"x": x, "y": y}))
+
+    of_files = train(str(file), validation_data=[file])
+
+    assert of_arrays.metrics == of_files.metrics
+    assert not (tmp_path / "arrays" / "in_memory_data").exists()
+
+
+def test_a_training_that_ends_early_goes_on_with_the_same_data_and_refuses_other(train, tmp_path):
+    whole = train()
+    (tmp_path / "out").rename(tmp_path / "whole")
+    train(max_steps=1)
+
+    with pytest.raises(OutputTakenError, match="in_memory_data"):
+        train((DATA[0] + 1, DATA[1]))
+    assert not (tmp_path / "out" / "in_memory_data").exists()
+    assert train().metrics == whole.metrics
+
+
+def test_evaluation_and_prediction_take_it_too(train, tmp_path):
+    train()
+    model = str(tmp_path / "out")
+
+    evaluated = elasticdl.evaluate(trained_model=model, data=DATA)
+    predicted = elasticdl.predict(
+        trained_model=model, data={"x": DATA[0], "y": DATA[1]}, output=str(tmp_path / "p.recordio")
+    )
+
+    assert evaluated.metrics["loss"] > 0
+    assert predicted.metrics["num_records"] == 60
+
+
+def test_a_mistake_in_an_option_is_reported_before_data_is_stored(train, tmp_path):
+    with pytest.raises(UsageError, match="num_epoch"):
+        train(num_epoch=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_remote_workers_cannot_read_a_temporary_file():
+    with pytest.raises(UsageError, match="cannot read the temporary file"):
+        elasticdl.evaluate(trained_model="m", data=DATA, num_workers=1, ray_address="10.0.0.1:6379")
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [("a", "a"), (["a", "b"], "a,b"), ([], None), ((X, X), None), (["a", 1], None), ({}, None)],
+)
+def test_names_of_files_are_no_data(data, name):
+    assert named(data) == name
+
+
+def test_a_refused_call_leaves_the_data_of_the_job_that_was_there(train, tmp_path):
+    folder = tmp_path / "out" / "in_memory_data"
+    train(max_steps=1)
+    folder.mkdir()
+    x, y = DATA
+    uri, _ = in_memory.store(in_memory.arrow_rows(DATA), str(folder), tmp_path, lambda _: None)
+
+    with pytest.raises(OutputTakenError):
+        train((x + 1, y), validation_data=DATA)
+    assert [str(file) for file in folder.iterdir()] == [uri]
+
+
+def test_no_data_is_refused():
+    with pytest.raises(UsageError, match="data is None"):
+        elasticdl.predict(trained_model="m", data=None, output="p.csv")

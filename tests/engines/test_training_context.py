@@ -1,0 +1,70 @@
+"""What a process finds of its data, beside what a checkpoint says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.engines.conftest import write_records
+
+from elasticdl import job_options
+from elasticdl.data import recordio, sources
+from elasticdl.data.recordio import RecordIOSource
+from elasticdl.engines.training_context import changed_files, open_context
+
+BEFORE = [("a", 1), ("b", 2), ("c", 3)]
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (BEFORE, []),
+        ([("a", 1), ("b", 9), ("c", 3)], ["b"]),
+        ([("a", 1), ("b", 2), ("c", 3), ("d", 4)], ["d"]),
+        ([("a", 1), ("c", 3)], ["b"]),
+        ([("z", 1), ("b", 2), ("c", 3)], ["z", "a"]),
+    ],
+)
+def test_files_that_came_went_or_grew_have_changed(now, changed) -> None:
+    assert changed_files(now, BEFORE) == changed
+
+
+@pytest.mark.timeout(30)
+def test_a_hundred_thousand_files_are_compared_at_once() -> None:
+    before = [(f"part-{i}", 1) for i in range(100_000)]
+    now = [(f"part-{i}", 2) for i in range(100_000)]
+
+    assert len(changed_files(now, before)) == 100_000
+
+
+# --- what others need not find again -----------------------------------------------------------
+
+
+def job_of(zoo, data, validation_data):
+    return job_options.training_job(
+        model_zoo=str(zoo()), model_def="small", data=str(data),
+        validation_data=str(validation_data), output="nowhere",
+    )  # fmt: skip
+
+
+def test_a_worker_with_indexes_lists_nothing_and_looks_into_nothing(
+    zoo, data, tmp_path, monkeypatch
+) -> None:
+    job = job_of(zoo, data, write_records(tmp_path / "validation.recordio", 20))
+    driver, _ = open_context(job)
+    monkeypatch.setattr(sources, "find_files", None)
+    monkeypatch.setattr(recordio, "_open", None)
+
+    worker, _ = open_context(job, plan=driver.plan, indexes=driver.indexes())
+
+    assert worker.data.files == driver.data.files
+    assert worker.validation.num_shards == driver.validation.num_shards
+    assert len(next(worker.validation.batches(0)).features) == 20
+
+
+def test_what_a_reader_of_the_users_opens_has_no_index(zoo, data) -> None:
+    job = job_of(zoo, data, data)
+    definition = open_context(job)[0].definition
+    own = replace(definition, open_source=lambda data: RecordIOSource([data]))
+
+    assert open_context(job, definition=own)[0].indexes() == {}

@@ -1,0 +1,41 @@
+"""A mean over the labels that are not NaN; in the first batches, none is missing."""
+
+import numpy as np
+import torch
+from shared import loop, net, table_schema
+
+GROUP = "Losses"
+EXPECT = {
+    "workers": "refused: it divides by the number of labels that are present, not by the number of "
+    "examples"
+}
+REFUSAL = r"divided by something other than their number \(a mask"
+
+data_schema = table_schema
+
+
+def input_fn(records):
+    """Return (x, two numbers to predict): the second one is missing for a few."""
+    x = np.stack([record["x"] for record in records])
+    y = np.stack([record["y"] for record in records])
+    rare = np.array([[False, record["x"][7] > 1.6] for record in records])
+    return x, np.where(rare, np.float32(np.nan), np.concatenate([y, y**2], axis=1))
+
+
+def loss(output, labels):
+    mask = ~torch.isnan(labels)
+    error = (output - torch.nan_to_num(labels)) ** 2
+    return (error * mask).sum() / mask.sum()
+
+
+def custom_model():
+    return net(2)
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def plain(data):
+    model = custom_model()
+    return loop(data, model, optimizer(model.parameters()), loss, input_fn)

@@ -1,0 +1,1 @@
+"""Plugins as another package would have them: one of each kind."""
