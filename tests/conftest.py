@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -72,6 +72,31 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
         )
+
+    return run
+
+
+@pytest.fixture
+def run_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Return a function that runs cells in a kernel and returns the outputs of each."""
+    pytest.importorskip("ipykernel")
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    # The kernel is this very Python.
+    from ipykernel.kernelspec import write_kernel_spec
+
+    write_kernel_spec(tmp_path / "jupyter" / "kernels" / "these_tests")
+
+    def run(*cells: str) -> list[Any]:
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        client = nbclient.NotebookClient(
+            book, timeout=60, allow_errors=True, kernel_name="these_tests"
+        )
+        client.execute(cwd=str(tmp_path))
+        return [cell.outputs for cell in book.cells]
 
     return run
 

@@ -57,6 +57,10 @@ class ElasticDLError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows instead of a traceback; IPython looks for this method."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class UsageError(ElasticDLError):
     """The caller named something that does not exist, or passed an impossible value."""

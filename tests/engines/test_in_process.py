@@ -96,6 +96,13 @@ def test_stopping_in_the_middle_of_an_epoch_and_going_on_leaves_no_trace(train, 
     assert_same_bits(weights(tmp_path / "two"), weights(tmp_path / "one"))
 
 
+def test_metrics_at_the_last_of_max_steps_are_those_of_the_epoch_so_far(train, tmp_path):
+    whole = train(num_epochs=1, output=str(tmp_path / "whole"))
+    within = train(num_epochs=2, max_steps=17, output=str(tmp_path / "within"))
+
+    assert within.metrics["loss"] < whole.metrics["loss"]
+
+
 def test_looking_does_not_change_the_training(train, data, tmp_path):
     train(output=str(tmp_path / "blind"))
     train(

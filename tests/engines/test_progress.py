@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from elasticdl.engines.progress import Bar
+from elasticdl.engines.progress import Bar, Phase, epoch_in_words
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -22,4 +22,55 @@ def test_a_bar_has_the_count_and_the_time_left_whole_on_any_terminal(monkeypatch
     bar.ended()
 
     last = [line for line in terminal.getvalue().splitlines() if "53,935" in line][-1]
-    assert re.search(r"Training .*53,935/16,100,000 .*-:--:-- epoch 1/100000  step 1,234", last)
+    assert re.search(r"Training .*53,935/16,100,000 +-:--:-- left epoch 1/100000", last)
+    assert "…" not in last
+
+
+def phase(*reports, total=1000, epochs=None):
+    """Return a phase with reports of (seconds, done), in the epochs given for each."""
+    seconds = iter(second for second, _ in reports)
+    made = Phase("Training", total, "records", clock=lambda: next(seconds))
+    for (_, done), epoch in zip(reports, epochs or ["1/3"] * len(reports), strict=True):
+        made.advance(done, {"epoch": epoch, "step": "7", "loss": "0.25"})
+    return made
+
+
+def test_the_time_to_the_first_report_is_compilation_and_does_not_count() -> None:
+    assert phase((60, 10)).left_s is None
+    assert phase((60, 10), (61, 110)).speed == 100
+
+
+def test_the_first_epoch_compiles_and_does_not_count_once_there_is_a_second() -> None:
+    epochs = ["1/3", "1/3", "2/3", "2/3"]
+
+    assert phase((1, 1), (60, 300), (61, 310), (71, 510), epochs=epochs).speed == 20
+
+
+def test_the_speed_is_that_of_the_last_minutes() -> None:
+    slow_then_fast = [(minute * 60, minute * 10) for minute in range(60)]
+    slow_then_fast += [(3600 + second, 600 + second) for second in range(0, 600, 10)]
+
+    assert phase(*slow_then_fast).speed == pytest.approx(1, rel=0.01)
+
+
+def test_a_narrow_terminal_keeps_the_epoch_and_the_loss() -> None:
+    facts = phase((1, 10), (2, 110))
+
+    assert facts.facts_in(60) == "epoch 1/3  step 7  loss 0.25  100 records/s"
+    assert facts.facts_in(35) == "epoch 1/3  loss 0.25  100 records/s"
+    assert facts.facts_in(30) == "epoch 1/3  loss 0.25"
+    assert facts.facts_in(10) == "epoch 1/3"
+    assert facts.facts_in(0) == ""
+
+
+def test_the_time_left_has_the_width_of_a_clock() -> None:
+    assert phase((0, 0)).clock() == "-:--:-- left"
+    assert phase((0, 0), (10, 1), total=1000).clock() == "2:46:30 left"
+    assert phase((0, 0), (10, 1000), total=1000).clock() == "0:00:00 left"
+
+
+def test_an_epoch_is_a_line_with_the_metrics_that_are_up_to_date() -> None:
+    metrics = {"loss": 0.5, "val_loss": 0.75}
+
+    assert epoch_in_words(0, 3, metrics, is_evaluated=True) == "epoch 1/3: loss 0.5, val_loss 0.75"
+    assert epoch_in_words(1, 3, metrics, is_evaluated=False) == "epoch 2/3: loss 0.5"

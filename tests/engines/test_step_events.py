@@ -52,7 +52,9 @@ class Shown(Silent):
 def test_records_are_counted_not_what_the_loss_is_divided_by(clock) -> None:
     # The loss of a language model is a mean over tokens: twenty of them in four records.
     log, shown = Log(), Shown()
-    events = StepEvents(log, shown, num_records=10, num_epochs=2, interval_s=1.0)
+    events = StepEvents(
+        log, shown, num_records=10, num_epochs=2, counts_steps=False, interval_s=1.0
+    )
     ledger = Ledger(4, 8).assign([0])
     clock.now = 2.0
 
@@ -70,7 +72,9 @@ def test_records_are_counted_not_what_the_loss_is_divided_by(clock) -> None:
 
 def test_the_longest_pause_counts_from_one_commit_to_the_next(clock) -> None:
     log = Log()
-    events = StepEvents(log, Silent(), num_records=10, num_epochs=1, interval_s=1.0)
+    events = StepEvents(
+        log, Silent(), num_records=10, num_epochs=1, counts_steps=False, interval_s=1.0
+    )
 
     # What comes before the first one is no pause: a step is compiled.
     for at in (30.0, 30.5, 33.0):
@@ -85,3 +89,14 @@ def test_the_longest_pause_counts_from_one_commit_to_the_next(clock) -> None:
     events.write(4)
 
     assert [event.longest_s for event in log.written] == [2.5, 4.0, 0.0]
+
+
+def test_steps_are_counted_where_they_end_the_training(clock) -> None:
+    shown = Shown()
+    events = StepEvents(
+        Log(), shown, num_records=10, num_epochs=2, counts_steps=True, interval_s=1.0
+    )
+
+    commit(events, clock, at=1.0)
+
+    assert shown.position == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, get_args
 
 import click
@@ -265,3 +266,10 @@ def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any)
     if not outcome.already_done:
         echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
     print_metrics(outcome.metrics)
+    if not quiet and not outcome.already_done and not outcome.stopped:
+        model = shlex.quote(job.output or "")
+        echo(
+            "Next: elasticdl predict "
+            f"--trained_model={model} --data=FILES --output=predictions.csv",
+            err=True,
+        )

@@ -31,7 +31,7 @@ from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.job_messages import aloud
 from elasticdl.engines.prefetch import INTERRUPTED_S, Prefetch
-from elasticdl.engines.progress import metrics_in_words
+from elasticdl.engines.progress import epoch_in_words, metrics_in_words
 from elasticdl.engines.step_events import StepEvents
 from elasticdl.engines.train_progress import EvaluationProgress, TrainProgress
 from elasticdl.errors import TrainingError, UserCodeError
@@ -88,6 +88,7 @@ class Loop:
         accumulator: Sums commits into one update; None if each commit is an update.
         num_steps: Minibatches in an epoch, for callbacks; None if not known in advance.
         file_variables: Top-level variables of the user's files, which should not change.
+        counts_steps: Whether progress is reported in steps instead of records.
     """
 
     options: TrainingOptions
@@ -110,6 +111,7 @@ class Loop:
     accumulator: Accumulator | None = None
     num_steps: int | None = None
     file_variables: FileVariables = field(default_factory=FileVariables)
+    counts_steps: bool = False
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
@@ -126,6 +128,7 @@ class Loop:
             self.reporter,
             num_records=self.num_records,
             num_epochs=self.options.num_epochs,
+            counts_steps=self.counts_steps,
             interval_s=self.event_interval_s,
         )
         self._forget_the_past()
@@ -255,6 +258,9 @@ class Loop:
             raise
         self.close_feed()
         self._step_events.write(self._step_to_tell)
+        if self.progress.epoch_examples and not self.progress.ledger.epoch_done:
+            # `max_steps` ended the training within an epoch.
+            self._update_training_metrics()
         if self._unsaved:
             self._checkpoint()
         self._wait_for_checkpoints()
@@ -595,9 +601,10 @@ class Loop:
         self.events.write(
             Evaluated(step=self.trainer.step, epoch=self.progress.ledger.epoch, metrics=metrics)
         )
-        words = metrics_in_words(metrics, prefix="validation ")
-        aloud(self.reporter).note(f"step {self.trainer.step}: {words}")
         ends = self.progress.ledger.epoch_done or self._is_cut_short()
+        if not ends:
+            words = metrics_in_words(metrics, prefix="val_")
+            aloud(self.reporter).note(f"step {self.trainer.step}: {words}")
         if not ends or self.options.evaluation_steps:
             # At the end of an epoch this waits until the training metrics are known as well.
             self._checkpoint_if_best()
@@ -619,13 +626,17 @@ class Loop:
         # A metric without a known mode is rejected before the first step.
         return best_mode_of(options.best_metric, self.trainer) or "min"
 
-    def _end_epoch(self) -> None:
-        epoch, is_whole = self.progress.ledger.epoch, self.progress.ledger.epoch_done
+    def _update_training_metrics(self) -> None:
+        """Set the metrics to those of the epoch so far and of the last evaluation."""
         # Training metrics first: the order in which people read them.
         self.metrics = {
             **self.trainer.training_metrics.results(self.progress.epoch_states),
             **{name: value for name, value in self.metrics.items() if name.startswith("val_")},
         }
+
+    def _end_epoch(self) -> None:
+        epoch, is_whole = self.progress.ledger.epoch, self.progress.ledger.epoch_done
+        self._update_training_metrics()
         self._step_events.write(self._step_to_tell)
         self.events.write(
             EpochFinished(
@@ -635,6 +646,13 @@ class Loop:
                 stopped=not is_whole,
             )
         )
+        words = epoch_in_words(
+            epoch,
+            self.options.num_epochs,
+            self.metrics,
+            is_evaluated=self.progress.evaluated_step == self.trainer.step,
+        )
+        aloud(self.reporter).note(words)
         self.trainer.hooks.epoch_end(epoch, self.metrics)
         self._look_for_the_end(within_epoch=False)
         self._unsaved = True

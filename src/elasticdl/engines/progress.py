@@ -1,13 +1,31 @@
-"""Progress reporters: a progress bar on a terminal, occasional lines elsewhere."""
+"""Progress reporters: a bar on a terminal or in a notebook, occasional lines elsewhere.
+
+All of them show what a `Phase` knows.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Reporter
 
 _LINE_INTERVAL_S = 10.0
+
+# The first epoch compiles the steps, its short last minibatch and the first evaluation.
+_EPOCHS_THAT_COMPILE = 1
+# Reports closer together than this count as one sample of the speed.
+_SAMPLE_S = 0.5
+_WINDOW_S = 300.0
+_SHORTEST_S = 0.2
+
+_SHORTEST_BAR = 8
+# Facts that a narrow terminal can do without.
+_DROPPED_FIRST = ("step", "speed")
 
 
 class Silent:
@@ -31,23 +49,21 @@ class Lines:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._title, self._total, self._unit = "", 0, ""
-        self._begun_s = self._last_s = time.monotonic()
-        self._first = self._done = 0
-        self._facts: Mapping[str, str] = {}
+        self._last_s = time.monotonic()
+        self._phase = Phase("", 0, "")
         self._written = True
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
         """Store the title, total and unit for the lines to come."""
-        self._title, self._total, self._unit = title, total, unit
-        self._begun_s, self._first, self._done = time.monotonic(), done, done
+        self._phase = Phase(title, total, unit, done)
         # The first line comes soon, so that the user sees that it works.
-        self._last_s = self._begun_s - _LINE_INTERVAL_S + 1
+        self._last_s = time.monotonic() - _LINE_INTERVAL_S + 1
         self._written = True
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
         """Write a line if enough time has passed since the last one."""
-        self._done, self._facts, self._written = done, facts, False
+        self._phase.advance(done, facts)
+        self._written = False
         if time.monotonic() - self._last_s >= _LINE_INTERVAL_S:
             self._write()
 
@@ -61,21 +77,12 @@ class Lines:
             self._write()
 
     def _write(self) -> None:
-        now = time.monotonic()
-        speed = (self._done - self._first) / max(now - self._begun_s, 1e-9)
-        parts = [f"{self._title}: {self._done:,}"]
-        if self._total:
-            parts[0] += f"/{self._total:,} {self._unit}"
-        parts += [f"{name} {value}" for name, value in self._facts.items()]
-        parts.append(_shown_speed(speed, self._unit))
-        if self._total and speed > 0 and self._done < self._total:
-            parts.append(f"{_duration((self._total - self._done) / speed)} left")
-        print("  ".join(parts), file=self._stream, flush=True)
-        self._last_s, self._written = now, True
+        print(self._phase.line(), file=self._stream, flush=True)
+        self._last_s, self._written = time.monotonic(), True
 
 
 class Bar:
-    """Draws a progress bar with speed and time left; see `engine.Reporter`."""
+    """Draws a progress bar with the time left and as many facts as fit; see `engine.Reporter`."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - not needed for --help
@@ -88,33 +95,37 @@ class Bar:
         from rich import progress, table  # noqa: PLC0415
 
         self.ended()
-        self._unit, self._first, self._begun_s = unit, done, time.monotonic()
+        self._phase = Phase(title, total, unit, done)
 
         def wide(text: str) -> table.Column:
             return table.Column(no_wrap=True, min_width=len(text))
 
-        count = wide(f"{total:,}/{total:,}")
+        count, left = f"{total:,}/{total:,}", "0:00:00 left"
         self._bar = progress.Progress(
             progress.TextColumn("[bold]{task.description}", table_column=wide(title)),
             progress.BarColumn(bar_width=None, table_column=table.Column(ratio=1)),
-            progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f}", table_column=count),
-            progress.TimeRemainingColumn(table_column=wide("0:00:00")),
-            # Last, because a narrow terminal cuts off the right end.
+            progress.TextColumn(
+                "{task.completed:,.0f}/{task.total:,.0f}", table_column=wide(count)
+            ),
+            progress.TextColumn("{task.fields[left]}", table_column=wide(left)),
             progress.TextColumn("{task.fields[facts]}"),
             console=self._console,
             refresh_per_second=5,
             expand=True,
         )
+        self._reserved = len(title) + _SHORTEST_BAR + len(count) + len(left) + 4
         self._progress = self._bar
-        self._task = self._bar.add_task(title, total=total, completed=done, facts="")
+        left = "-:--:-- left"
+        self._task = self._bar.add_task(title, total=total, completed=done, left=left, facts="")
         self._bar.start()
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
         """Move the bar."""
-        speed = (done - self._first) / max(time.monotonic() - self._begun_s, 1e-9)
-        words = "  ".join(f"{name} {value}" for name, value in facts.items())
-        words = f"{words}  {_shown_speed(speed, self._unit)}"
-        self._bar.update(self._task, completed=done, facts=words)
+        self._phase.advance(done, facts)
+        room = self._console.width - self._reserved
+        self._bar.update(
+            self._task, completed=done, left=self._phase.clock(), facts=self._phase.facts_in(room)
+        )
 
     def note(self, message: str) -> None:
         """Write a line above the bar."""
@@ -127,9 +138,121 @@ class Bar:
             self._progress = None
 
 
-def for_stream() -> Bar | Lines:
-    """Return a `Bar` if standard error is a terminal, otherwise `Lines`."""
+class Phase:
+    """What a reporter knows of a phase: how far it is, how fast, and how long it will take.
+
+    The speed is that of the last minutes. Compilation is left out of it: it is measured from the
+    first report on, and from the start of the second epoch on once there is one.
+
+    Args:
+        title: What is done.
+        total: Its size in `unit`; 0 if unknown.
+        unit: The unit, in the plural.
+        done: How much is done from the beginning.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        title: See above.
+        total: See above.
+        done: How much is done so far.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        unit: str,
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.title, self.total, self.done = title, total, done
+        self._unit, self._clock = unit, clock
+        self._facts: Mapping[str, str] = {}
+        # (seconds, done) of some reports, the latest last.
+        self._reports: deque[tuple[float, int]] = deque()
+        self._num_epochs_seen = 0
+
+    def advance(self, done: int, facts: Mapping[str, str]) -> None:
+        """Record a report; see `engine.Reporter.advanced`."""
+        now = self._clock()
+        epoch = facts.get("epoch")
+        if epoch != self._facts.get("epoch") and self._num_epochs_seen < _EPOCHS_THAT_COMPILE + 1:
+            self._num_epochs_seen += 1
+            if self._num_epochs_seen == _EPOCHS_THAT_COMPILE + 1:
+                self._reports.clear()
+        self.done, self._facts = done, facts
+        if len(self._reports) < 2 or now - self._reports[-2][0] >= _SAMPLE_S:  # noqa: PLR2004
+            self._reports.append((now, done))
+        else:
+            self._reports[-1] = (now, done)
+        while len(self._reports) > 2 and now - self._reports[1][0] > _WINDOW_S:  # noqa: PLR2004
+            self._reports.popleft()
+
+    @property
+    def speed(self) -> float | None:
+        """Units per second; None while it is not known."""
+        if len(self._reports) < 2:  # noqa: PLR2004
+            return None
+        (first_s, first), (last_s, last) = self._reports[0], self._reports[-1]
+        if last_s - first_s < _SHORTEST_S or last <= first:
+            return None
+        return (last - first) / (last_s - first_s)
+
+    @property
+    def left_s(self) -> float | None:
+        """Estimated seconds left; None while they are not known."""
+        speed = self.speed
+        if not self.total or speed is None:
+            return None
+        return max(0, self.total - self.done) / speed
+
+    def clock(self) -> str:
+        """Return the time left as on a clock, of constant width."""
+        left_s = 0.0 if self.total and self.done >= self.total else self.left_s
+        if left_s is None:
+            return "-:--:-- left"
+        minutes, seconds = divmod(round(left_s), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02d}:{seconds:02d} left"
+
+    def facts_in(self, width: int) -> str:
+        """Return the facts and the speed, without the least important ones that do not fit."""
+        parts = {name: f"{name} {value}" for name, value in self._facts.items()}
+        if self.speed is not None:
+            parts["speed"] = _shown_speed(self.speed, self._unit)
+        for name in (*_DROPPED_FIRST, *reversed([*parts])):
+            if len("  ".join(parts.values())) <= width:
+                break
+            parts.pop(name, None)
+        return "  ".join(parts.values())
+
+    def line(self) -> str:
+        """Return all that is known in a line of text."""
+        parts = [f"{self.title}: {self.done:,}"]
+        if self.total:
+            parts[0] += f"/{self.total:,} {self._unit}"
+        parts += [f"{name} {value}" for name, value in self._facts.items()]
+        if self.speed is not None:
+            parts.append(_shown_speed(self.speed, self._unit))
+        if self.left_s is not None and self.done < self.total:
+            parts.append(f"{_duration(self.left_s)} left")
+        return "  ".join(parts)
+
+
+def for_stream() -> Reporter:
+    """Return a `NotebookBar` in a notebook, a `Bar` on a terminal, otherwise `Lines`."""
+    if _is_notebook():
+        from elasticdl.engines.notebook_bar import NotebookBar  # noqa: PLC0415 - imports IPython
+
+        return NotebookBar()
     return Bar() if sys.stderr.isatty() else Lines()
+
+
+def _is_notebook() -> bool:
+    """Return whether this process is a notebook's kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and "IPKernelApp" in shell.config
 
 
 def metrics_in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
@@ -139,6 +262,25 @@ def metrics_in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
         for name, value in metrics.items()
         if isinstance(value, (int, float))
     )
+
+
+def epoch_in_words(
+    epoch: int, num_epochs: int, metrics: Mapping[str, Any], *, is_evaluated: bool
+) -> str:
+    """Return the line for the end of an epoch.
+
+    Args:
+        epoch: The epoch, counted from 0.
+        num_epochs: Number of epochs of the training.
+        metrics: The latest metrics; those of the validation data as `val_...`.
+        is_evaluated: Whether the validation metrics are those of this epoch's end.
+    """
+    shown = {
+        name: value
+        for name, value in metrics.items()
+        if is_evaluated or not name.startswith("val_")
+    }
+    return f"epoch {epoch + 1}/{num_epochs}: {metrics_in_words(shown)}"
 
 
 def _shown_speed(speed: float, unit: str) -> str:

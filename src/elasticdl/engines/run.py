@@ -75,9 +75,22 @@ class Run:
             aloud(self.reporter).note(
                 f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
             )
-        total = self.context.num_records * self.context.job.training.num_epochs
-        done = self.records_done(self.checkpoint)
-        self.reporter.started("Training", total, "records", done=done)
+        options = self.context.job.training
+        if self.counts_steps:
+            self.reporter.started("Training", options.max_steps, "steps", done=resumed_from_step)
+        else:
+            total = self.context.num_records * options.num_epochs
+            done = self.records_done(self.checkpoint)
+            self.reporter.started("Training", total, "records", done=done)
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether `max_steps` ends the training before the epochs do, so that steps are counted."""
+        context, options = self.context, self.context.job.training
+        if not options.max_steps:
+            return False
+        per_step = options.global_batch_size or context.minibatch_size
+        return options.max_steps * per_step < context.num_records * options.num_epochs
 
     def records_done(self, checkpoint: Checkpoint | None) -> int:
         """Return the number of records trained on up to a checkpoint, over all epochs."""

@@ -29,6 +29,7 @@ class StepEvents:
         reporter: Reports progress to the user.
         num_records: Records in an epoch.
         num_epochs: Number of epochs of the training.
+        counts_steps: Whether the progress is counted in steps instead of records.
         interval_s: Steps made within this interval are reported in one event.
     """
 
@@ -39,11 +40,12 @@ class StepEvents:
         *,
         num_records: int,
         num_epochs: int,
+        counts_steps: bool,
         interval_s: float,
     ) -> None:
         self._events, self._reporter = events, reporter
         self._num_records, self._num_epochs = num_records, num_epochs
-        self._interval_s = interval_s
+        self._counts_steps, self._interval_s = counts_steps, interval_s
         self.forget()
 
     def forget(self) -> None:
@@ -80,8 +82,9 @@ class StepEvents:
         self._num_examples += commit.num_examples
         self._states.append({"loss": commit.metrics["loss"]})
         total, count = commit.metrics["loss"]
+        records = before.epoch * self._num_records + after.epoch_examples
         self._reporter.advanced(
-            before.epoch * self._num_records + after.epoch_examples,
+            step if self._counts_steps else records,
             {
                 "epoch": f"{before.epoch + 1}/{self._num_epochs}",
                 "step": str(step),

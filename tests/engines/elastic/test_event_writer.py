@@ -8,7 +8,7 @@ import pytest
 from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
 from elasticdl.engines.elastic.event_buffer import CommitId, StateSnapshot, WorkerReport
 from elasticdl.engines.elastic.event_writer import EventWriter
-from elasticdl.events import Checkpointed, EpochFinished, StepCommitted
+from elasticdl.events import Checkpointed, EpochFinished, Evaluated, StepCommitted
 from elasticdl.job import Job, TrainingOptions
 
 
@@ -18,15 +18,16 @@ class Run:
     checkpoint = None
 
     def __init__(self):
-        self.written, self.shown = [], []
+        self.written, self.shown, self.notes = [], [], []
         self.events = SimpleNamespace(write=self.written.append, publish=lambda: None)
         self.reporter = SimpleNamespace(
             advanced=lambda done, details: self.shown.append((done, details)),
-            note=lambda text: None,
+            note=self.notes.append,
         )
         self.saved = []
         self.store = SimpleNamespace(save=self.save)
         self.context = SimpleNamespace(job=Job("train", "data", "out"), num_records=100)
+        self.counts_steps = False
 
     def save(self, checkpoint, best):
         self.saved.append(checkpoint.step)
@@ -181,3 +182,23 @@ def test_a_new_round_forgets_what_was_not_written(run):
 
     assert [event.step for event in run.written] == [1]
     assert run.shown[-1][0] == 42
+
+
+def test_an_epoch_is_one_line_with_the_metrics_of_its_evaluation(run):
+    run.context.num_records = 8
+    writer = EventWriter(run)
+    evaluated = Evaluated(step=4, epoch=0, metrics={"loss": 0.5})
+    finished = EpochFinished(epoch=0, step=4, metrics={"loss": 0.75, "val_loss": 0.5})
+
+    writer.take(report(1, 2, Evaluated(step=2, epoch=0, metrics={"loss": 0.625})))
+    writer.take(report(3, 4, evaluated))
+    writer.take(WorkerReport(CommitId(5, 4), CommitId(5, 4), continues=True, events=[
+        (CommitId(5, 4), finished),
+        (CommitId(6, 4), EpochFinished(epoch=1, step=8, metrics=finished.metrics)),
+    ]))  # fmt: skip
+
+    assert run.notes == [
+        "step 2: val_loss 0.625",
+        "epoch 1/1: loss 0.75, val_loss 0.5",
+        "epoch 2/1: loss 0.75",
+    ]

@@ -45,7 +45,9 @@ it sends no heartbeats                   torchft's Lighthouse (quorum.py): a quo
 its rank misses many steps               engines/loop.py: its lease is released
 """
 
+import logging
 import os
+import warnings
 
 # Set before Ray is imported, which would otherwise send usage statistics.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -56,3 +58,6 @@ os.environ.setdefault("RAY_enable_metrics_collection", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 # Ray hides accelerators from actors that request none, and warns that this will change.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# In a notebook, Ray asks for widgets that ElasticDL does not show.
+warnings.filterwarnings("ignore", message="IProgress not found")
+logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)

@@ -18,11 +18,12 @@ import time
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.job_messages import aloud
-from elasticdl.engines.progress import metrics_in_words
+from elasticdl.engines.progress import epoch_in_words, metrics_in_words
 from elasticdl.engines.step_events import joined_rows
 from elasticdl.events import (
     Checkpointed,
     CommittedRow,
+    EpochFinished,
     Evaluated,
     RecordsSkipped,
     StepCommitted,
@@ -65,6 +66,7 @@ class EventWriter:
         self.known: CommitId | None = None
         self.step = checkpoint.step if checkpoint is not None else 0
         self._steps: list[StepCommitted] = []
+        self._evaluated_step = -1
         # First and last step of each event written since the last checkpoint.
         self._written: list[tuple[int, int]] = []
         self._seen = self._run.records_done(checkpoint)
@@ -109,8 +111,9 @@ class EventWriter:
         self._since_s = time_s
         context = self._run.context
         options = context.job.training
+        seen = min(self._seen, context.num_records * options.num_epochs)
         self._run.reporter.advanced(
-            min(self._seen, context.num_records * options.num_epochs),
+            steps[-1].step if self._run.counts_steps else seen,
             {
                 "epoch": f"{steps[-1].epoch + 1}/{options.num_epochs}",
                 "step": str(steps[-1].step),
@@ -160,6 +163,13 @@ class EventWriter:
             self.left_out.add(batch)
             event = self._run.records_skipped(event.step, batch)
         self._run.events.write(event)
+        context, note = self._run.context, aloud(self._run.reporter).note
         if isinstance(event, Evaluated):
-            words = metrics_in_words(event.metrics, prefix="validation ")
-            aloud(self._run.reporter).note(f"step {event.step}: {words}")
+            self._evaluated_step = event.step
+            # At the end of an epoch, the line of the epoch contains the metrics.
+            if self._seen < (event.epoch + 1) * context.num_records:
+                note(f"step {event.step}: {metrics_in_words(event.metrics, prefix='val_')}")
+        elif isinstance(event, EpochFinished):
+            num_epochs = context.job.training.num_epochs
+            is_evaluated = event.step == self._evaluated_step
+            note(epoch_in_words(event.epoch, num_epochs, event.metrics, is_evaluated=is_evaluated))

@@ -249,4 +249,11 @@ def _quiet() -> Any:
         # Keras' own warnings about NumPy's copies and about layers that it serializes; errors are
         # reported.
         warnings.simplefilter("ignore")
-        yield
+        # In notebooks, TensorFlow logs where it has written a model.
+        logger = logging.getLogger("tensorflow")
+        level = logger.level
+        logger.setLevel(max(level, logging.WARNING))
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
