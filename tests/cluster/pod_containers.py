@@ -14,12 +14,16 @@ image with all of them takes minutes to make.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import secrets
 import socket
 import sysconfig
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.cluster.containers import PACKAGES
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 _RAY_PORT = 6379
 _SHARED_MEMORY = "256m"
 _LAST_LINES = 20
+# CLONE_NEWNET of sched.h.
+_NEW_NETWORK = 0x40000000
 # The operator asks twenty times a second.
 _LOOKS_EVERY_S = 0.5
 
@@ -68,6 +74,19 @@ class PodContainers:
     def container(self, pod: str) -> Any:
         """Return the engine's object for a pod."""
         return self._containers[pod]
+
+    def connect(self, pod: str, port: int) -> socket.socket:
+        """Return a connection to a port of the loopback interface of a pod's container.
+
+        Raises:
+            OSError: Nothing listens there.
+        """
+        container = self._containers[pod]
+        container.reload()
+        namespace = Path(f"/proc/{container.attrs['State']['Pid']}/ns/net")
+        # A thread of its own, because a thread that has entered a network stays in it.
+        with ThreadPoolExecutor(1) as entering:
+            return entering.submit(_connect_within, namespace, port).result()
 
     def start(self, pod: Object, env: Mapping[str, str]) -> PodState | None:
         """Start a pod's container; returns None if it has to wait for the head."""
@@ -240,3 +259,12 @@ def _address(container: Any) -> str:
     [network] = container.attrs["NetworkSettings"]["Networks"].values()
     address: str = network["IPAddress"]
     return address
+
+
+def _connect_within(namespace: Path, port: int) -> socket.socket:
+    """Return a connection to a port in a network namespace, which this thread enters."""
+    library = ctypes.CDLL(None, use_errno=True)
+    with namespace.open("rb") as file:
+        if library.setns(file.fileno(), _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return socket.create_connection(("127.0.0.1", port), timeout=5)

@@ -65,7 +65,7 @@ def test_a_job_is_followed_to_its_end_and_done_only_once(job, running):
     told = run(job)
 
     assert f"Submitted RayJob {job.id} in good, namespace default." in told
-    assert "running: running on 2 of 2 workers" in told
+    assert "running on 2 of 2 workers" in told
     assert "epoch 1 is done" in told
     assert told.endswith("Done: s3://bucket/my_model")
     assert "has already finished" in run(job)
@@ -223,6 +223,8 @@ def test_jobs_are_listed_shown_and_stopped_by_commands(job, running):
         time.sleep(0.1)
     assert job.id in command("list")
     assert "is stopped" in command("stop", job.id)
+    # The same job may be submitted again at once.
+    assert api.connect_cluster().pods(f"elasticdl.org/job={job.id}") == []
     assert "No jobs found" in command("list")
     with pytest.raises(UsageError, match="There is no job"):
         command("show", job.id)

@@ -407,7 +407,7 @@ def test_a_job_on_a_cluster_shows_its_progress_while_it_runs(api_server, account
         (tmp_path / "zoo/hold").unlink()
         wait_until(lambda: annotations(api_server, job.id).get(f"{ours}/progress") == "finished")
 
-    assert "running: running on 1 of 1 workers" in shown
+    assert "running on 1 of 1 workers" in shown
     assert "  epoch 1/2, " in shown
     assert "epoch 1/2, " in listed
     last = annotations(api_server, job.id)

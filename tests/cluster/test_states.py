@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticdl.cluster.states import JobPhase, state_of
+from elasticdl.cluster.states import JobPhase, RayJobState, state_of
 
 
 def rayjob(deployment="", job="", *, spec=None, labels=None, **status):
@@ -147,3 +147,32 @@ def test_a_job_that_failed_for_memory_says_so():
 
     assert state.exit_code == 137
     assert "head: out of memory" in state.message
+
+
+def test_pods_of_the_job_that_was_stopped_before_are_not_counted() -> None:
+    def at(time, **more):
+        made = pod()
+        made["metadata"] |= {"creationTimestamp": time, **more}
+        return made
+
+    job = rayjob("Running", "RUNNING")
+    job["metadata"]["creationTimestamp"] = "2026-11-26T10:00:00Z"
+    old = at("2026-11-26T09:59:00Z", deletionTimestamp="2026-11-26T10:00:30Z")
+
+    state = state_of(job, [old, at("2026-11-26T10:00:05Z"), at("2026-11-26T10:00:00Z")])
+
+    assert state.num_workers == 2
+
+
+def test_a_pod_that_is_being_deleted_does_not_run() -> None:
+    ending = pod()
+    ending["metadata"]["deletionTimestamp"] = "2026-11-26T10:00:30Z"
+
+    assert state_of(rayjob("Running", "RUNNING"), [ending, pod()]).num_workers == 1
+
+
+def test_the_phase_is_not_said_twice() -> None:
+    assert RayJobState(JobPhase.RUNNING, "running on 2 of 2 workers").sentence == (
+        "running on 2 of 2 workers"
+    )
+    assert RayJobState(JobPhase.SUCCEEDED, "finished").sentence == "succeeded: finished"

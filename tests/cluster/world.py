@@ -56,6 +56,7 @@ class World:
         self.server = undo.enter_context(ApiServer(rayjob_schema(), namespaces=("default",)))
         data = {key: b64encode(value.encode()).decode() for key, value in self._aws.items()}
         self.server.store.create(SECRETS, "default", {"metadata": {"name": "s3"}, "data": data})
+        self.server.connect = self.pods.connect
         undo.enter_context(Operator(self.server, containers=self.pods))
         self.environment = {
             **os.environ, **self._aws, "DOCKER_HOST": containers.host,

@@ -86,7 +86,7 @@ def list_jobs(
             "output": output,
         }
         shown = {title: printable(value) for title, value in facts.items()}
-        words = printable(f"{state.phase}: {state.message}")
+        words = printable(state.sentence)
         rows.append(JobRow(printable(job["metadata"]["name"]), words, shown))
     if rows:
         print_jobs(rows)
@@ -174,7 +174,9 @@ def stop(
         return
     from elasticdl.cluster.submit import stop as stop_job  # noqa: PLC0415 - not for `--help`
 
-    stop_job(api.connect_cluster(context, namespace), job)
+    connected = api.connect_cluster(context, namespace)
+    echo("Waiting for the last checkpoint and the end of its pods ...", err=True)
+    stop_job(connected, job)
     echo(f"{job} is stopped. Run its command again to resume it.")
 
 

@@ -103,10 +103,10 @@ def check_runs(cluster: Kubernetes, name: str) -> str:
     """
     found, state = current(cluster, name)
     if not state.has_ended:
-        return f"{state.phase}: {state.message}"
+        return state.sentence
     output = (found["metadata"].get("annotations") or {}).get(_OUTPUT, "OUTPUT")
     raise UsageError(
-        f"The job {name} has ended ({state.phase}: {state.message}), so its pods serve no page. "
+        f"The job {name} has ended ({state.sentence}), so its pods serve no page. "
         f"View its page from the output: elasticdl job page {output}"
     )
 

@@ -78,7 +78,7 @@ def launch(
 
 def shown(state: RayJobState) -> str:
     """Return a state as one or two lines."""
-    return f"{state.phase}: {state.message}" + (f"\n  {state.advice}" if state.advice else "")
+    return state.sentence + (f"\n  {state.advice}" if state.advice else "")
 
 
 def useful_commands(name: str, cluster: Kubernetes) -> str:

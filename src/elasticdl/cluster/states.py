@@ -58,6 +58,13 @@ class RayJobState:
     advice: str = ""
 
     @property
+    def sentence(self) -> str:
+        """The phase and the message; the phase is not repeated if the message begins with it."""
+        return (
+            self.message if self.message.startswith(self.phase) else f"{self.phase}: {self.message}"
+        )
+
+    @property
     def has_ended(self) -> bool:
         """Whether the state is final."""
         return self.phase in {JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.STOPPED}
@@ -83,10 +90,15 @@ def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = 
 
     Args:
         rayjob: As received from the server.
-        pods: Pods of the job and of its Ray cluster.
+        pods: Pods of the job and of its Ray cluster. Those of an earlier job of the same name,
+            which still write their checkpoint, are left out.
         events: Events of the job and its Ray cluster, the oldest first.
     """
     status = rayjob.get("status") or {}
+    created = str(rayjob["metadata"].get("creationTimestamp", ""))
+    pods = [
+        pod for pod in pods if str(pod["metadata"].get("creationTimestamp", created)) >= created
+    ]
     ended = _ended(status, pods)
     if ended is not None:
         return ended
@@ -237,7 +249,9 @@ def _memory_limit(pod: Object, container: Object) -> str:
 
 
 def _is_running(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") == "Running"
+    # A pod that is being deleted keeps its phase until its containers have ended.
+    is_ending = "deletionTimestamp" in pod["metadata"]
+    return (pod.get("status") or {}).get("phase") == "Running" and not is_ending
 
 
 def _label(pod: Object, name: str) -> str | None:

@@ -106,7 +106,8 @@ def is_kept(job: Job, cluster: Kubernetes) -> bool:
 def stop(cluster: Kubernetes, name: str) -> None:
     """Stop a job, if it has not ended, and free its machines.
 
-    Its pods receive a stop signal, and write a checkpoint first.
+    Its pods receive a stop signal, and write a checkpoint first. Returns when they have ended:
+    before that, the same job submitted again would find its output in use.
 
     Raises:
         UsageError: There is no such job.
@@ -116,6 +117,14 @@ def stop(cluster: Kubernetes, name: str) -> None:
     if there is None:
         raise UsageError(f"There is no job {name!r} in the namespace {cluster.namespace}.")
     _remove(cluster, there)
+    until_s = time.monotonic() + _DELETED_WITHIN_S
+    while cluster.pods(f"{JOB_LABEL}={name}"):
+        if time.monotonic() > until_s:
+            raise UnavailableError(
+                f"The RayJob {name} is deleted, but its pods have not ended after "
+                f"{_DELETED_WITHIN_S:.0f} s: kubectl get pods -l {JOB_LABEL}={name}"
+            )
+        time.sleep(_LOOK_S)
 
 
 def _is_kept(there: Object, job: Job) -> bool:

@@ -3,7 +3,8 @@
     first byte of a message    0: data; 1: why the port could not be reached
     first message of each      the port, as two bytes, the lower one first
 
-A port of a pod is one of this machine: of the same number, unless a test names another.
+A port of a pod is one of this machine: of the same number, unless a test names another, or gives
+`connect` to reach pods that have a network of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def forward(handler: Handler, api: ApiServer, asked: Request) -> None:
     for channel in (_DATA, _ERROR):
         client.send(channel + port.to_bytes(2, "little"))
     try:
-        target = socket.create_connection(("127.0.0.1", api.ports.get(port, port)), timeout=5)
+        if api.connect is not None:
+            target = api.connect(asked.name, port)
+        else:
+            target = socket.create_connection(("127.0.0.1", api.ports.get(port, port)), timeout=5)
     except OSError as error:
         said = f"error forwarding port {port} to pod {asked.name}: {error.strerror}"
         client.send(_ERROR + said.encode())

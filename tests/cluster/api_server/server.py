@@ -7,6 +7,7 @@ import socket
 import ssl
 import sys
 import threading
+from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from typing import Any, Self
 
@@ -40,6 +41,7 @@ class ApiServer:
         requests: What was asked for, as `verb resource`, in order.
         logs: Of pods, by namespace and name.
         ports: Port of a pod -> port of this machine that is forwarded instead.
+        connect: (Pod, port of its loopback interface) -> connection; None: they are this machine's.
     """
 
     def __init__(self, rayjob_schema: Object | None, namespaces: tuple[str, ...] = ("default",)):
@@ -52,6 +54,7 @@ class ApiServer:
         self.requests: list[str] = []
         self.logs: dict[tuple[str, str], PodLog] = {}
         self.ports: dict[int, int] = {}
+        self.connect: Callable[[str, int], socket.socket] | None = None
         self.resources = list(BUILT_IN)
         self.schemas: dict[Resource, Schema] = {}
         for name in namespaces:
