@@ -21,7 +21,7 @@ import random
 import sys
 import types
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,14 @@ class FileVariables:
 
     Args:
         folder: Folder of the modules' files; None if there are none.
+
+    Attributes:
+        kept: Objects whose attributes checkpoints contain: the callbacks.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
+        self.kept: Sequence[Any] = ()
         self._generators: list[tuple[str, str, Any, Any]] | None = None
         self._values: dict[tuple[str, str], _Value] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -100,6 +104,8 @@ class FileVariables:
         for file, name, value, module in self._variables():
             key = file, name
             if key in self._warned or _state_of(value) is not None:
+                continue
+            if any(value is each for each in self.kept):
                 continue
             seen = _look(value, module, _DEPTH)
             before = self._values.get(key)

@@ -107,10 +107,12 @@ class Hooks(Protocol):
     Attributes:
         observes_batches: A callback observes single batches, so steps are not grouped.
         observes_test_batches: A callback observes the batches of an evaluation.
+        callbacks: The user's callbacks, whose attributes checkpoints contain.
     """
 
     observes_batches: bool
     observes_test_batches: bool
+    callbacks: Sequence[Any]
 
     @property
     def stop_requested(self) -> bool:

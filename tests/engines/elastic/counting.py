@@ -10,6 +10,7 @@ class Hooks:
     """Callbacks that do nothing, but can ask for the end."""
 
     observes_batches = observes_test_batches = False
+    callbacks = ()
     stop_requested = False
 
     def __getattr__(self, name):

@@ -150,3 +150,27 @@ def test_what_is_documented_or_random_or_rounded_is_trained(create_layers):
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_small_batch_has_parts_too(size):
     trainer_of(normalizing).gradients(batch_of(size))
+
+
+def test_a_layer_that_begins_to_look_at_its_batch_later_is_reported_once(caplog) -> None:
+    import keras
+
+    class Fades(keras.layers.Layer):
+        def build(self, shape):
+            self.gate = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            return x - self.gate * keras.ops.mean(x, axis=0)
+
+    layer = Fades()
+    trainer = trainer_of(lambda: [layer])
+    for _ in range(2):
+        trainer.gradients(batch_of())
+    layer.gate.assign(1.0)
+
+    for trainer.step in (3, 4, 8):
+        trainer.gradients(batch_of())
+
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert "since step 4 at the latest" in message
+    assert "depend on the other examples of its batch" in message

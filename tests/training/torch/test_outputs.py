@@ -143,3 +143,29 @@ def test_that_is_seen_in_the_second_batch_if_the_first_has_one_record_many_times
 
     with pytest.raises(DefinitionError, match="depend on the other examples of its batch"):
         trainer.gradients(batch_of(8))
+
+
+class Fades(nn.Module):
+    """Looks at the mean of the batch once its gate is open."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        self.register_buffer("gate", torch.zeros(()))
+
+    def forward(self, x):
+        return self.out(x - self.gate * x.mean(0))
+
+
+def test_a_model_that_begins_to_look_at_its_batch_later_is_reported_once(caplog):
+    trainer = trainer_of(definition_of(Fades))
+    for _ in range(2):
+        trainer.gradients(batch_of(8))
+    trainer.model.gate.fill_(1.0)
+
+    for trainer.step in (3, 4, 8):
+        trainer.gradients(batch_of(8))
+
+    (message,) = [each.getMessage() for each in caplog.records]
+    assert "since step 4 at the latest" in message
+    assert "depend on the other examples of its batch" in message

@@ -80,6 +80,7 @@ class KerasHooks:
             for each in self._callbacks
         )
         self._model = model
+        self.epoch = 0
         self._list = keras.callbacks.CallbackList(
             self._callbacks, add_history=bool(self._callbacks), add_progbar=False
         )
@@ -88,6 +89,7 @@ class KerasHooks:
                 each.mode = direction(each.monitor.removeprefix("val_")) or "auto"
         # Includes the history callback that `fit` adds.
         self._callbacks = list(self._list.callbacks)
+        self.callbacks: Sequence[Any] = self._callbacks
         self.observes_batches = self._any_overrides(_BATCH_MOMENTS)
         self.observes_test_batches = self._any_overrides(_TEST_BATCH_MOMENTS)
         # The user's code sets arguments again; an argument that a callback has changed is state.
@@ -168,6 +170,7 @@ class KerasHooks:
             ) from error
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
+        self.epoch = epoch
         with self._moment("on_epoch_begin"):
             self._list.on_epoch_begin(epoch)
 

@@ -58,6 +58,7 @@ from elasticdl.training.keras.seeds import Seeds
 from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.keras.statistics import KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
+from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.trainer import (
     Contribution,
     Examined,
@@ -182,6 +183,7 @@ class KerasTrainer:
         self._divisor = Divisor.EXAMPLES
         self._loss_was_split = self._moves_weights = False
         self._num_output_checks = 0
+        self._repeated = RepeatedChecks(definition.origin)
         self._single: Trial | None = None
         self._looked_outside = False
         self._is_evaluation_checked = False
@@ -741,14 +743,14 @@ class KerasTrainer:
     def _check_loss_splits(self, batch: Batch) -> None:
         """Find the divisor of the loss, or that the loss cannot be split into parts.
 
-        Losses added by layers are checked again before steps 2, 4, 8 and so on. A worker's first
-        batch repeats two records, which may be alike, so the outputs for its second batch are
-        checked too.
+        A worker's first batch repeats two records, which may be alike, so the outputs for its
+        second batch are checked too. Later checks are those of `RepeatedChecks`; a loss added by a
+        layer is refused then as well.
         """
         is_again, is_early = self._loss_was_split, self._num_output_checks < _CHECKS_OF_OUTPUTS
-        is_power_of_two = self.step > 1 and self.step & (self.step - 1) == 0
-        looks_again = self._loss.num_added or self._moves_weights
-        if is_again and not is_early and not (looks_again and is_power_of_two):
+        has_callbacks = self.hooks.are_of_users
+        is_due = self._repeated.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
+        if is_again and not is_early and not is_due:
             return
 
         def forward(trial: Trial, step: int, training: bool) -> tuple[Any, Sequence[float]]:
@@ -788,7 +790,7 @@ class KerasTrainer:
                 self._loss.check_added(replace(trial, outputs=outputs), forward, self._divisor)
             else:
                 kind = self._loss.find_divisor(trial, forward)
-            if kind is not None and is_early:
+            if kind is not None:
                 self._num_output_checks += trial.num_examples > 1
                 runs = self._loss.runs(
                     lambda part, step, training: forward(part, step, training)[0],
@@ -796,9 +798,10 @@ class KerasTrainer:
                     lambda part: self._normalizes_by_batch(part.features),
                     lambda part: self._moves_statistics(part.features),
                 )
-                coupled_outputs.check(
-                    runs, trial, self.model, definition.origin, definition.where("loss")
-                )
+                with contextlib.nullcontext() if is_early else self._repeated.reported(self.step):
+                    coupled_outputs.check(
+                        runs, trial, self.model, definition.origin, definition.where("loss")
+                    )
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,7 @@ class TorchHooks:
         self.epoch = 0
         self.observes_batches = callbacks.any_has(BATCH_MOMENTS)
         self.observes_test_batches = callbacks.any_has(TEST_BATCH_MOMENTS)
+        self.callbacks: Sequence[Any] = callbacks.objects
 
     @property
     def stop_requested(self) -> bool:

@@ -12,7 +12,7 @@ changes a buffer, its outputs may depend on that (a running mean of its own, whi
 workers as BatchNorm does). In both cases nothing could be compared, so it runs in evaluation mode
 instead.
 
-Used by `trainer.py`, before the first updates.
+Used by `trainer.py`, before the first updates and some later ones (`repeated_checks.py`).
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class PartCheck:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing more to check."""
-        return self._num_checks == _CHECKS
+        """Whether the first batches have been checked."""
+        return self._num_checks >= _CHECKS
 
     def check(self, batch: Tensors) -> None:
-        """Compare a batch with its parts, unless enough batches have been compared.
+        """Compare a batch with its parts.
 
         Raises:
             DefinitionError: An example counts differently beside other examples.

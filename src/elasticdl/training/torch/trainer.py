@@ -42,6 +42,7 @@ from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.divisors import check_divides_by_examples
+from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.torch import export, failures
 from elasticdl.training.torch.averages import Averages
 from elasticdl.training.torch.buffers import Buffers, differs
@@ -157,7 +158,7 @@ class TorchTrainer:
             self._averages = Averages(definition, self.model)
             self._schedulers = Schedulers(definition, self.optimizer, self._parameters)
             callbacks = Callbacks(definition.create_callbacks(), definition.where("callbacks"))
-        self._clip, self._given = clipping_of(definition), given
+        self._clip, self._given = clipping_of(definition, callbacks.objects), given
         trained = {id(parameter) for parameter in given}
         self._named_trainable = [
             (name, parameter)
@@ -199,6 +200,7 @@ class TorchTrainer:
             buffers=self._buffers,
             drawing=lambda moment: self._drawing(self.rank, moment),
         )
+        self._repeated = RepeatedChecks(definition.origin)
         self._is_evaluation_checked = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
@@ -230,8 +232,13 @@ class TorchTrainer:
             self._refusals.check_sums(self._parameters)
             complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]
             refuse_complex(complex_ones, self._definition.origin, ALONE)
+            has_callbacks = bool(self.hooks.callbacks)
+            is_due = self._repeated.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
             if not self._part_check.is_done:
                 self._part_check.check(self._batch_tensors(batch))
+            elif is_due:
+                with self._repeated.reported(self.step):
+                    self._part_check.check(self._batch_tensors(batch))
             versions = [p._version for p in self._parameters.values()]  # noqa: SLF001 - no public name
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
@@ -419,6 +426,7 @@ class TorchTrainer:
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(to_tensor(arrays[name]))
+        self._clear_gradients()
         self.step = int(state["step"])
 
     def export(self, folder: Any) -> list[str]:
@@ -568,7 +576,7 @@ class TorchTrainer:
                 if self._clip is not None:
                     self._clip(self._given)
                 self._optimizer.step()
-        self._clear_gradients()
+        # The gradients stay until the next forward pass, as in a plain loop: callbacks read them.
         self._averages.update()
         self.step += 1
         self._schedulers.updated(self.step)

@@ -1,0 +1,73 @@
+"""Repeats a check of the first batches before later updates, where a failure is a warning.
+
+Models that compare the examples of a batch are refused before the first update. A model may begin
+later: a callback raises a weight from zero, or the weight is learned. By then the training has
+been running, and the difference may come from rounding (a maximum that flips), so it is reported
+and the training continues.
+
+Used by the trainers, where gradients are summed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+_log = logging.getLogger("elasticdl")
+
+# A check takes several forward passes.
+_MOST_EPOCHS = 8
+
+
+class RepeatedChecks:
+    """Decides before which updates a check is repeated, and reports its first failure.
+
+    Args:
+        origin: Prefix of the warning.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._checked_step = -1
+        self._epochs: set[int] = set()
+        self._has_warned = False
+
+    def is_due(self, step: int, epoch: int, *, has_callbacks: bool) -> bool:
+        """Return whether to check the next batch; True once for each step.
+
+        Checks are due before steps 2, 4, 8 and so on, and with callbacks also at the start of eight
+        epochs, because callbacks usually change a model between epochs.
+        """
+        is_power_of_two = step > 1 and step & (step - 1) == 0 and step != self._checked_step
+        is_new_epoch = (
+            has_callbacks and epoch not in self._epochs and len(self._epochs) < _MOST_EPOCHS
+        )
+        if has_callbacks:
+            self._epochs.add(epoch)
+        if self._has_warned or not (is_power_of_two or is_new_epoch):
+            return False
+        self._checked_step = step
+        return True
+
+    @contextmanager
+    def reported(self, step: int) -> Iterator[None]:
+        """Turn an error of a check in the block into a warning."""
+        try:
+            yield
+        except DefinitionError as error:
+            self._has_warned = True
+            _log.warning(
+                "%s: since step %d at the latest, an example depends on the other examples of its "
+                "batch, so the numbers differ from those of one process (%s) If this is not meant, "
+                "train in one process without --global_batch_size.",
+                self._origin,
+                step,
+                error,
+            )
