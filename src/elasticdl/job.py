@@ -208,6 +208,8 @@ class Job:
         model: Reference to the model; None where it is given by `trained_model`.
         trained_model: Folder of a TrainedModel, for evaluate and predict.
         validation_data: Records to evaluate on while training.
+        validation_split: Share of the records of `data` that is held out for validation, more than
+            0 and less than 1; None holds out none. For evaluate: only these are evaluated.
         training: Options of the training.
         prediction_format: File format of the predictions.
         workers: Worker processes that train; None trains in this process.
@@ -223,6 +225,7 @@ class Job:
     model: ModelReference | None = None
     trained_model: str | None = None
     validation_data: str | None = None
+    validation_split: float | None = None
     training: TrainingOptions = TrainingOptions()
     prediction_format: PredictionFormat = "recordio"
     workers: Workers | None = None

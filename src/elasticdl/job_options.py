@@ -45,6 +45,7 @@ def training_job(
     optimizer: str | None = None,
     eval_metrics_fn: str | None = None,
     validation_data: str | None = None,
+    validation_split: float | str | None = None,
     num_workers: int | str | None = None,
     num_spare_workers: int | str = 0,
     ray_address: str | None = None,
@@ -81,6 +82,9 @@ def training_job(
         optimizer: See `input_fn`.
         eval_metrics_fn: See `input_fn`.
         validation_data: Records to evaluate on while training.
+        validation_split: Share of the records of `data` to evaluate on instead, such as 0.2; the
+            others are trained on. A record's side depends only on the name of its file and its
+            number in it.
         num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4; None
             trains in this process. See `job.Workers` for the options that follow.
         num_spare_workers: Additional processes in reserve.
@@ -132,6 +136,12 @@ def training_job(
             f"--gpus_per_worker={gpus} requires workers. Add --num_workers; without it, training "
             "uses the GPU that it finds."
         )
+    split = _as_split(validation_split)
+    if split is not None and validation_data is not None:
+        raise UsageError(
+            f"--validation_split={split:g} and --validation_data={validation_data} both define the "
+            "validation data. Use only one of them."
+        )
     return Job(
         command="train",
         data=location(data),
@@ -143,6 +153,7 @@ def training_job(
             overrides={name: value for name, value in replaced.items() if value},
         ),
         validation_data=None if validation_data is None else location(validation_data),
+        validation_split=split,
         training=_training_options(options),
         workers=None
         if num_workers is None
@@ -201,6 +212,7 @@ def evaluation_job(
     trained_model: str,
     data: str,
     output: str | None = None,
+    validation_split: float | str | None = None,
     report: str | bool | None = None,
     minibatch_size: int | str = 256,
     num_workers: int | str | None = None,
@@ -213,6 +225,8 @@ def evaluation_job(
         trained_model: See `evaluate`, as `data` and `output`.
         data: See `evaluate`.
         output: See `evaluate`.
+        validation_split: Evaluate only the records that a training on `data` with this
+            `validation_split` holds out.
         report: Folder for a report on each record; True or an empty text means `report` in the
             trained model, None makes no report.
         minibatch_size: Number of examples per call of the model.
@@ -234,6 +248,7 @@ def evaluation_job(
         data=location(data),
         output=None if output is None else output_location(output),
         trained_model=location(trained_model),
+        validation_split=_as_split(validation_split),
         report=output_location(str(folder), "--report") if folder else None,
         training=_training_options({"minibatch_size": minibatch_size}),
         workers=_sharing_workers(num_workers, ray_address, give_up_after),
@@ -357,6 +372,21 @@ def _as_int(name: str, value: Any) -> int:
     if number < _LEAST.get(name, 0):
         raise UsageError(f"--{name}={number}: expected at least {_LEAST.get(name, 0)}.")
     return number
+
+
+def _as_split(value: float | str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise UsageError(
+            f"--validation_split={value}: expected a share of the records, more than 0 and less "
+            "than 1, such as 0.2."
+        )
+    return share
 
 
 def _workers(text: int | str, **options: Any) -> Workers:

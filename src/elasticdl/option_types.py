@@ -31,6 +31,7 @@ class SharedOptions(TypedDict, total=False):
 class EvaluateOptions(SharedOptions, total=False):
     """Further options of `evaluate`; see `job_options.evaluation_job`."""
 
+    validation_split: float | str | None
     report: str | bool | None
 
 
@@ -44,6 +45,7 @@ class TrainOptions(SharedOptions, total=False):
     """Further options of `train`; see `job_options.training_job` and `job.TrainingOptions`."""
 
     batch_size: int | str
+    validation_split: float | str | None
     spec: str | None
     dialect: str | None
     input_fn: str | None

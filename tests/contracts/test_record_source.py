@@ -22,6 +22,7 @@ import pytest
 from elasticdl.data import csv, example, parquet, recordio, tfrecord, units
 from elasticdl.data.data_index import DataIndex, IndexedSource, decode, encode
 from elasticdl.data.schema import Field, Schema
+from elasticdl.data.split_source import SplitSource, split_records
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import UnitSource
 from elasticdl.errors import CorruptDataError, DataError
@@ -160,6 +161,33 @@ def test_records_are_decoded_by_a_schema(source: RecordSource) -> None:
     )
 
     check_decoding(source, schema)
+
+
+# --- one side of a validation split ------------------------------------------------------------
+
+
+@pytest.fixture(params=["training", "validation"])
+def side(request: pytest.FixtureRequest, fmt: Format, uris: list[str]) -> SplitSource:
+    """Return each side of a split of `EXAMPLES`."""
+    return getattr(split_records(fmt.open(uris), 0.4), request.param)
+
+
+def test_a_side_of_a_split_is_a_source(side: SplitSource) -> None:
+    numbers = side.numbering.span(0, side.num_records)
+
+    check_record_source(side, [example.encode(EXAMPLES[number]) for number in numbers])
+
+
+@pytest.mark.parametrize("cache_bytes", [units.CACHE_BYTES, 100])
+def test_a_side_of_a_split_is_gathered_and_decoded(
+    side: SplitSource, cache_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "CACHE_BYTES", cache_bytes)
+    schema = Schema((Field("label", (), np.dtype(np.int64)),))
+
+    check_gathering(side)
+    check_gathering(side, schema)
+    check_decoding(side, schema)
 
 
 # --- opened by an index ------------------------------------------------------------------------

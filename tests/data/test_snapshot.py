@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticdl.data.row_hash import row_hashes, shares
+from elasticdl.data.hash_mixing import shares
+from elasticdl.data.row_hash import row_hashes
 from elasticdl.data.snapshot import read_snapshot, write_snapshot
 from elasticdl.data.sources import open_source
 from elasticdl.errors import DataError

@@ -218,9 +218,9 @@ class Trainings:
             model_zoo=str(self._zoo),
             model_def=self.feature.name,
             data=str(self._data / f"{data}.recordio"),
-            validation_data=str(self._data / "validation.recordio"),
             output=str(output),
             **{
+                "validation_data": str(self._data / "validation.recordio"),
                 "minibatch_size": records.BATCH_SIZE,
                 "num_epochs": records.EPOCHS,
                 "seed": records.SEED,

@@ -18,6 +18,11 @@ from elasticdl.cli.workers_options import workers_options
 )
 @click.option("--data", required=True, metavar="GLOB", help="Records with labels.")
 @click.option(
+    "--validation_split",
+    metavar="SHARE",
+    help="Only the records that a training on --data with this --validation_split holds out.",
+)
+@click.option(
     "--output",
     metavar="FILE",
     help="JSON file for the metrics. [default: evaluation.json in the trained model]",
@@ -49,6 +54,7 @@ def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio"
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio" --report
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio" --num_workers=3
+      elasticdl evaluate --trained_model=my_model --data=my_data --validation_split=0.2
     """
     job = job_options.evaluation_job(**options)
     if dry_run:

@@ -53,7 +53,13 @@ _DEFAULTS = TrainingOptions()
 @click.option(
     "--validation_data",
     metavar="GLOB",
-    help="Validation data: records to evaluate on while training (split the data beforehand).",
+    help="Validation data: records to evaluate on while training.",
+)
+@click.option(
+    "--validation_split",
+    metavar="SHARE",
+    help="Instead of --validation_data: hold out this share of --data, such as 0.2, to evaluate "
+    "on. The same records each time, whatever the seed.",
 )
 @click.option(
     "--output",

@@ -63,6 +63,8 @@ def _options(job: Job) -> Iterator[str]:
     yield _option("data", job.data)
     if job.validation_data is not None:
         yield _option("validation_data", job.validation_data)
+    if job.validation_split is not None:
+        yield f"--validation_split={job.validation_split!r}"
     if job.output is not None:
         yield _option("output", job.output)
     if job.command == "predict":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from elasticdl.data.record_source import RecordFile
+    from elasticdl.data.record_source import RecordFile, RecordSource
 
 
 _MOST_NAMED = 8
@@ -139,6 +139,12 @@ class Numbering:
         named = "; ".join(f"{uri}, {_listed(there)}" for uri, there in by_file.items())
         rest = len(numbers) - len(shown)
         return f"{named} and {rest} more" if rest else named
+
+
+def numbering_of(source: RecordSource) -> Numbering:
+    """Return the numbering of a source's records; a part of another source has its own."""
+    own: Numbering | None = getattr(source, "numbering", None)
+    return Numbering(source.files) if own is None else own
 
 
 def _listed(numbers: Sequence[int]) -> str:

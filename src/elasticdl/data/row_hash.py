@@ -9,13 +9,15 @@ Used by `snapshot.py`.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from elasticdl.data.hash_mixing import mixed
+
 if TYPE_CHECKING:
-    Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+    from elasticdl.data.hash_mixing import Hashes
 
 _EMPTY = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x100000001B3)
@@ -34,25 +36,10 @@ def row_hashes(batch: pa.RecordBatch) -> Hashes:
     total = np.zeros(batch.num_rows, np.uint64)
     with np.errstate(over="ignore"):
         for column in batch.columns:
-            total = _mixed(total * _PRIME + _hashes(column))
+            total = mixed(total * _PRIME + _hashes(column))
     # Mixing maps zero to itself: a row of only zeros, which is common, would be at the very edge
     # of every split.
     return np.where(total == 0, _ZEROS, total)
-
-
-def shares(hashes: Hashes) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the position of each hash between 0 and 1, evenly spread."""
-    return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """Spread differences in a few bits over all of them.
-
-    The finalizer of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
-    """
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def _hashes(column: pa.Array) -> Hashes:

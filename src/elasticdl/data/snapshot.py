@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.column_summary import ColumnSummary, Summarizer
 from elasticdl.data.find_files import exists
-from elasticdl.data.row_hash import row_hashes, shares
+from elasticdl.data.hash_mixing import shares
+from elasticdl.data.row_hash import row_hashes
 from elasticdl.data.stored_file import local_path, open_stored
 from elasticdl.data.wording import listed
 from elasticdl.errors import DataError, OutputError

@@ -9,7 +9,7 @@ Which records are needed is not known here, and `units.py` defines units.
 Law, held by `tests/contracts/test_record_source.py` for every reader: gathered records are those
 that `read_records` and `read_bytes` return, whatever their order.
 
-Callers: `engines/record_data.py`.
+Callers: `engines/record_data.py`, `split_source.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data import units as data_units
-from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.range_units import Ranges
 from elasticdl.data.units import Picked, UnitSource
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
+    from elasticdl.data.file_ranges import Numbering
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
     from elasticdl.data.units import Ints, Unit, Units
@@ -97,12 +98,19 @@ class UnitReader:
         source: The records.
         schema: Schema to decode them with.
         serialized: Records are read as stored, and `schema` is None.
+        cache_bytes: Memory for units; None means `CACHE_BYTES`. The unit used last is always kept.
     """
 
     def __init__(
-        self, source: RecordSource, schema: Schema | None, *, serialized: bool = False
+        self,
+        source: RecordSource,
+        schema: Schema | None,
+        *,
+        serialized: bool = False,
+        cache_bytes: int | None = None,
     ) -> None:
         self.source = source
+        self._given_cache_bytes = cache_bytes
         self._schema = schema
         offers = isinstance(source, UnitSource)
         self._units_of: Any = source if offers else Ranges(source, serialized=serialized)
@@ -126,21 +134,26 @@ class UnitReader:
     @functools.cached_property
     def numbering(self) -> Numbering:
         """Names of the records."""
-        return Numbering(self.source.files)
+        return numbering_of(self.source)
 
     @functools.cached_property
     def _firsts(self) -> Ints:
         return np.concatenate(([0], np.cumsum(self.units.sizes)))
 
     @property
+    def _cache_bytes(self) -> int:
+        given = self._given_cache_bytes
+        return data_units.CACHE_BYTES if given is None else given
+
+    @property
     def _fits(self) -> bool:
-        return self.units.memory_bytes <= data_units.CACHE_BYTES
+        return self.units.memory_bytes <= self._cache_bytes
 
     @functools.cached_property
     def _most_bytes(self) -> int:
         # Whether the units fit is an estimate. If it is a little too low, using more memory is
         # better than reading all units again and again.
-        return 2 * data_units.CACHE_BYTES if self._fits else data_units.CACHE_BYTES
+        return 2 * self._cache_bytes if self._fits else self._cache_bytes
 
     def gather(self, numbers: Ints) -> Gathered:
         """Read records, and each unit that contains some of them only once.

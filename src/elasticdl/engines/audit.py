@@ -22,6 +22,7 @@ from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
+from elasticdl.data.split import SplitNumbering
 from elasticdl.errors import DataError, OutputError
 from elasticdl.event_file import parse_events
 from elasticdl.events import (
@@ -146,6 +147,7 @@ class AuditReport:
         impossible_rows: Rows with batches that do not exist in the data.
         damaged_events: Number of step events that cannot be read.
         left_out: Records that are left out, and from which epoch on.
+        validation_split: Share of the records that is held out for validation; None holds out none.
     """
 
     output: str
@@ -156,6 +158,7 @@ class AuditReport:
     impossible_rows: Sequence[CommittedRow]
     damaged_events: int
     left_out: Sequence[LeftOut] = ()
+    validation_split: float | None = None
 
     @property
     def clean(self) -> bool:
@@ -165,7 +168,7 @@ class AuditReport:
 
     def wrong_batches(self) -> Iterator[WrongBatch]:
         """Yield each wrong batch; there may be as many as there are batches in the data."""
-        bounds = _bounds(self.files)
+        numbering, bounds = _numbering(self.files, self.validation_split), _bounds(self.files)
         for report in self.epochs:
             epoch = report.counts.epoch
             for finding in report.counts.findings:
@@ -174,8 +177,21 @@ class AuditReport:
                 size = self.plan.minibatch_size
                 for batch in range(finding.first, finding.stop):
                     chosen = order[batch * size : (batch + 1) * size] if self.by_record else order
-                    records = _places(chosen, self.files, bounds)
+                    records = _places(_in_files(chosen, numbering), self.files, bounds)
                     yield WrongBatch(epoch, finding.shard, batch, finding.times, rows, records)
+
+
+def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None) -> Numbering:
+    """Return the numbering of the records that are trained on."""
+    in_files = [RecordFile(uri, num_records) for uri, num_records in files]
+    if validation_split is None:
+        return Numbering(in_files)
+    return SplitNumbering(in_files, validation_split, held_out=False)
+
+
+def _in_files(records: Ints, numbering: Numbering) -> Ints:
+    """Return the numbers over all files of records that are trained on."""
+    return numbering.in_source(records) if isinstance(numbering, SplitNumbering) else records
 
 
 def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
@@ -238,6 +254,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
     )
     lost, unlogged = _lost_workers(history), _steps_without_rows(history)
     files = [(str(uri), int(num_records)) for uri, num_records in metadata["files"]]
+    share = metadata.get("validation_split")
     left_out = [
         BatchId(event.epoch, event.shard, event.batch)
         for event in history
@@ -259,7 +276,10 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
             )
             for each in counts
         ],
-        left_out=[_left_out(plan, files, batch) for batch in sorted(left_out)],
+        left_out=[
+            _left_out(plan, files, _numbering(files, share), batch) for batch in sorted(left_out)
+        ],
+        validation_split=share,
         impossible_rows=[_as_row(row) for row in impossible.tolist()],
         damaged_events=sum(
             isinstance(event, UnknownEvent) and event.event == StepCommitted.event
@@ -332,12 +352,13 @@ def _unexplained(
     return num_missing - expected if epoch.finished else max(0, num_missing - expected)
 
 
-def _left_out(plan: ShardPlan, files: Sequence[tuple[str, int]], batch: BatchId) -> LeftOut:
+def _left_out(
+    plan: ShardPlan, files: Sequence[tuple[str, int]], numbering: Numbering, batch: BatchId
+) -> LeftOut:
     records = records_of(plan, batch)
-    numbering = Numbering([RecordFile(uri, num_records) for uri, num_records in files])
     return LeftOut(
         *batch,
-        records=_places(records, files, _bounds(files)),
+        records=_places(_in_files(records, numbering), files, _bounds(files)),
         name=numbering.name_some(records, most=len(records)),
     )
 

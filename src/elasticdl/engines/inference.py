@@ -18,6 +18,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.data.record_source import RecordFile
+from elasticdl.data.split_source import split_records
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
@@ -138,6 +139,8 @@ def _opened(
     if isinstance(definition.input, BatchesInput):
         raise _own_batches_error(job, definition)
     source = open_records(definition, job.data, indexes)
+    if job.validation_split is not None:
+        source = split_records(source, job.validation_split).validation
     return OpenedModel(job, trained, definition, source, mode)
 
 
@@ -170,13 +173,15 @@ def define_trained(
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
     """Return the error for a model that makes its own batches where records are needed."""
     asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
+    asked += " --validation_split" if job.validation_split is not None else ""
     asked += " --num_workers" if job.workers is not None else ""
     if definition.framework == "torch":
         return UsageError(
             f"{asked} reads records, but {job.trained_model} reads batches of a DataLoader "
-            f"({definition.origin}).\n  In this process, without --num_workers and --report, "
-            "`elasticdl evaluate` uses its val_dataloader() and `elasticdl predict` its "
-            "predict_dataloader(). Otherwise train it with an input_fn(records) in its file."
+            f"({definition.origin}).\n  In this process, without --num_workers, --report and "
+            "--validation_split, `elasticdl evaluate` uses its val_dataloader() and `elasticdl "
+            "predict` its predict_dataloader(). Otherwise train it with an input_fn(records) in "
+            "its file."
         )
     return UsageError(
         f"{asked} reads records, but {job.trained_model} is built from the components of a "
@@ -222,7 +227,8 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
         ElasticDLError: See `elasticdl.errors`.
     """
     trained, definition = define_trained(job, Mode.EVALUATION)
-    if isinstance(definition.input, BatchesInput) and job.report is None:
+    own = isinstance(definition.input, BatchesInput)
+    if own and job.report is None and job.validation_split is None:
         return _evaluate_own_batches(job, trained, definition, reporter)
     opened = _opened(job, trained, definition, Mode.EVALUATION)
     if job.report is not None:

@@ -21,9 +21,10 @@ import numpy as np
 from elasticdl.data.batch import Batch, Record, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.data_index import index_of, infer_types
-from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.sources import open_index, open_source
+from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import input_checks
@@ -116,13 +117,15 @@ class RecordData:
 
     Attributes:
         definition: The model definition, which turns records into batches.
-        source: The records.
+        source: The records to train on.
         indexes: Known indexes of other data, keyed by its name; see `open_records`.
+        held_out: The records of the same data to evaluate on; None if there are none.
     """
 
     definition: ModelDefinition
     source: RecordSource
     indexes: Mapping[str, DataIndex] = field(default_factory=dict)
+    held_out: RecordSource | None = None
 
     @property
     def num_records(self) -> int:
@@ -131,8 +134,8 @@ class RecordData:
 
     @property
     def files(self) -> Sequence[tuple[str, int]]:
-        """URI of each file, and the number of its records."""
-        return [(file.uri, file.num_records) for file in self.source.files]
+        """URI of each file, and the number of its records, including those held out."""
+        return [(file.uri, file.num_records) for file in whole(self.source).files]
 
     @property
     def resume(self) -> Resume:
@@ -210,8 +213,10 @@ class RecordData:
         )
 
     def validation(self, data: str, plan: ShardPlan) -> Validation:
-        """Open other records for evaluation."""
-        source = open_records(self.definition, data, self.indexes)
+        """Open other records for evaluation, or use those that are held out."""
+        source = self.held_out
+        if source is None:
+            source = open_records(self.definition, data, self.indexes)
         length = DEFAULT_MINIBATCHES_PER_SHARD
         if isinstance(self.definition.input, RecordInput):
             length = _MINIBATCHES_PER_VALIDATION_SHARD
@@ -618,4 +623,4 @@ def _names_of(source: RecordSource, numbers: Ints, some: slice) -> str:
 
 
 def _names(source: RecordSource, numbers: Ints) -> str:
-    return Numbering(source.files).name_some(numbers)
+    return numbering_of(source).name_some(numbers)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
+from elasticdl.data.split_source import split_records, whole
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.best_metric import best_mode_of
@@ -83,7 +84,8 @@ class TrainingContext:
         """
         sources: dict[str, RecordSource | None] = {}
         if isinstance(self.data, RecordData):
-            sources[self.job.data] = self.data.source
+            # Of all records: each worker splits them by itself.
+            sources[self.job.data] = whole(self.data.source)
         if self.validation is not None and self.job.validation_data is not None:
             sources[self.job.validation_data] = self.validation.source
         return indexes_of(self.definition, sources)
@@ -145,7 +147,7 @@ class TrainingContext:
         if wanted.startswith("val_") and self.validation is None:
             raise UsageError(
                 f"--best_metric={wanted}: there is no validation data to compute it on. Add "
-                "--validation_data, or name a training metric."
+                "--validation_data or --validation_split, or name a training metric."
             )
         metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
         values = {name: value for name, value in metrics.items() if self._trains_with(name)}
@@ -272,24 +274,38 @@ def open_context(
         passed = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
         definition = zoo.define(job.model, passed, opened)
         folder = None if opened.is_prebuilt else Path(opened.folder)
-    data: TrainingData
-    if isinstance(definition.input, BatchesInput):
-        data = IterableData(definition, job)
-    else:
-        known = {} if indexes is None else indexes
-        data = RecordData(definition, open_records(definition, job.data, known), known)
+    data = _open_data(job, definition, {} if indexes is None else indexes)
     metadata: dict[str, Any] = {}
     if plan is None:
         metadata = _metadata(job, data, checkpoint)
         plan = ShardPlan(**metadata["plan"])
+    own = isinstance(definition.input, BatchesInput) and definition.input.validates
     uri = job.validation_data
-    if not uri and isinstance(definition.input, BatchesInput) and definition.input.validates:
+    if job.validation_split is not None or (own and not uri):
         uri = job.data
     validation = data.validation(uri, plan) if uri else None
     file_variables = FileVariables(folder)
     context = TrainingContext(job, definition, data, plan, validation, file_variables)
     context.check_global_batch_size()
     return context, metadata
+
+
+def _open_data(
+    job: Job, definition: ModelDefinition, indexes: Mapping[str, DataIndex]
+) -> TrainingData:
+    if isinstance(definition.input, BatchesInput):
+        if job.validation_split is not None:
+            raise UsageError(
+                f"--validation_split={job.validation_split:g} divides records, but the model makes "
+                f"its own batches ({definition.where('input')}). Leave it out, and give the model "
+                "validation data of its own: a val_dataloader() in the file, or --validation_data."
+            )
+        return IterableData(definition, job)
+    source = open_records(definition, job.data, indexes)
+    if job.validation_split is None:
+        return RecordData(definition, source, indexes)
+    split = split_records(source, job.validation_split)
+    return RecordData(definition, split.training, indexes, held_out=split.validation)
 
 
 def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:
@@ -299,8 +315,9 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
         DataError: The data is not what the checkpoint was trained on.
     """
     files: list[list[Any]] = [list(file) for file in data.files]
+    of_data = {"files": files, "validation_split": job.validation_split}
     if checkpoint is None:
-        return {"plan": asdict(data.cut(job)), "files": files}
+        return {"plan": asdict(data.cut(job)), **of_data}
     before = checkpoint.metadata["files"]
     if before != files:
         changed = changed_files(files, before)
@@ -309,7 +326,7 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
             f"{len(changed)} file(s) were added, were removed or have another number of records "
             f"({', '.join(changed[:3])}). To train on the changed data, use another --output."
         )
-    return {"plan": checkpoint.metadata["plan"], "files": files}
+    return {"plan": checkpoint.metadata["plan"], **of_data}
 
 
 def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]]) -> list[str]:

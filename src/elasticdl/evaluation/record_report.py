@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl.data.split_source import runs_in_whole, whole
 from elasticdl.errors import DataError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.evaluation.png import as_picture
@@ -78,7 +79,7 @@ class RecordReport:
             DataError: The number of examples differs from the number of records.
             OutputError: The report cannot be written.
         """
-        keys = RecordKeys(self._source.files)
+        keys = RecordKeys(whole(self._source).files)
         total: MetricStates = {}
         done = 0
         for first, batch in batches:
@@ -87,11 +88,12 @@ class RecordReport:
             ordered = self._trainer.evaluation_metrics.ordered
             total = add_states([total, examined.states], ordered)
             done = first + batch.num_examples
+            runs = runs_in_whole(self._source, first, done)
             self.writer.add(
-                ids=keys.between(first, done),
+                ids=[key for run in runs for key in keys.between(*run)],
                 labels=batch.labels,
                 outputs=examined.outputs,
-                sources=keys.files_between(first, done),
+                sources=[file for run in runs for file in keys.files_between(*run)],
                 metrics=examined.values,
             )
             self._compare(examined.states, examined.values)

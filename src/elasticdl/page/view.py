@@ -409,12 +409,18 @@ def _events(history: JobHistory) -> Section:
     ]
 
 
+def _validation_of(job: Job) -> str:
+    if job.validation_split is not None:
+        return f"{job.validation_split:g} of the data (--validation_split)"
+    return job.validation_data or ""
+
+
 def _about(history: JobHistory, facts: Facts) -> Section:
     start, job = history.start, facts.job
     return {
         "definition": redacted(facts.definition),
         "data": job.data if job is not None else "",
-        "validation_data": (job.validation_data if job is not None else None) or "",
+        "validation_data": _validation_of(job) if job is not None else "",
         "model_zoo": (job.model.zoo if job is not None and job.model is not None else None) or "",
         "output": facts.output,
         "versions": dict(start.versions) if start is not None else {},

@@ -146,6 +146,8 @@ def params_of(job: Job) -> dict[str, str]:
     asked: dict[str, Any] = {"data": without_password(job.data)}
     if job.validation_data is not None:
         asked["validation_data"] = without_password(job.validation_data)
+    if job.validation_split is not None:
+        asked["validation_split"] = job.validation_split
     if job.model is not None:
         asked["model_def"] = job.model.model_def
         if job.model.zoo is not None:

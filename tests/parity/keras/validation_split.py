@@ -1,12 +1,14 @@
 """`validation_split`."""
 
 import keras
-from shared import fit, mlp, numbers, table_schema
+from shared import mlp, numbers, table_schema
 
 GROUP = "Input"
-EXPECT = "refused: split the records into two sets of files and set validation_data"
-REFUSAL = "validation_split"
-JOB = {"validation_split": "0.2"}
+EXPECT = (
+    "differs: the records that are held out are chosen by a hash of the name of their file and "
+    "their number in it; Keras holds out the last ones"
+)
+JOB = {"validation_split": "0.2", "validation_data": None}
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()
@@ -23,4 +25,12 @@ def optimizer():
 def plain(data):
     model = custom_model()
     model.compile(optimizer(), loss)
-    return fit(data, model, input_fn)
+    history = model.fit(
+        *numbers(data.train),
+        batch_size=data.batch_size,
+        epochs=data.epochs,
+        shuffle=False,
+        validation_split=0.2,
+        verbose=0,
+    )
+    return history.history, model

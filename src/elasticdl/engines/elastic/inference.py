@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 import ray.exceptions
 
+from elasticdl.data.split_source import whole
 from elasticdl.definition import DatasetInput, Mode
 from elasticdl.engines.elastic.index_transfer import send
 from elasticdl.engines.elastic.inference_worker import (
@@ -230,7 +231,7 @@ class _Crew:
         self._run = uuid.uuid4().hex
         num_cpus = os.cpu_count() or 1
         is_here = workers.ray_address is None
-        indexes = indexes_of(opened.definition, {opened.job.data: opened.source})
+        indexes = indexes_of(opened.definition, {opened.job.data: whole(opened.source)})
         self._instructions = [
             ray.put(
                 Instructions(

@@ -124,9 +124,10 @@ class Schedulers:
                 raise DefinitionError(
                     f"{self._where}: {type(schedule.scheduler).__name__} monitors "
                     f"{schedule.monitor!r}, which was not measured in epoch {epoch + 1} "
-                    f"(measured: {', '.join(sorted(metrics))}). Give --validation_data, without "
-                    "--evaluation_steps or with no more than an epoch has, or set what else it "
-                    'monitors: {"scheduler": scheduler, "monitor": "loss"}.'
+                    f"(measured: {', '.join(sorted(metrics))}). Give --validation_data or "
+                    "--validation_split, without --evaluation_steps or with no more than an epoch "
+                    "has, or set what else it monitors: "
+                    '{"scheduler": scheduler, "monitor": "loss"}.'
                 )
             self._step(schedule.scheduler, float(metrics[monitored]))
 

@@ -1,0 +1,29 @@
+"""Mixing of 64-bit hashes, and their position between 0 and 1.
+
+Callers: `row_hash.py`, `split.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def mixed(values: Hashes) -> Hashes:
+    """Spread differences in a few bits over all of them.
+
+    The finalizer of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
+    """
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return values ^ (values >> np.uint64(31))
+
+
+def shares(hashes: Hashes) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the position of each hash between 0 and 1, evenly spread."""
+    return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53

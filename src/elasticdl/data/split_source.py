@@ -1,0 +1,241 @@
+"""The two sides of a validation split as sources: the records to train on, and those held out.
+
+    all records --split_records--> training, validation: views with numbers of their own
+
+A view keeps no records. It reads the units of its source that contain the requested records, and
+decodes only these. `split.py` decides which record is on which side.
+
+Callers: `engines/record_data.py`, `engines/training_context.py`, `engines/inference.py`,
+`evaluation/record_report.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from elasticdl.data.split import SplitNumbering
+from elasticdl.data.unit_reader import UnitReader
+from elasticdl.data.units import Picked, Units, UnitSource
+from elasticdl.data.wording import counted
+from elasticdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.record_source import RecordFile, RecordSource
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.split import Ints
+    from elasticdl.data.units import Unit
+
+# Units in memory at once while a range is read: one, or enough to wait for many responses at once.
+_LOCAL_UNITS, _REMOTE_UNITS = 1, 16
+
+# Small data is read once. Of larger data, ranges are read in order, so only the unit read last is
+# needed again.
+_CACHE_BYTES = 16 << 20
+
+
+class SplitSource:
+    """One side of a split; follows the laws of `RecordSource`.
+
+    Args:
+        source: All records.
+        numbering: Which of them are on this side.
+
+    Attributes:
+        source: All records.
+        numbering: Numbers of the records of this side.
+    """
+
+    def __init__(self, source: RecordSource, numbering: SplitNumbering) -> None:
+        self.source = source
+        self.numbering = numbering
+        self._of_this_process = _Readers()
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """All files, with the number of their records on this side."""
+        return self.numbering.files
+
+    @property
+    def num_records(self) -> int:
+        """Number of records on this side."""
+        return self.numbering.num_records
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """See `record_source.RecordSource`."""
+        reader = self._of_this_process.reader(self.source, None, serialized=True)
+        return [
+            record
+            for piece in _pieces(reader, self.numbering.span(start, stop))
+            for record in reader.gather(piece).serialized()
+        ]
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """See `record_source.RecordSource`."""
+        reader = self._of_this_process.reader(self.source, schema, serialized=False)
+        return [
+            record
+            for piece in _pieces(reader, self.numbering.span(start, stop))
+            for record in reader.gather(piece).records(0, len(piece))
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_of_this_process"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _of_this_process=_Readers())
+
+
+class SplitUnits(SplitSource):
+    """One side of a split of a source that offers units; see `units.UnitSource`."""
+
+    source: Any
+
+    def units(self, schema: Schema | None) -> Units:
+        """Return the units of the source, with the number of their records on this side.
+
+        Their memory is that of whole units, because these are what is kept.
+        """
+        whole: Units = self.source.units(schema)
+        ends = self.numbering.num_before(np.cumsum(whole.sizes))
+        return Units(np.diff(ends, prepend=0), whole.memory_bytes, whole.remote)
+
+    def read_unit(self, index: int, schema: Schema | None) -> SplitUnit:
+        """Return the records of this side in a unit; see `units.UnitSource`."""
+        firsts = self._of_this_process.firsts(self.source, schema)
+        first, stop = firsts[index], firsts[index + 1]
+        unit = self.source.read_unit(index, schema)
+        return SplitUnit(unit, self.numbering.chosen(first, stop) - first)
+
+    def joined(self, units: Iterable[SplitUnit], memory_bytes: int) -> SplitUnit | None:
+        """Return all units as one, if the source can join its own; see `units.UnitSource`."""
+        join = getattr(self.source, "joined", None)
+        whole = None if join is None else join((each.unit for each in units), memory_bytes)
+        if whole is None:
+            return None
+        return SplitUnit(whole, self.numbering.chosen(0, self.source.num_records))
+
+
+@dataclass(frozen=True, eq=False)
+class SplitUnit:
+    """A unit of a source, with the rows that are on this side; see `units.Unit`."""
+
+    unit: Unit
+    rows: Ints
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the whole unit and of the row numbers, in bytes."""
+        return self.unit.memory_bytes + int(self.rows.nbytes)
+
+    @staticmethod
+    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+        """See `units.Unit`."""
+        found: list[Record] = picked.units[0].unit.records(_in_whole_units(picked), schema)
+        return found
+
+    @staticmethod
+    def serialized(picked: Picked) -> list[bytes]:
+        """See `units.Unit`."""
+        found: list[bytes] = picked.units[0].unit.serialized(_in_whole_units(picked))
+        return found
+
+
+class SplitRecords(NamedTuple):
+    """The two sides of a split.
+
+    Attributes:
+        training: The records to train on.
+        validation: The records held out.
+    """
+
+    training: SplitSource
+    validation: SplitSource
+
+
+def split_records(source: RecordSource, share: float) -> SplitRecords:
+    """Return the two sides of a validation split.
+
+    Args:
+        source: All records.
+        share: Share of them that is held out, more than 0 and less than 1.
+
+    Raises:
+        UsageError: One side has no record.
+    """
+    kind = SplitUnits if isinstance(source, UnitSource) else SplitSource
+    sides = SplitRecords(
+        *(kind(source, SplitNumbering(source.files, share, held_out=out)) for out in (False, True))
+    )
+    empty = next((name for name, side in sides._asdict().items() if not side.num_records), None)
+    if empty is not None:
+        raise UsageError(
+            f"--validation_split={share:g}: no record is left for {empty}; of "
+            f"{counted(source.num_records, 'record')} in {source.files[0].uri}"
+            f"{', ...' if len(source.files) > 1 else ''}, {sides.training.num_records:,} are for "
+            f"training and {sides.validation.num_records:,} for validation. Use another share, or "
+            "write the two sides to files with `elasticdl data split`, which counts exactly."
+        )
+    return sides
+
+
+def whole(source: RecordSource) -> RecordSource:
+    """Return the source of all records, of which a source may be one side."""
+    return source.source if isinstance(source, SplitSource) else source
+
+
+def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return where a range of a source is in the source of all records: ranges (start, stop)."""
+    if not isinstance(source, SplitSource):
+        return [(start, stop)]
+    numbers = source.numbering.span(start, stop)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if len(numbers) else []
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs]
+
+
+class _Readers:
+    """What a process keeps of a source: a reader and the starts of units, by schema."""
+
+    def __init__(self) -> None:
+        self._readers: dict[tuple[Schema | None, bool], UnitReader] = {}
+        self._firsts: dict[Schema | None, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def reader(
+        self, source: RecordSource, schema: Schema | None, *, serialized: bool
+    ) -> UnitReader:
+        with self._lock:
+            key = (schema, serialized)
+            if key not in self._readers:
+                self._readers[key] = UnitReader(
+                    source, schema, serialized=serialized, cache_bytes=_CACHE_BYTES
+                )
+            return self._readers[key]
+
+    def firsts(self, source: UnitSource, schema: Schema | None) -> list[int]:
+        with self._lock:
+            if schema not in self._firsts:
+                sizes = source.units(schema).sizes
+                self._firsts[schema] = [0, *np.cumsum(sizes).tolist()]
+            return self._firsts[schema]
+
+
+def _pieces(reader: UnitReader, numbers: Ints) -> Iterator[Ints]:
+    """Split ascending numbers into those of a few units each, which are in memory together."""
+    most = _REMOTE_UNITS if reader.units.remote else _LOCAL_UNITS
+    groups = np.searchsorted(np.cumsum(reader.units.sizes), numbers, "right") // most
+    if len(numbers):
+        yield from np.split(numbers, np.flatnonzero(np.diff(groups)) + 1)
+
+
+def _in_whole_units(picked: Picked) -> Picked:
+    rows = np.empty_like(picked.rows)
+    for index, places in picked.by_unit():
+        rows[places] = picked.units[index].rows[picked.rows[places]]
+    return picked._replace(units=[each.unit for each in picked.units], rows=rows)
