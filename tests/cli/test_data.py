@@ -76,7 +76,7 @@ def test_help_shows_examples_and_loads_nothing_heavy(run_python):
         "import sys\n"
         "from click.testing import CliRunner\n"
         "from elasticdl.cli.data import data\n"
-        "for words in [], ['sample'], ['prepare'], ['index'], ['show']:\n"
+        "for words in [], ['sample'], ['split'], ['prepare'], ['index'], ['show']:\n"
         "    result = CliRunner().invoke(data, [*words, '--help'])\n"
         "    assert 'elasticdl data ' in result.output, result.output\n"
         "heavy = {'tensorflow', 'keras', 'pyarrow', 'sklearn', 'numpy', 'rich', 'fsspec'}\n"
@@ -132,6 +132,27 @@ def test_without_the_extra_sample_says_how_to_install_it(folder, monkeypatch):
 
     with pytest.raises(MissingExtraError, match=r"pip install 'elasticdl\[samples\]'"):
         run("sample", "iris", "--output=x")
+
+
+# --- split ---------------------------------------------------------------------------------------
+
+
+def test_split_says_how_many_records_went_where_and_what_to_run_next(folder):
+    write_sample("iris", "iris", "csv", 0)
+
+    printed = run("split", "iris/train", "--output=my parts", "--stratify=label", "--quiet")
+
+    assert "my parts/train  96 records in 4 files" in printed
+    assert "my parts/test   24 records in 4 files" in printed
+    assert "--data='my parts/train' --validation_data='my parts/test' --output=my_m" in printed
+
+
+def test_split_shows_the_part_for_validation_in_the_next_command(folder):
+    write_sample("iris", "iris", "csv", 0)
+
+    printed = run("split", "iris/train", "--output=p", "--parts=test=0.5,val=0.25,train=0.25")
+
+    assert "--data=p/train --validation_data=p/val " in printed
 
 
 # --- prepare -------------------------------------------------------------------------------------

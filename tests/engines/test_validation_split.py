@@ -14,6 +14,7 @@ import elasticdl
 from elasticdl import api
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.split import SplitNumbering
+from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputTakenError, UsageError
 
 MODEL = """
@@ -119,6 +120,38 @@ def test_evaluate_measures_the_records_that_were_held_out(train, tmp_path):
     keys = pq.read_table(tmp_path / "report" / "report.parquet").column(0).to_pylist()
     parts = (key.removesuffix(".csv").split(".csv:") for key in keys)
     assert {int(file[-1]) * 50 + int(number) for file, number in parts} == held_out()
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+def test_both_numbers_are_shown_at_the_start(train):
+    notes = Notes()
+
+    train(max_steps=1, reporter=notes)
+
+    assert "--validation_split=0.2: 157 records to train on, 43 held out." in notes.notes
+
+
+@pytest.mark.parametrize(("share", "warnings"), [(0.1, 0), (0.2, 0), (0.3, 1)])
+def test_an_evaluation_on_records_of_the_training_warns(train, tmp_path, share, warnings):
+    train(max_steps=1)
+    notes = Notes()
+
+    elasticdl.evaluate(
+        trained_model=str(tmp_path / "out"), data=str(tmp_path / "data"),
+        validation_split=share, reporter=notes,
+    )  # fmt: skip
+
+    assert [note for note in notes.notes if "its training held out only 0.2" in note] == (
+        notes.notes[:warnings]
+    )
+    assert len(notes.notes) == warnings
 
 
 def test_data_in_memory_is_split(train, tmp_path):

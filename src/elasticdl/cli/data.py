@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from elasticdl.cli.data_split import split
 from elasticdl.cli.options import check_place
 from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
@@ -43,12 +44,17 @@ def data() -> None:
           --input='pictures/*/*.png' --output=my_data
     What is in a file?
       elasticdl data show my_data
+    Some of the records for testing?
+      elasticdl data split my_data --output=parts --parts=train=0.8,test=0.2
     Many files, or files on an object store?
       elasticdl data index my_data
 
     RecordIO, TFRecord, CSV and Parquet files need no preparation: `elasticdl train --data` reads
     them directly.
     """
+
+
+data.add_command(split)
 
 
 # --- sample ------------------------------------------------------------------------------------

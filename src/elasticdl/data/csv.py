@@ -20,7 +20,7 @@ import functools
 import re
 import threading
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,14 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from elasticdl.data.counted_file import CountedFile
-from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows, read_header, unpack
+from elasticdl.data.csv_index import (
+    BLOCK_BYTES,
+    CSVIndex,
+    index_rows,
+    read_header,
+    row_starts,
+    unpack,
+)
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.field import STRING
 from elasticdl.data.file_ranges import Numbering
@@ -116,6 +123,23 @@ class CSVSource:
             tuple(files),
             None if types is None else tuple((name, str(kind)) for name, kind in types.items()),
         )
+
+    def columns(self, file_index: int) -> Sequence[str]:
+        """Return the names of the columns of one file, in order."""
+        return self._files[file_index][1].header
+
+    def rows_as_stored(self, file_index: int) -> Iterator[bytes]:
+        """Yield what precedes the first row of a file, its header, then each row with its end.
+
+        Raises:
+            DataError: The file cannot be read, or has changed.
+        """
+        file, index = self._files[file_index]
+        yield file.read(0, index.offsets[0])
+        for start, stop in pairwise(index.offsets):
+            data = file.read(start, stop)
+            for first, last in pairwise([*row_starts(data), len(data)]):
+                yield data[first:last]
 
     def infer_types(self) -> None:
         """Infer the types of columns without a schema; see `data_index.py`.

@@ -126,6 +126,14 @@ def index_rows(
     return CSVIndex(header, tuple(offsets), tuple(firsts))
 
 
+def row_starts(block: bytes) -> list[int]:
+    """Return the starts of the rows in a block, which begins with a row and ends with another."""
+    scanner = _Scanner(0)
+    starts: list[int] = scanner.scan(block).tolist()
+    # The last row of a file may have no end.
+    return [*starts, scanner.line_start] if scanner.line_start < len(block) else starts
+
+
 def read_header(file: StoredFile, first_row_at: int) -> tuple[str, ...]:
     """Return the names of the columns, which are before the first row.
 

@@ -112,6 +112,24 @@ class ParquetSource:
         """Return the row groups of one file, in order."""
         return self._files[file_index].row_groups
 
+    def columns(self, file_index: int) -> Sequence[str]:
+        """Return the names of the columns of one file, in order."""
+        return self._files[file_index].columns
+
+    def tables(self, file_index: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the row groups of one file, with the types that they are stored with.
+
+        Args:
+            file_index: Number of the file.
+            columns: Names of the columns to read; None reads all.
+
+        Raises:
+            CorruptDataError: A row group is damaged.
+        """
+        file = self._files[file_index]
+        for index in range(len(file.row_groups)):
+            yield _read(file, index, file.columns if columns is None else tuple(columns))
+
     def index(self) -> DataIndex:
         """Return an index with the positions of the row groups; see `data_index.py`."""
         return DataIndex("parquet", tuple(map(_entry, self._files)))

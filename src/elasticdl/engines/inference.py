@@ -97,6 +97,19 @@ class OpenedModel:
                 "that it was trained on.\n" + "\n".join(str(error).splitlines()[1:-1])
             ) from error
 
+    def notes(self) -> list[str]:
+        """Return notes on the data, for the user."""
+        share = self.job.validation_split
+        trained_by = Job.from_json(self.trained.description.job_json)
+        before = trained_by.validation_split or 0
+        if share is None or share <= before or trained_by.data != self.job.data:
+            return []
+        held_out = f"only {before:g} of the data" if before else "nothing"
+        model = self.job.trained_model
+        return [
+            f"WARNING: {model} has seen some of these records: its training held out {held_out}."
+        ]
+
     def no_example(self) -> DataError:
         """Return the error for records without a single example."""
         return DataError(f"{self.job.data}: the model's input pipeline yields no examples.")
@@ -231,6 +244,8 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     if own and job.report is None and job.validation_split is None:
         return _evaluate_own_batches(job, trained, definition, reporter)
     opened = _opened(job, trained, definition, Mode.EVALUATION)
+    for note in opened.notes():
+        reporter.note(note)
     if job.report is not None:
         return _evaluate_with_report(opened, job.report, reporter)
     with opened.feed() as feed:

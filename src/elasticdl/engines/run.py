@@ -186,7 +186,7 @@ def train(
         code_sha256 = copy_code(job, begun.scratch, checkpoint, reporter)
         quiet_frameworks()
         context, metadata = open_context(job, checkpoint, definition=definition)
-        for note in context.definition.notes():
+        for note in (*context.definition.notes(), *context.notes()):
             reporter.note(note)
         step = checkpoint.step if checkpoint is not None else 0
         about = attempt_of(job, generation, context.definition, versions())

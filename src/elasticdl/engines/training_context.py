@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.data.split_source import split_records, whole
+from elasticdl.data.wording import counted
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.best_metric import best_mode_of
@@ -76,6 +77,17 @@ class TrainingContext:
         if not self.data.batches_per_shard(self.plan):
             return None
         return -(-self.plan.num_records // self.plan.minibatch_size)
+
+    def notes(self) -> list[str]:
+        """Return notes on the data, for the user."""
+        share = self.job.validation_split
+        if share is None or self.validation is None or self.validation.source is None:
+            return []
+        num_training = counted(self.num_records, "record")
+        num_validation = f"{self.validation.source.num_records:,}"
+        return [
+            f"--validation_split={share:g}: {num_training} to train on, {num_validation} held out."
+        ]
 
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes found when the data was opened, keyed by the name of the data.

@@ -70,6 +70,8 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
         ElasticDLError: See `elasticdl.errors`.
     """
     opened = open_trained(job, Mode.EVALUATION)
+    for note in opened.notes():
+        reporter.note(note)
     with _crew(opened, "Evaluating", reporter) as crew:
         found: dict[int, MetricStates] = {}
         for range_, finished in crew.run():
