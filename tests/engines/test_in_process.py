@@ -15,7 +15,13 @@ from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DataError, NonFiniteLossError, OutputTakenError, UsageError
+from elasticdl.errors import (
+    DataError,
+    NonFiniteLossError,
+    OutputError,
+    OutputTakenError,
+    UsageError,
+)
 from elasticdl.event_file import read_events
 from elasticdl.events import (
     Checkpointed,
@@ -67,6 +73,23 @@ def test_what_happened_is_in_the_events(train, data, tmp_path):
     rows = [row for e in events(tmp_path, StepCommitted) for row in e.rows]
     batches = [(epoch, n) for epoch, _, _, first, stop in rows for n in range(first, stop)]
     assert batches == [(epoch, n) for epoch in (0, 1) for n in range(10)]
+
+
+def test_a_trained_model_that_may_only_be_read_is_evaluated(train, data, tmp_path, caplog):
+    train()
+    model = tmp_path / "out"
+    # Root may write into any folder; nobody can write through a folder that is in the way.
+    (model / "evaluation.json").mkdir()
+
+    outcome = elasticdl.evaluate(trained_model=str(model), data=str(data))
+
+    assert outcome.metrics["loss"] > 0
+    assert outcome.output == ""
+    assert "The metrics are not saved" in caplog.text
+    with pytest.raises(OutputError):
+        elasticdl.evaluate(
+            trained_model=str(model), data=str(data), output=str(model / "evaluation.json")
+        )
 
 
 def test_a_finished_job_is_not_trained_again(train, tmp_path):

@@ -62,6 +62,7 @@ def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
         return
     outcome = api.run(job, reporter_for(quiet))
     print_metrics(outcome.metrics)
-    echo(f"Saved in {outcome.output}")
+    if outcome.output:
+        echo(f"Saved in {outcome.output}")
     if job.report is not None:
         echo(f"Report in {job.report}/report.html")

@@ -16,7 +16,7 @@ class Outcome:
     """Result of a finished job.
 
     Attributes:
-        output: Location of the result.
+        output: Location of the result; empty if an evaluation could not be saved.
         step: Number of updates over all attempts.
         metrics: Final values by name; validation metrics as `val_...`.
         already_done: Whether there was nothing left to do.

@@ -8,6 +8,7 @@ assigns ranges to workers, which use the functions of this module.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
-from elasticdl.errors import CorruptCheckpointError, DataError, UsageError
+from elasticdl.errors import CorruptCheckpointError, DataError, OutputError, UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
 from elasticdl.prediction.phase import Predictor
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import MetricStates, Trainer
 
 _EXAMPLE = "example"
+
+_log = logging.getLogger("elasticdl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,8 +320,11 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
 def save_evaluation(opened: OpenedModel, metrics: Mapping[str, Any]) -> Outcome:
     """Write the metrics to a file and return them.
 
+    A trained model that this user may only read can be evaluated too: without `job.output`, a file
+    that cannot be written is a warning, and the outcome's output is empty.
+
     Raises:
-        OutputError: The file cannot be written.
+        OutputError: `job.output` cannot be written.
     """
     return _save(opened.job, opened.trained, opened.source.num_records, metrics)
 
@@ -333,7 +339,13 @@ def _save(job: Job, trained: TrainedModel, num_records: int, metrics: Mapping[st
         "time": time.time(),
     }
     folder, name = _split(job.output or f"{job.trained_model}/evaluation.json")
-    OutputFolder(folder).write_bytes(name, json.dumps(report, indent=2).encode())
+    try:
+        OutputFolder(folder).write_bytes(name, json.dumps(report, indent=2).encode())
+    except OutputError as error:
+        if job.output is not None:
+            raise
+        _log.warning("The metrics are not saved. %s", error)
+        return Outcome("", step, metrics)
     return Outcome(f"{folder}/{name}", step, metrics)
 
 
