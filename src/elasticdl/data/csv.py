@@ -4,12 +4,16 @@ Opening reads each file once, from start to end, to find the positions of its ro
 a second from memory; Parquet needs no such pass). After that, a range reads and parses the blocks
 it touches; each thread keeps the block it read last.
 
+Delimiter, encoding and decimal point are those of the file; a file without a header gets names for
+its columns. What was assumed is logged when the file is opened.
+
 With a schema, cells are read with the types of its fields. Without one, the type of a column fits
 all its cells: integers are tried before floating-point numbers, and these before text. Inferring
 the types reads the files again, the first time they are needed. An index may contain the inferred
 types: workers then do not have to infer them again, and cannot arrive at different types.
 
-`table.py` turns columns into fields, `csv_index.py` finds the starts of rows.
+`table.py` turns columns into fields, `csv_form.py` detects how a file is written, `csv_index.py`
+finds the starts of rows.
 
 Callers: `sources.py`.
 """
@@ -17,7 +21,7 @@ Callers: `sources.py`.
 from __future__ import annotations
 
 import functools
-import re
+import logging
 import threading
 from bisect import bisect_right
 from itertools import accumulate, pairwise
@@ -25,16 +29,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv as arrow_csv
 
 from elasticdl.data.counted_file import CountedFile
+from elasticdl.data.csv_blocks import MAY_BE_EMPTY, parse_blocks, read_blocks
+from elasticdl.data.csv_form import notes_on
 from elasticdl.data.csv_index import (
     BLOCK_BYTES,
+    CSVFile,
     CSVIndex,
     index_rows,
-    read_header,
+    open_csv,
     row_starts,
+    stored_of,
     unpack,
 )
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
@@ -45,16 +51,17 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
 from elasticdl.data.units import Units, is_remote, unit_bytes
-from elasticdl.data.wording import counted, listed, record_range, shown
+from elasticdl.data.wording import listed
 from elasticdl.errors import CorruptDataError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
     from elasticdl.data.field import Field
     from elasticdl.data.schema import Schema
-    from elasticdl.data.stored_file import StoredFile
+
+_log = logging.getLogger("elasticdl")
 
 _Types = dict[str, pa.DataType]
 
@@ -63,27 +70,23 @@ _INFERRED = {str(kind): kind for kind in (
     pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.binary(),
 )}  # fmt: skip
 
-# Text whose empty cells are missing values; in other text, an empty cell is an empty text.
-_MAY_BE_EMPTY = pa.large_binary()
-
-# pyarrow's message about a cell it could not convert.
-_CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
-
 
 # Smaller units take longer to call than to parse.
 _UNIT_BYTES = 1 << 20
 _CELL_BYTES = 8
+# To reach a position in a compressed file, up to a block of it is decompressed as well.
+_INFLATED_UNIT_BYTES = 8 << 20
 
 
 class CSVSource:
     """Rows of CSV files; follows the laws of `RecordSource`.
 
     Args:
-        uris: Files in reading order; each starts with the names of its columns.
+        uris: Files in reading order.
         index: An existing index of the files: files in it are not read when opening.
 
     Raises:
-        SchemaError: A file has no header.
+        SchemaError: A file has no header, or its delimiter cannot be determined.
         CorruptDataError: A quote is not closed, or the index is invalid.
         DataError: A file cannot be read.
     """
@@ -94,15 +97,22 @@ class CSVSource:
             [RecordFile(file.uri, rows.firsts[-1]) for file, rows in self._files]
         )
         # The blocks (first, stop) of each unit of a file.
-        blocks = max(_UNIT_BYTES, unit_bytes([file.uri for file, _ in self._files])) // BLOCK_BYTES
+        at_once = max(_UNIT_BYTES, unit_bytes([file.uri for file, _ in self._files]))
         self._units = [
-            [(first, min(first + blocks, last)) for first in range(0, last, blocks)]
-            for last in (len(rows.firsts) - 1 for _, rows in self._files)
+            _units_of(rows, _INFLATED_UNIT_BYTES if rows.form.is_compressed else at_once)
+            for _, rows in self._files
         ]
         # The number of the first unit of each file, counted over all files.
         self._first_units = [0, *accumulate(len(units) for units in self._units)]
         self._types = _types_in(index, uris)
         self._here = _OfThisThread()
+        read = [
+            (file.uri, rows.form, len(rows.header))
+            for file, rows in self._files
+            if not isinstance(stored_of(file), CountedFile)
+        ]
+        for note in notes_on(read):
+            _log.warning(note)
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -116,7 +126,9 @@ class CSVSource:
 
     def index(self) -> DataIndex:
         """Return an index with the positions of the rows; see `data_index.py`."""
-        files = [entry_of(file, rows.firsts[-1], rows.pack()) for file, rows in self._files]
+        files = [
+            entry_of(stored_of(file), rows.firsts[-1], rows.pack()) for file, rows in self._files
+        ]
         types = self._types
         return DataIndex(
             "csv",
@@ -138,7 +150,7 @@ class CSVSource:
         yield file.read(0, index.offsets[0])
         for start, stop in pairwise(index.offsets):
             data = file.read(start, stop)
-            for first, last in pairwise([*row_starts(data), len(data)]):
+            for first, last in pairwise([*row_starts(data, index.form), len(data)]):
                 yield data[first:last]
 
     def infer_types(self) -> None:
@@ -185,11 +197,11 @@ class CSVSource:
             for first, stop in units
         ]
         memory_bytes = 0
-        for file, index in self._files:
+        for _, index in self._files:
             types = [] if schema is None else list(_types_of(schema, index.header).values())
             # Texts take about their size in the file; without a schema any column may be text.
-            is_text = {pa.binary(), _MAY_BE_EMPTY} & set(types)
-            texts = file.size_bytes if schema is None or is_text else 0
+            is_text = {pa.binary(), MAY_BE_EMPTY} & set(types)
+            texts = index.offsets[-1] if schema is None or is_text else 0
             columns = len(index.header) if schema is None else len(types)
             memory_bytes += texts + _CELL_BYTES * columns * index.firsts[-1]
         remote = is_remote([file.uri for file, _ in self._files])
@@ -204,7 +216,7 @@ class CSVSource:
         file_index = bisect_right(self._first_units, index) - 1
         file, rows = self._files[file_index]
         blocks = self._units[file_index][index - self._first_units[file_index]]
-        return TableUnit(_read(file, rows, blocks, self._types_for(schema, rows)))
+        return TableUnit(read_blocks(file, rows, blocks, self._types_for(schema, rows)))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
         """Return all units as one, if their columns are equal; see `units.UnitSource`."""
@@ -236,7 +248,7 @@ class CSVSource:
         key = (file_index, block_index, schema)
         if here.key != key:
             file, index = self._files[file_index]
-            here.table = _read(
+            here.table = read_blocks(
                 file, index, (block_index, block_index + 1), self._types_for(schema, index)
             )
             here.key = key
@@ -264,9 +276,15 @@ class _OfThisThread(threading.local):
         self.table: Any = None
 
 
-def _open(uri: str) -> tuple[StoredFile, CSVIndex]:
-    file = open_stored(uri)
+def _open(uri: str) -> tuple[CSVFile, CSVIndex]:
+    file = open_csv(open_stored(uri))
     return file, index_rows(file)
+
+
+def _units_of(rows: CSVIndex, at_once: int) -> list[tuple[int, int]]:
+    """Return the blocks (first, stop) of each unit of a file."""
+    last, blocks = len(rows.firsts) - 1, at_once // BLOCK_BYTES
+    return [(first, min(first + blocks, last)) for first in range(0, last, blocks)]
 
 
 # --- types of cells ----------------------------------------------------------------------------
@@ -284,7 +302,7 @@ def _types_of(schema: Schema, header: Sequence[str]) -> _Types:
 
 def _type_of(field: Field) -> pa.DataType:
     if field.dtype == STRING or field.time:
-        return _MAY_BE_EMPTY if field.nullable else pa.binary()
+        return MAY_BE_EMPTY if field.nullable else pa.binary()
     if field.dtype.kind == "f":
         return pa.float64()
     # A bool may be written as true or as 1; the range of other integers is checked afterwards.
@@ -309,7 +327,7 @@ def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
     return {name: _INFERRED[kind] for name, kind in index.types}
 
 
-def _inferred_types(files: Sequence[tuple[StoredFile, CSVIndex]]) -> _Types:
+def _inferred_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
     first, index = files[0]
     types = dict.fromkeys(index.header, pa.null())
     for file, other in files:
@@ -320,7 +338,7 @@ def _inferred_types(files: Sequence[tuple[StoredFile, CSVIndex]]) -> _Types:
                 "unless data_schema() names those that are used."
             )
         for block in range(len(other.firsts) - 1):
-            table = _parse(file, other, (block, block + 1), None)
+            table = parse_blocks(file, other, (block, block + 1), None)
             for name in types:
                 types[name] = _wider(types[name], table.schema.field(name).type)
     return types
@@ -334,140 +352,3 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if len(kinds) == 1 and kinds <= {pa.bool_(), pa.int64(), pa.float64()}:
         return kinds.pop()
     return pa.float64() if kinds == {pa.int64(), pa.float64()} else pa.binary()
-
-
-# --- reading a block ---------------------------------------------------------------------------
-
-
-def _read(file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Types) -> pa.Table:
-    """Return the rows of some blocks (first, stop), with cells of the given types.
-
-    Raises:
-        SchemaError: A cell has another type.
-    """
-    try:
-        return _with_nulls(_parse(file, index, blocks, types))
-    except pa.ArrowInvalid:
-        # 3.0 is an integer, too; whether all values are is checked where the field is known.
-        relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
-    flags: list[str] = []
-    while True:
-        try:
-            table = _parse(file, index, blocks, relaxed | dict.fromkeys(flags, pa.bool_()))
-        except pa.ArrowInvalid as error:
-            name = _flag_column(error, index, relaxed, flags)
-            if name is None:
-                raise _wrong_cell(file, index, blocks, types, error) from None
-            # true and false are numbers, too.
-            flags.append(name)
-        else:
-            break
-    for name in flags:
-        at = table.column_names.index(name)
-        table = table.set_column(at, name, table.column(at).cast(pa.float64()))
-    return _with_nulls(table)
-
-
-def _with_nulls(table: pa.Table) -> pa.Table:
-    """Return the table with nulls for empty cells of text that may be missing."""
-    for at, field in enumerate(table.schema):
-        if field.type == _MAY_BE_EMPTY:
-            column = table.column(at)
-            filled = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
-            table = table.set_column(at, field.name, filled)
-    return table
-
-
-def _flag_column(
-    error: pa.ArrowInvalid, index: CSVIndex, types: _Types, known: Sequence[str]
-) -> str | None:
-    """Return the column of numbers that contains true or false, if that is the error."""
-    cell = _CELL.search(str(error))
-    if cell is None or cell[3].strip().lower() not in ("true", "false"):
-        return None
-    name = index.header[int(cell[1])]
-    return name if name not in known and types[name] == pa.float64() else None
-
-
-def _wrong_cell(
-    file: StoredFile,
-    index: CSVIndex,
-    blocks: tuple[int, int],
-    types: _Types,
-    error: pa.ArrowInvalid,
-) -> SchemaError:
-    cell = _CELL.search(str(error))
-    if cell is None:
-        first, last = index.firsts[blocks[0]], index.firsts[blocks[1]] - 1
-        return SchemaError(f"{file.uri}, {record_range(first, last)}: {error}")
-    name = index.header[int(cell[1])]
-    record = index.firsts[blocks[0]] + int(cell[2]) - 1
-    expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
-    return SchemaError(
-        f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; data_schema() "
-        f"says {expected}. Correct the cell, or the dtype in data_schema()."
-    )
-
-
-def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
-    return pa.float64() if pa.types.is_integer(arrow_type) else arrow_type
-
-
-def _check_header(file: StoredFile, index: CSVIndex) -> None:
-    """Check that a file still has the columns of an existing index.
-
-    Raises:
-        DataError: It has other columns.
-    """
-    if isinstance(file, CountedFile) and not file.is_checked():
-        if (header := read_header(file, index.offsets[0])) != index.header:
-            raise file.differs(f"the columns {listed(index.header)}", listed(header))
-        file.set_checked()
-
-
-def _parse(
-    file: StoredFile,
-    index: CSVIndex,
-    blocks: tuple[int, int],
-    types: Mapping[str, pa.DataType] | None,
-) -> pa.Table:
-    start, stop = (index.offsets[block] for block in blocks)
-    first, past = (index.firsts[block] for block in blocks)
-    data = file.read(start, stop)
-    _check_header(file, index)
-    bad: list[arrow_csv.InvalidRow] = []
-
-    def refuse(row: arrow_csv.InvalidRow) -> str:
-        bad.append(row)
-        return "error"
-
-    try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(data),
-            # One block, one thread: only then are the numbers of rows reported.
-            arrow_csv.ReadOptions(
-                use_threads=False, column_names=list(index.header), block_size=len(data) + 1
-            ),
-            arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
-            arrow_csv.ConvertOptions(
-                column_types=types, include_columns=list(types) if types is not None else None
-            ),
-        )
-    except pa.ArrowInvalid:
-        if not bad:
-            raise
-        raise SchemaError(
-            f"{file.uri}, record {first + bad[0].number - 1}: the row has "
-            f"{counted(bad[0].actual_columns, 'cell')}, the header {len(index.header)}: "
-            f"{shown(bad[0].text)}. Put text that contains commas in quotes."
-        ) from None
-    if table.num_rows != past - first:
-        if isinstance(file, CountedFile):
-            raise file.differs(counted(past - first, "row"), str(table.num_rows))
-        raise CorruptDataError(
-            file.uri,
-            start,
-            f"{counted(past - first, 'row')}, as when it was opened",
-            f"{table.num_rows}; it was changed in the meantime",
-        )
-    return table

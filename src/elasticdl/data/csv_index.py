@@ -4,37 +4,36 @@ A row ends at a line feed, a carriage return or both, outside of quotes; an empt
 row. A quote opens a field only at the field's start, so that `5" disk` is text, as for pyarrow,
 which parses the rows afterwards: both must count the same rows.
 
-The content of the rows is not interpreted here.
+The content of the rows is not interpreted here, except for the form of the file (`csv_form.py`).
 
 Callers: `csv.py`.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import struct
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.wording import shown
+from elasticdl.data.csv_form import HEAD_BYTES, CSVForm, FormScan, column_names, form_of
+from elasticdl.data.inflated_file import InflatedFile
+from elasticdl.data.stored_file import StoredFile
 from elasticdl.errors import CorruptDataError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from elasticdl.data.data_index import FileEntry
-    from elasticdl.data.stored_file import StoredFile
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-_QUOTE, _FEED, _RETURN, _COMMA = b'"\n\r,'
-_BEFORE_A_FIELD = np.zeros(256, bool)
-# A quote after a quote is the second half of an escaped one.
-_BEFORE_A_FIELD[[_COMMA, _FEED, _RETURN, _QUOTE]] = True
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+CSVFile: TypeAlias = StoredFile | InflatedFile
+"""A file, decompressed if it is gzip."""
+
+_QUOTE, _FEED, _RETURN = b'"\n\r'
+_GZIP_START = b"\x1f\x8b"
 
 BLOCK_BYTES = 256 << 10
 """Least number of bytes parsed to read a row: about a millisecond."""
@@ -52,41 +51,65 @@ class CSVIndex(NamedTuple):
         header: The names of the columns.
         offsets: Start of each block in bytes, and the end of the last one.
         firsts: Number of each block's first row, and one past the last row.
+        form: How the file is written.
     """
 
     header: tuple[str, ...]
     offsets: tuple[int, ...]
     firsts: tuple[int, ...]
+    form: CSVForm = CSVForm()
 
     def pack(self) -> bytes:
-        """Return it as the layout of an index entry: a length, the header in JSON, two columns."""
-        header = json.dumps(self.header).encode()
+        """Return it as the layout of an index entry: a length, header and form, two columns."""
+        words: Any = self.header
+        if self.form != CSVForm():
+            words = {"header": self.header, "form": self.form._asdict()}
+        text = json.dumps(words).encode()
         numbers = np.array([self.offsets, self.firsts], "<i8").tobytes()
-        return struct.pack("<I", len(header)) + header + numbers
+        return struct.pack("<I", len(text)) + text + numbers
 
 
-def unpack(entry: FileEntry) -> tuple[StoredFile, CSVIndex]:
+def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
     """Return a file and the positions of its rows from an index entry.
 
     Raises:
         ValueError: The entry is inconsistent.
         struct.error: The entry is truncated.
-        TypeError: Its header is not a list of names.
+        KeyError: It has no header.
+        TypeError: Its header is not a list of names, or its form has other parts.
     """
-    (header_bytes,) = struct.unpack_from("<I", entry.layout)
-    numbers_at = 4 + header_bytes
-    header = tuple(json.loads(entry.layout[4:numbers_at]))
+    (text_bytes,) = struct.unpack_from("<I", entry.layout)
+    numbers_at = 4 + text_bytes
+    words = json.loads(entry.layout[4:numbers_at])
+    form = CSVForm()
+    if isinstance(words, dict):
+        words, form = words["header"], CSVForm(**words["form"])
+    header = tuple(words)
     offsets, firsts = np.frombuffer(entry.layout, "<i8", offset=numbers_at).reshape(2, -1).tolist()
     if not all(isinstance(name, str) for name in header):
         raise TypeError("a name that is not a string")
     ascends = offsets == sorted(offsets) and firsts == sorted(firsts) and min(offsets) >= 0
-    if not ascends or (offsets[-1], firsts[-1]) != (entry.size_bytes, entry.num_records):
+    size_bytes = offsets[-1] if form.is_compressed else entry.size_bytes
+    if not ascends or (offsets[-1], firsts[-1]) != (size_bytes, entry.num_records):
         raise ValueError(f"rows up to {firsts[-1]} at byte {offsets[-1]}")
-    return entry.counted_file(), CSVIndex(header, tuple(offsets), tuple(firsts))
+    stored = entry.counted_file()
+    file = InflatedFile(stored) if form.is_compressed else stored
+    return file, CSVIndex(header, tuple(offsets), tuple(firsts), form)
+
+
+def stored_of(file: CSVFile) -> StoredFile:
+    """Return a file as it is stored."""
+    return file.stored if isinstance(file, InflatedFile) else file
+
+
+def open_csv(stored: StoredFile) -> CSVFile:
+    """Return a file, decompressed if it is gzip."""
+    is_compressed = stored.read(0, len(_GZIP_START)) == _GZIP_START
+    return InflatedFile(stored) if is_compressed else stored
 
 
 def index_rows(
-    file: StoredFile, block_bytes: int = BLOCK_BYTES, read_bytes: int = _READ_BYTES
+    file: CSVFile, block_bytes: int = BLOCK_BYTES, read_bytes: int = _READ_BYTES
 ) -> CSVIndex:
     """Read a CSV file once and return the positions of its rows.
 
@@ -96,14 +119,22 @@ def index_rows(
         read_bytes: Number of bytes read at a time.
 
     Raises:
-        SchemaError: There is no header.
+        SchemaError: There is no header, or the delimiter cannot be determined.
         CorruptDataError: A quote is not closed, or a row is longer than `MAX_ROW_BYTES`.
     """
+    head = file.read(0, HEAD_BYTES)
+    form = form_of(
+        file.uri,
+        head,
+        is_whole=len(head) < HEAD_BYTES,
+        is_compressed=isinstance(file, InflatedFile),
+    )
+    seen = FormScan(form)
     header_at = -1
     offsets: list[int] = []
     firsts: list[int] = []
     num_rows = 0
-    for starts in _line_starts(file, read_bytes):
+    for starts in _line_starts(file, form, seen, read_bytes):
         rows = starts
         if header_at < 0 and len(starts):
             header_at, rows = int(starts[0]), starts[1:]
@@ -122,76 +153,63 @@ def index_rows(
         )
     offsets.append(file.size_bytes)
     firsts.append(num_rows)
-    header = _header(file, file.read(header_at, offsets[0]))
-    return CSVIndex(header, tuple(offsets), tuple(firsts))
+    form = seen.form()
+    header = _header(file, file.read(header_at, offsets[0]), form)
+    if not form.has_header:
+        # The first row is a block of its own.
+        offsets.insert(0, header_at)
+        firsts = [0, *(first + 1 for first in firsts)]
+    return CSVIndex(header, tuple(offsets), tuple(firsts), form)
 
 
-def row_starts(block: bytes) -> list[int]:
+def row_starts(block: bytes, form: CSVForm) -> list[int]:
     """Return the starts of the rows in a block, which begins with a row and ends with another."""
-    scanner = _Scanner(0)
+    scanner = _Scanner(0, form)
     starts: list[int] = scanner.scan(block).tolist()
     # The last row of a file may have no end.
     return [*starts, scanner.line_start] if scanner.line_start < len(block) else starts
 
 
-def read_header(file: StoredFile, first_row_at: int) -> tuple[str, ...]:
+def read_header(file: CSVFile, first_row_at: int, form: CSVForm) -> tuple[str, ...]:
     """Return the names of the columns, which are before the first row.
 
     Args:
         file: The file.
         first_row_at: Start of its first row, in bytes.
+        form: Its form; it has a header.
 
     Raises:
         SchemaError: The line does not contain names.
     """
-    begin = file.read(0, first_row_at).removeprefix(_BYTE_ORDER_MARK)
-    # Empty lines may precede the header.
-    return _header(file, begin.lstrip(b"\r\n"))
+    return _header(file, file.read(form.mark_bytes, first_row_at), form)
 
 
-def _header(file: StoredFile, line: bytes) -> tuple[str, ...]:
+def _header(file: CSVFile, line: bytes, form: CSVForm) -> tuple[str, ...]:
     try:
-        text = line.decode("utf-8-sig").strip("\r\n")
+        # Empty lines may precede the header.
+        text = form.text(line).lstrip("\r\n")
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"{file.uri}: its header is not UTF-8 ({error.reason} at byte {error.start}). Save "
-            "the file as UTF-8."
+            f"{file.uri}: its header is not {form.encoding} ({error.reason} at byte "
+            f"{error.start}). Save the file as UTF-8."
         ) from None
-    try:
-        names = tuple(next(csv.reader([text]), []))
-    except csv.Error as error:
-        raise SchemaError(
-            f"{file.uri}: its first line is not a header ({error}). A CSV file begins with a line "
-            "of names."
-        ) from None
-    if all(_is_number(name) for name in names):
-        raise SchemaError(
-            f"{file.uri} has no header: its first line is {shown(text)}, which are numbers, not "
-            "column names. Add a line with the names above it."
-        )
-    for name, count in Counter(names).items():
-        if not name or count > 1:
-            what = f"{count} columns named {name!r}" if name else "an unnamed column"
-            raise SchemaError(f"{file.uri}: its header has {what}: {shown(text)}. Rename them.")
-    return names
+    return column_names(file.uri, text, form)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _line_starts(file: StoredFile, read_bytes: int) -> Iterator[Array]:
+def _line_starts(file: CSVFile, form: CSVForm, seen: FormScan, read_bytes: int) -> Iterator[Array]:
     """Yield the starts of the non-empty lines of a file, the header first."""
-    offset = len(_BYTE_ORDER_MARK) if file.read(0, 3) == _BYTE_ORDER_MARK else 0
-    scanner = _Scanner(offset)
-    while offset < file.size_bytes:
-        data = file.read(offset, offset + read_bytes)
-        if not data:
-            break
+    offset = form.mark_bytes
+    scanner = _Scanner(offset, form)
+    # A code unit is never cut in two.
+    read_bytes = max(read_bytes - read_bytes % form.width, form.width)
+    while (isinstance(file, InflatedFile) or offset < file.size_bytes) and (
+        data := file.read(offset, offset + read_bytes)
+    ):
+        if len(data) % form.width:
+            raise CorruptDataError(
+                file.uri, offset + len(data), f"text in {form.encoding}", "half a character"
+            )
+        seen.add(data)
         yield scanner.scan(data)
         offset += len(data)
         if offset - scanner.line_start > MAX_ROW_BYTES:
@@ -222,15 +240,19 @@ class _Scanner:
         inside: Whether a quoted field has not ended yet.
     """
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, form: CSVForm) -> None:
         self.line_start = offset
         self.inside = False
         self._offset = offset
         self._previous = _FEED
+        order = ">" if form.encoding.endswith("be") else "<"
+        self._unit = np.dtype(f"{order}u{form.width}")
+        # A quote after a quote is the second half of an escaped one.
+        self._before_a_field = [_FEED, _RETURN, _QUOTE, ord(form.delimiter)]
 
     def scan(self, data: bytes) -> Array:
         """Return the starts of the non-empty lines that end in the next bytes."""
-        array = np.frombuffer(data, np.uint8)
+        array = np.frombuffer(data, self._unit)
         ends = np.flatnonzero(array == _FEED)
         if b"\r" in data:
             returns = np.flatnonzero(array == _RETURN)
@@ -244,11 +266,12 @@ class _Scanner:
             ends = ends[before % 2 == 0]
             self.inside = (len(quotes) + self.inside) % 2 == 1
         else:
-            self._previous = data[-1]
-        lines: Array = np.concatenate(([self.line_start], self._offset + ends + 1))
+            self._previous = int(array[-1])
+        width = self._unit.itemsize
+        lines: Array = np.concatenate(([self.line_start], self._offset + (ends + 1) * width))
         # In a line that ends with both, the carriage return is not content.
         both = (array[ends] == _FEED) & (ends > 0) & (array[ends - 1] == _RETURN)
-        filled = self._offset + ends - both > lines[:-1]
+        filled = self._offset + (ends - both) * width > lines[:-1]
         self.line_start = int(lines[-1])
         self._offset += len(data)
         return np.asarray(lines[:-1][filled])
@@ -260,21 +283,27 @@ class _Scanner:
         if len(quotes) and quotes[0] == 0:
             before[0] = self._previous
         opening = np.arange(len(quotes)) % 2 == int(self.inside)
-        if not _BEFORE_A_FIELD[before[opening]].all():
-            found = _without_stray(quotes.tolist(), before.tolist(), self.inside)
+        if not self._opens(before[opening]).all():
+            opens = self._opens(before).tolist()
+            found = _without_stray(quotes.tolist(), before.tolist(), opens, self.inside)
             quotes = np.array(list(found), np.int64)
         is_stray = array[-1] == _QUOTE and (not len(quotes) or quotes[-1] != len(array) - 1)
         self._previous = 0 if is_stray else int(array[-1])
         return quotes
 
+    def _opens(self, before: Array) -> Array:
+        """Return whether a quote after each of some characters may open a field."""
+        return np.isin(before, self._before_a_field)
 
-def _without_stray(quotes: list[int], before: list[int], inside: bool) -> Iterator[int]:
+
+def _without_stray(
+    quotes: list[int], before: list[int], opens: list[bool], inside: bool
+) -> Iterator[int]:
     """Yield the quotes that are not mere text in an unquoted field."""
     last = -1
-    for quote, byte in zip(quotes, before, strict=True):
+    for quote, character, may_open in zip(quotes, before, opens, strict=True):
         # The second of two quotes closes nothing if a stray one before it never opened a field.
-        opens = last == quote - 1 if byte == _QUOTE else bool(_BEFORE_A_FIELD[byte])
-        if inside or opens:
+        if inside or (last == quote - 1 if character == _QUOTE else may_open):
             inside = not inside
             last = quote
             yield quote

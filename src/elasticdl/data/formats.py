@@ -28,10 +28,16 @@ EXTENSIONS: dict[str, Format] = {
     ".tfrecord.gz": "tfrecord",
     ".tfrecords.gz": "tfrecord",
     ".csv": "csv",
+    ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".tsv.gz": "csv",
     ".parquet": "parquet",
 }
 
 
+_OTHER_COMPRESSED = tuple(
+    f"{name}.{end}" for name in (".csv", ".tsv") for end in ("bz2", "xz", "zst", "zip", "lz4")
+)
 _RECORDIO_START = b"\x04\x03\x02\x01"
 _PARQUET_START = b"PAR1"
 _GZIP_START = b"\x1f\x8b"
@@ -104,10 +110,10 @@ def _starts_with_tfrecord_header(start: bytes) -> bool:
 
 def unknown_format(uri: str) -> str:
     """Return the error message for a file whose format is unknown."""
-    if uri.lower().endswith(".csv.gz"):
+    if uri.lower().endswith(_OTHER_COMPRESSED):
         return (
-            f"{uri} is a compressed CSV file, whose rows cannot be read by number. Decompress it "
-            "with gunzip, or write it as Parquet."
+            f"{uri} is a CSV file in a compression that is not supported. Decompress it, compress "
+            "it with gzip, or write it as Parquet."
         )
     # Never its content: errors are logged, and this may be any of the user's files.
     known = ", ".join((*EXTENSIONS, *_extensions_of_plugins()))

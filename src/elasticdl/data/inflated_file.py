@@ -10,7 +10,7 @@ costs one such block and not all bytes before it:
 A kept state takes 45 KB. States are not sent to another process: there the file is
 decompressed again, as far as it is read. The bytes are not interpreted here.
 
-Callers: `tfrecord.py`.
+Callers: `tfrecord.py`, `csv_index.py`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class InflatedFile:
 
     Attributes:
         uri: URI of the compressed file.
+        stored: The compressed file.
         counted: Text that an error message adds to an offset in this file.
 
     Args:
@@ -45,7 +46,7 @@ class InflatedFile:
 
     def __init__(self, stored: StoredFile) -> None:
         self.uri = stored.uri
-        self._stored = stored
+        self.stored = stored
         self._num_blocks = -(-stored.size_bytes // _BLOCK_BYTES)
         # Start of each block after decompression, and the end of the last one, as far as known.
         self._starts = [0]
@@ -115,7 +116,7 @@ class InflatedFile:
         if index == self._num_blocks - 1 and not state.eof:
             raise CorruptDataError(
                 self.uri,
-                self._stored.size_bytes,
+                self.stored.size_bytes,
                 "the end of the compressed data",
                 "the end of the file",
             )
@@ -128,7 +129,7 @@ class InflatedFile:
     def _inflate(self, index: int, state: Any) -> tuple[bytes, Any]:
         """Return a block after decompression and the state of the decompressor after it."""
         offset = index * _BLOCK_BYTES
-        data = self._stored.read(offset, offset + _BLOCK_BYTES)
+        data = self.stored.read(offset, offset + _BLOCK_BYTES)
         pieces = []
         try:
             while data:

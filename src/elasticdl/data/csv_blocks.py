@@ -1,0 +1,205 @@
+"""Cells of CSV files: blocks of rows parsed into Arrow tables by pyarrow.
+
+`csv_index.py` knows where blocks start, `csv_form.py` how a file is written; the types of columns
+are the caller's.
+
+Callers: `csv.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+
+from elasticdl.data.counted_file import CountedFile
+from elasticdl.data.csv_index import CSVFile, CSVIndex, read_header, stored_of
+from elasticdl.data.wording import counted, listed, record_range, shown
+from elasticdl.errors import CorruptDataError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Text whose empty cells are missing values; in other text, an empty cell is an empty text.
+MAY_BE_EMPTY = pa.large_binary()
+
+# pyarrow's message about a cell it could not convert.
+_CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
+
+# Cells of numbers without a value, as for pandas.
+_MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+
+
+def read_blocks(
+    file: CSVFile, index: CSVIndex, blocks: tuple[int, int], types: Mapping[str, pa.DataType]
+) -> pa.Table:
+    """Return the rows of some blocks (first, stop), with cells of the given types.
+
+    Raises:
+        SchemaError: A cell has another type.
+    """
+    try:
+        return _with_nulls(parse_blocks(file, index, blocks, types))
+    except pa.ArrowInvalid:
+        # 3.0 is an integer, too; whether all values are is checked where the field is known.
+        relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
+    flags: list[str] = []
+    while True:
+        try:
+            table = parse_blocks(file, index, blocks, relaxed | dict.fromkeys(flags, pa.bool_()))
+        except pa.ArrowInvalid as error:
+            name = _flag_column(error, index, relaxed, flags)
+            if name is None:
+                raise _wrong_cell(file, index, blocks, types, error) from None
+            # true and false are numbers, too.
+            flags.append(name)
+        else:
+            break
+    for name in flags:
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, table.column(at).cast(pa.float64()))
+    return _with_nulls(table)
+
+
+def _with_nulls(table: pa.Table) -> pa.Table:
+    """Return the table with nulls for empty cells of text that may be missing."""
+    for at, field in enumerate(table.schema):
+        if field.type == MAY_BE_EMPTY:
+            column = table.column(at)
+            filled = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+            table = table.set_column(at, field.name, filled)
+    return table
+
+
+def _flag_column(
+    error: pa.ArrowInvalid, index: CSVIndex, types: Mapping[str, pa.DataType], known: Sequence[str]
+) -> str | None:
+    """Return the column of numbers that contains true or false, if that is the error."""
+    cell = _CELL.search(str(error))
+    if cell is None or cell[3].strip().lower() not in ("true", "false"):
+        return None
+    name = index.header[int(cell[1])]
+    return name if name not in known and types[name] == pa.float64() else None
+
+
+def _wrong_cell(
+    file: CSVFile,
+    index: CSVIndex,
+    blocks: tuple[int, int],
+    types: Mapping[str, pa.DataType],
+    error: pa.ArrowInvalid,
+) -> SchemaError:
+    cell = _CELL.search(str(error))
+    if cell is None:
+        first, last = index.firsts[blocks[0]], index.firsts[blocks[1]] - 1
+        return SchemaError(f"{file.uri}, {record_range(first, last)}: {error}")
+    name = index.header[int(cell[1])]
+    record = index.firsts[blocks[0]] + int(cell[2]) - 1
+    expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
+    return SchemaError(
+        f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; data_schema() "
+        f"says {expected}. Correct the cell, or the dtype in data_schema()."
+    )
+
+
+def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
+    return pa.float64() if pa.types.is_integer(arrow_type) else arrow_type
+
+
+def _check_header(file: CSVFile, index: CSVIndex) -> None:
+    """Check that a file still has the columns of an existing index.
+
+    Raises:
+        DataError: It has other columns.
+    """
+    stored = stored_of(file)
+    if not isinstance(stored, CountedFile) or stored.is_checked() or not index.form.has_header:
+        return
+    if (header := read_header(file, index.offsets[0], index.form)) != index.header:
+        raise stored.differs(f"the columns {listed(index.header)}", listed(header))
+    stored.set_checked()
+
+
+def _utf8(file: CSVFile, index: CSVIndex, start: int, stop: int) -> bytes:
+    """Return some bytes of a file in UTF-8."""
+    data = file.read(start, stop)
+    try:
+        return index.form.utf8(data)
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(
+            file.uri, start + error.start, f"text in {index.form.encoding}", error.reason
+        ) from None
+
+
+def parse_blocks(
+    file: CSVFile,
+    index: CSVIndex,
+    blocks: tuple[int, int],
+    types: Mapping[str, pa.DataType] | None,
+) -> pa.Table:
+    """Return the rows of some blocks (first, stop) as pyarrow reads them.
+
+    Args:
+        file: The file.
+        index: Its index.
+        blocks: The blocks to read.
+        types: Types by column, which are then the only columns; None infers them from these rows.
+
+    Raises:
+        SchemaError: A row has another number of cells than the header.
+        pyarrow.ArrowInvalid: A cell has another type.
+        CorruptDataError: The rows are not those that were counted.
+        DataError: The file has changed, or cannot be read.
+    """
+    start, stop = (index.offsets[block] for block in blocks)
+    first, past = (index.firsts[block] for block in blocks)
+    data = _utf8(file, index, start, stop)
+    _check_header(file, index)
+    delimiter = index.form.delimiter
+    bad: list[arrow_csv.InvalidRow] = []
+
+    def refuse(row: arrow_csv.InvalidRow) -> str:
+        bad.append(row)
+        return "error"
+
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(data),
+            # One block, one thread: only then are the numbers of rows reported.
+            arrow_csv.ReadOptions(
+                use_threads=False, column_names=list(index.header), block_size=len(data) + 1
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse
+            ),
+            arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types) if types is not None else None,
+                null_values=_MISSING,
+                decimal_point=index.form.decimal,
+            ),
+        )
+    except pa.ArrowInvalid:
+        if not bad:
+            raise
+        raise SchemaError(
+            f"{file.uri}, record {first + bad[0].number - 1}: the row has "
+            f"{counted(bad[0].actual_columns, 'cell')}, the header {len(index.header)}: "
+            f"{shown(bad[0].text)}. Put text that contains {delimiter!r} in quotes."
+        ) from None
+    if table.num_rows != past - first:
+        if isinstance(stored := stored_of(file), CountedFile):
+            raise stored.differs(counted(past - first, "row"), str(table.num_rows))
+        raise CorruptDataError(
+            file.uri,
+            start,
+            f"{counted(past - first, 'row')}, as when it was opened",
+            f"{table.num_rows}; it was changed in the meantime",
+        )
+    return table

@@ -1,0 +1,311 @@
+"""Form of a CSV file: delimiter, encoding, decimal point and header, detected from its content.
+
+    delimiter   comma, semicolon, tab or vertical bar. Only characters that the first line contains
+                are candidates; if there are several, the one that cuts the next rows into as many
+                cells as the first line; and of those, the one that makes every cell a number.
+                Anything else is an error: a guess would train on other columns than the user's.
+    encoding    UTF-8, or UTF-16 with a byte order mark. A file that is neither is Windows-1252,
+                the usual superset of Latin-1.
+    decimal     a comma only between semicolons, if no number has a point and at least one comma
+                cannot separate thousands.
+    header      the first line, unless all its cells are numbers. Numbers that count up by one may
+                be names as well (0, 1, 2, or years), which is an error.
+
+Rows are not known here; `csv_index.py` finds them.
+
+Callers: `csv_index.py`, `csv.py`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections import Counter
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from elasticdl.data.wording import counted, listed, shown
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+HEAD_BYTES = 64 << 10
+"""Number of bytes from which the delimiter is detected."""
+
+_DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
+_MOST_ROWS = 100
+_TAB_NAMES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+# Bytes without a meaning in Windows-1252.
+_NOT_1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
+
+# A whole cell between semicolons.
+_POINT_NUMBER = re.compile(rb'(?<=[;\n\r"])[+-]?\d+\.\d+(?=[;\n\r"])')
+_COMMA_NUMBER = re.compile(rb'(?<=[;\n\r"])[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0,\d+)(?=[;\n\r"])')
+_NUMBER = re.compile(r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*")
+
+
+class CSVForm(NamedTuple):
+    """How a CSV file is written.
+
+    Attributes:
+        delimiter: The character between two cells.
+        encoding: Name of its encoding for `bytes.decode`.
+        decimal: The decimal point of its numbers.
+        has_header: Whether the first line has the names of the columns.
+        is_compressed: Whether it is gzip; positions are counted after decompression.
+        mark_bytes: Size of the byte order mark.
+    """
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    decimal: str = "."
+    has_header: bool = True
+    is_compressed: bool = False
+    mark_bytes: int = 0
+
+    @property
+    def width(self) -> int:
+        """Bytes of a code unit."""
+        return 2 if self.encoding.startswith("utf-16") else 1
+
+    def text(self, data: bytes) -> str:
+        """Return some bytes of the file as text.
+
+        Raises:
+            UnicodeDecodeError: They are not of this encoding.
+        """
+        return data.decode(self.encoding)
+
+    def utf8(self, data: bytes) -> bytes:
+        """Return some bytes of the file in UTF-8."""
+        return data if self.encoding == "utf-8" else self.text(data).encode()
+
+
+def form_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = False) -> CSVForm:
+    """Return the form of a file as far as its first bytes show it.
+
+    Args:
+        uri: URI of the file.
+        head: Its first bytes, after decompression.
+        is_whole: Whether these are all.
+        is_compressed: Whether the file is gzip.
+
+    Raises:
+        SchemaError: Several delimiters are possible.
+    """
+    mark, encoding = next(
+        ((mark, name) for mark, name in _MARKS.items() if head.startswith(mark)), (b"", "utf-8")
+    )
+    text = _decoded(head[len(mark) :], encoding)
+    delimiter = _delimiter(uri, text, is_whole=is_whole)
+    form = CSVForm(delimiter, encoding, is_compressed=is_compressed, mark_bytes=len(mark))
+    try:
+        cells = next(_rows(text, delimiter), [])
+    except csv.Error:
+        # Reported where the header is read.
+        cells = []
+    return form._replace(has_header=not _are_data(uri, cells, delimiter))
+
+
+def _decoded(data: bytes, encoding: str) -> str:
+    """Return the start of a file as text; its last character may be incomplete."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(data)
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+# --- delimiter ---------------------------------------------------------------------------------
+
+
+def _delimiter(uri: str, text: str, *, is_whole: bool) -> str:
+    lines = text.lstrip("\r\n")
+    first = re.split(r"[\r\n]", lines, maxsplit=1)[0]
+    if "\t" in first and uri.lower().endswith(_TAB_NAMES):
+        return "\t"
+    found = [each for each in _DELIMITERS if each in first]
+    if len(found) < 2:  # noqa: PLR2004 - a choice
+        return found[0] if found else ","
+    tables = {each: _table(lines, each, is_whole=is_whole) for each in found}
+    # A character that is only part of a name in quotes separates nothing.
+    tables = {each: rows for each, rows in tables.items() if rows and len(rows[0]) > 1}
+    even = {each: rows for each, rows in tables.items() if len({len(row) for row in rows}) == 1}
+    if len(even) > 1:
+        numbers = {each: rows for each, rows in even.items() if _are_numbers(rows[1:])}
+        even = numbers if len(numbers) == 1 else even
+    likely = even or tables
+    if len(likely) > 1:
+        words = [_DELIMITERS[each] for each in likely]
+        raise SchemaError(
+            f"{uri}: {' and '.join(words)} could both separate its cells: its first line is "
+            f"{shown(first)}. Put names that contain one of them in quotes, or rename the columns."
+        )
+    return next(iter(likely), ",")
+
+
+def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    return filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+
+
+def _table(text: str, delimiter: str, *, is_whole: bool) -> list[list[str]]:
+    """Return the first rows of a text, cut by a delimiter; none if it cannot be the delimiter."""
+    try:
+        rows = list(islice(_rows(text, delimiter), _MOST_ROWS + 1))
+    except csv.Error:
+        return []
+    # The last one may be incomplete.
+    return rows if is_whole or len(rows) == 1 else rows[:-1]
+
+
+def _are_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    return bool(rows) and all(not cell or _NUMBER.fullmatch(cell) for row in rows for cell in row)
+
+
+# --- header ------------------------------------------------------------------------------------
+
+
+def _are_data(uri: str, cells: Sequence[str], delimiter: str) -> bool:
+    """Return whether the first line is a row of numbers, not of names.
+
+    Raises:
+        SchemaError: It may be either.
+    """
+    numbers = [_number(cell, delimiter) for cell in cells]
+    if not numbers or any(number is None for number in numbers):
+        return False
+    if all(float(later or 0) - float(number or 0) == 1 for number, later in pairwise(numbers)):
+        # As pandas writes the columns of an array, or a table with a column per year.
+        raise SchemaError(
+            f"{uri}: its first line is {shown(delimiter.join(cells))}, which may be the names of "
+            "the columns or the first row. Add a line with names above it, or replace these "
+            "numbers by names."
+        )
+    return True
+
+
+def _number(text: str, delimiter: str) -> float | None:
+    try:
+        return float(text.replace(",", ".") if delimiter == ";" else text)
+    except ValueError:
+        return None
+
+
+def column_names(uri: str, line: str, form: CSVForm) -> tuple[str, ...]:
+    """Return the names of the columns.
+
+    A column without a name is `column_` and its place, counted from 1.
+
+    Args:
+        uri: URI of the file.
+        line: Its first line.
+        form: Its form.
+
+    Raises:
+        SchemaError: The line does not contain names.
+    """
+    text = line.strip("\r\n")
+    try:
+        names = next(csv.reader([text], delimiter=form.delimiter), [])
+    except csv.Error as error:
+        raise SchemaError(
+            f"{uri}: its first line is not a header ({error}). A CSV file begins with a line of "
+            "names."
+        ) from None
+    if not form.has_header:
+        names = [""] * len(names)
+    names = [name or f"column_{place}" for place, name in enumerate(names, 1)]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise SchemaError(
+            f"{uri}: its header has several columns named {listed(twice)}: {shown(text)}. Rename "
+            "them."
+        )
+    return tuple(names)
+
+
+# --- what only the whole file shows ------------------------------------------------------------
+
+
+class FormScan:
+    """Completes a form while the file is read.
+
+    Args:
+        form: The form as far as it is known.
+    """
+
+    def __init__(self, form: CSVForm) -> None:
+        self._form = form
+        marked = form.mark_bytes > 0
+        self._decoder = None if marked else codecs.getincrementaldecoder("utf-8")()
+        self._is_partial = False
+        self._is_utf8 = self._is_1252 = True
+        self._has_points = form.delimiter != ";" or form.width > 1
+        self._has_commas = False
+
+    def add(self, data: bytes) -> None:
+        """Look at the next bytes of the file, the last ones included."""
+        if self._decoder is not None and not (data.isascii() and not self._is_partial):
+            self._decode(data)
+        if not self._has_points:
+            self._has_points = b"." in data and _POINT_NUMBER.search(data) is not None
+            self._has_commas = self._has_commas or _COMMA_NUMBER.search(data) is not None
+
+    def _decode(self, data: bytes) -> None:
+        assert self._decoder is not None  # noqa: S101 - checked by the caller
+        self._is_1252 = self._is_1252 and not _NOT_1252.search(data)
+        if not self._is_utf8:
+            return
+        try:
+            self._decoder.decode(data)
+            self._is_partial = self._decoder.getstate()[0] != b""
+        except UnicodeDecodeError:
+            self._is_utf8 = False
+
+    def form(self) -> CSVForm:
+        """Return the complete form, after the last bytes."""
+        found = self._form
+        if self._decoder is not None and (not self._is_utf8 or self._is_partial):
+            found = found._replace(encoding="cp1252" if self._is_1252 else "latin-1")
+        if self._has_commas and not self._has_points:
+            found = found._replace(decimal=",")
+        return found
+
+
+def notes_on(forms: Sequence[tuple[str, CSVForm, int]]) -> list[str]:
+    """Return messages about what was assumed of files.
+
+    Args:
+        forms: URI, form and number of columns of each.
+    """
+    notes = []
+    odd = [(uri, form) for uri, form, _ in forms if form.encoding in {"cp1252", "latin-1"}]
+    if odd:
+        uri, form = odd[0]
+        name = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}[form.encoding]
+        notes.append(
+            f"{_and_more(uri, odd)} not UTF-8 and read as {name}. If letters come out wrong, save "
+            "as UTF-8."
+        )
+    bare = [(uri, count) for uri, form, count in forms if not form.has_header]
+    if bare:
+        uri, count = bare[0]
+        last = f" to column_{count}" if count > 1 else ""
+        notes.append(
+            f"{_and_more(uri, bare)} without a header: the first line has only numbers. The "
+            f"columns are named column_1{last}."
+        )
+    return notes
+
+
+def _and_more(uri: str, files: Sequence[object]) -> str:
+    more = len(files) - 1
+    return f"{uri} and {counted(more, 'more file')} are" if more else f"{uri} is"
