@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch, Record
+    from elasticdl.data.column_summary import ColumnSummary
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
 
@@ -123,6 +124,19 @@ class BatchesInput:
     open_epochs: Callable[[str, Mode], Epochs]
     validates: bool = False
     predicts: bool = False
+
+
+@dataclass(frozen=True)
+class CompletedParams:
+    """The params of a model, completed from its training data.
+
+    Attributes:
+        params: All params, JSON values.
+        notes: What the user should know about them, one line each.
+    """
+
+    params: Mapping[str, Any]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -261,6 +275,8 @@ class ModelDefinition:
             called with every batch of predictions.
         open_source: The user's own reader, `data -> RecordSource`; None for the built-in ones.
         params: The params it was made with, for the record.
+        complete_params: Completes the params from a summary of the training table; the model is
+            then defined by these. None if they are complete, or do not depend on the data.
         required_exports: Formats the trained model must be exported to: "saved_model". A model
             that cannot be exported is refused before the first step.
         trust_used: What a person has allowed to run that would otherwise be refused, one line
@@ -292,6 +308,7 @@ class ModelDefinition:
     create_outputs_processor: Callable[[], Any] | None = None
     open_source: Callable[[str], RecordSource] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    complete_params: Callable[[Sequence[ColumnSummary]], CompletedParams] | None = None
     required_exports: Collection[str] = ()
     trust_used: Sequence[str] = ()
     notes: Callable[[], Sequence[str]] = list

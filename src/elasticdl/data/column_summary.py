@@ -3,7 +3,7 @@
 A summary is computed while the rows stream through, in bounded memory, and is stored as JSON.
 Features are derived from it, so all rows count, not the first few.
 
-Used by `snapshot.py`; read by `sql/`.
+Used by `snapshot.py` and `table_source.py`; read by `sql/` and `zoo/prebuilt/derived.py`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class ColumnSummary:
         values: Distinct values (numbers, booleans or texts) with their counts, the most
             frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
         list_size: Number of values in every list of a column of lists; None if they differ.
+        distinct_rate: Where `values` is None because there are too many: distinct values per row,
+            until there were too many.
     """
 
     name: str
@@ -56,6 +58,12 @@ class ColumnSummary:
     deviation: float | None = None
     values: tuple[tuple[Any, int], ...] | None = None
     list_size: int | None = None
+    distinct_rate: float | None = None
+
+    @property
+    def num_present(self) -> int:
+        """Number of rows with a value."""
+        return self.num_rows - self.num_missing
 
     @property
     def is_wide(self) -> bool:
@@ -108,6 +116,7 @@ class Summarizer:
         self._counts: dict[Any, int] | None = (
             {} if self._kind in {"number", "boolean", "text"} else None
         )
+        self._distinct_rate: float | None = None
         self._list_sizes: set[int] = set()
 
     def add(self, column: pa.Array) -> None:
@@ -154,6 +163,7 @@ class Summarizer:
             value = int(pair["values"]) if is_whole else pair["values"]
             counts[value] = counts.get(value, 0) + pair["counts"]
         if len(counts) > MAX_DISTINCT:
+            self._distinct_rate = len(counts) / sum(counts.values())
             self._counts = None
 
     def summary(self) -> ColumnSummary:
@@ -177,6 +187,7 @@ class Summarizer:
             deviation=math.sqrt(self._squares / self._count) if seen else None,
             values=values,
             list_size=next(iter(self._list_sizes)) if len(self._list_sizes) == 1 else None,
+            distinct_rate=self._distinct_rate,
         )
 
 
@@ -200,7 +211,11 @@ def kind_of(arrow_type: pa.DataType) -> str:
         return "number"
     if types.is_temporal(arrow_type) and not types.is_duration(arrow_type):
         return "time"
-    if types.is_string(arrow_type) or types.is_large_string(arrow_type):
+    if (
+        types.is_string(arrow_type)
+        or types.is_large_string(arrow_type)
+        or types.is_string_view(arrow_type)
+    ):
         return "text"
     if (
         types.is_list(arrow_type)

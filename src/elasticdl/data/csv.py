@@ -70,6 +70,8 @@ _INFERRED = {str(kind): kind for kind in (
     pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.binary(),
 )}  # fmt: skip
 
+# Types of columns of dates, without a time zone.
+_DATES = {pa.date32(), pa.timestamp("s"), pa.timestamp("ns")}
 
 # Smaller units take longer to call than to parse.
 _UNIT_BYTES = 1 << 20
@@ -105,6 +107,7 @@ class CSVSource:
         # The number of the first unit of each file, counted over all files.
         self._first_units = [0, *accumulate(len(units) for units in self._units)]
         self._types = _types_in(index, uris)
+        self._schema: pa.Schema | None = None
         self._here = _OfThisThread()
         read = [
             (file.uri, rows.form, len(rows.header))
@@ -163,6 +166,28 @@ class CSVSource:
         if self._types is None:
             # From all files, so that a record is the same whatever range it is read in.
             self._types = _inferred_types(self._files)
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns; see `table_source.TableSource`."""
+        if self._schema is None:
+            types = {
+                name: pa.string() if kind == pa.binary() else kind
+                for name, kind in _arrow_types(self._files).items()
+            }
+            self._schema = pa.schema(types.items())
+        return self._schema
+
+    def arrow_tables(self) -> Iterator[pa.Table]:
+        """Yield all rows; see `table_source.TableSource`."""
+        schema = self.arrow_schema()
+        types = {
+            field.name: MAY_BE_EMPTY if pa.types.is_string(field.type) else field.type
+            for field in schema
+        }
+        for file, index in self._files:
+            for block in range(len(index.firsts) - 1):
+                table = read_blocks(file, index, (block, block + 1), types)
+                yield table.select(schema.names).cast(schema)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
@@ -328,6 +353,14 @@ def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
 
 
 def _inferred_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
+    """Return the types of columns in records: dates and times are text."""
+    return {
+        name: kind if str(kind) in _INFERRED else pa.binary()
+        for name, kind in _arrow_types(files).items()
+    }
+
+
+def _arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
     first, index = files[0]
     types = dict.fromkeys(index.header, pa.null())
     for file, other in files:
@@ -349,6 +382,11 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     kinds = {one, other} - {pa.null()}
     if not kinds:
         return pa.null()
-    if len(kinds) == 1 and kinds <= {pa.bool_(), pa.int64(), pa.float64()}:
-        return kinds.pop()
-    return pa.float64() if kinds == {pa.int64(), pa.float64()} else pa.binary()
+    if len(kinds) == 1:
+        kind = kinds.pop()
+        return pa.binary() if pa.types.is_string(kind) else kind
+    if kinds == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if kinds <= _DATES:
+        return pa.timestamp("ns") if pa.timestamp("ns") in kinds else pa.timestamp("s")
+    return pa.binary()

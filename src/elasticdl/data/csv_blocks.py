@@ -17,6 +17,7 @@ from pyarrow import csv as arrow_csv
 
 from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.csv_index import CSVFile, CSVIndex, read_header, stored_of
+from elasticdl.data.table_times import MISSING_WORDS
 from elasticdl.data.wording import counted, listed, record_range, shown
 from elasticdl.errors import CorruptDataError, SchemaError
 
@@ -28,12 +29,6 @@ MAY_BE_EMPTY = pa.large_binary()
 
 # pyarrow's message about a cell it could not convert.
 _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
-
-# Cells of numbers without a value, as for pandas.
-_MISSING = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
-)  # fmt: skip
 
 
 def read_blocks(
@@ -181,7 +176,7 @@ def parse_blocks(
             arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types) if types is not None else None,
-                null_values=_MISSING,
+                null_values=MISSING_WORDS,
                 decimal_point=index.form.decimal,
             ),
         )

@@ -32,6 +32,7 @@ from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import filesystem, local_path, open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
+from elasticdl.data.table_source import common_schema
 from elasticdl.data.units import Units, is_remote
 from elasticdl.data.wording import counted
 from elasticdl.errors import CorruptDataError, DataError, SchemaError
@@ -133,6 +134,17 @@ class ParquetSource:
     def index(self) -> DataIndex:
         """Return an index with the positions of the row groups; see `data_index.py`."""
         return DataIndex("parquet", tuple(map(_entry, self._files)))
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns; see `table_source.TableSource`."""
+        return common_schema([(file.uri, _schema(file)) for file in self._files])
+
+    def arrow_tables(self) -> Iterator[pa.Table]:
+        """Yield all rows; see `table_source.TableSource`."""
+        schema = self.arrow_schema()
+        for file in self._files:
+            for group in range(len(file.row_groups)):
+                yield _read(file, group, file.columns).select(schema.names).cast(schema)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
@@ -343,6 +355,11 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
             raise file.stored.differs(expected, str(table.num_rows))
         raise CorruptDataError(file.uri, group.offset_bytes, expected, f"{table.num_rows}")
     return table
+
+
+def _schema(file: _File) -> pa.Schema:
+    with _opened(file.uri, file.stored.size_bytes, "the footer of a Parquet file") as opened:
+        return opened.schema_arrow
 
 
 def _differs(file: _File, num_row_groups: int, num_rows: int) -> DataError:

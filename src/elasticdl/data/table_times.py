@@ -3,7 +3,7 @@
     date, timestamp (with a zone or without)    since 1970-01-01 UTC
     time                                        since midnight
     duration                                    its length
-    text, ISO 8601                              as a timestamp; without a zone it is UTC
+    text, ISO 8601                              as one of these; without a zone it is UTC
 
 Callers: `table.py`.
 """
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
+# What stands for a missing value, except in text; as for pandas.
+MISSING_WORDS = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
+)  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 24 * 60 * 60
 
@@ -91,10 +96,17 @@ def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
         return np.nan
     try:
         text = value.decode().strip()
+        if text in MISSING_WORDS:
+            return np.nan
         try:
             return float(text)
         except ValueError:
+            pass
+        try:
             moment = dt.datetime.fromisoformat(text)
+        except ValueError:
+            time = dt.time.fromisoformat(text)
+            moment = dt.datetime.combine(dt.date(1970, 1, 1), time)
     except ValueError:
         raise SchemaError(
             f"{where(at)}: holds {shown(value)}, which is not a date or time; data_schema() says "

@@ -8,6 +8,8 @@
         default_weighted_metrics = ["accuracy"]        # optional: sample weights count in them
         default_class_weight = {0: 1.0, 1: 5.0}        # optional
         def default_predictions(self, outputs): ...    # optional: what is written of them
+        @classmethod
+        def complete_params(cls, params): ...          # optional: completes them from the data
 
 Each may be an attribute, a property, a method, a static method or a plain function in the class
 body. Methods that need an object are called on the model being trained, except for `default_input`:
@@ -124,6 +126,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_metrics=create_metrics,
         predictions=None if predictions is None else predictions.value,
         params=dict(reference.params),
+        complete_params=_completion(model, reference),
         places=places_of(
             model=model,
             input=pieces["default_input"],
@@ -191,6 +194,15 @@ class _Objects:
     def _made(self) -> Any:
         rest = self._reading.params.rest(self._class)
         return call(self._class, **self._params, **rest)
+
+
+def _completion(model: Symbol, reference: Reference) -> Any:
+    """Return the function that completes the params from the training data; None for none."""
+    found = getattr(model.value, "complete_params", None)
+    # Another input function decides by itself what a feature is.
+    if found is None or "input_fn" in reference.overrides:
+        return None
+    return call(dataclasses.replace(model, value=found), reference.params)
 
 
 def _model_class(reference: Reference) -> Symbol | None:

@@ -42,16 +42,18 @@ def publish(
     *,
     folder: OutputFolder,
     code: Path,
+    job_id: str | None = None,
 ) -> None:
     """Write the trained model of a finished job.
 
     Args:
-        job: The job.
+        job: The job, with all params of the model.
         definition: The model definition.
         trainer: The trained model.
         metrics: Its metrics.
         folder: The output folder, claimed.
         code: The copy of the user's code that `copy_code` made.
+        job_id: The id of the user's job; None if that is `job`.
 
     Raises:
         OutputError: The model cannot be written.
@@ -72,7 +74,7 @@ def publish(
         framework=definition.framework,
         versions=versions(),
         data_schema_json=schema.to_json() if schema is not None else "",
-        job_id=job.id,
+        job_id=job_id or job.id,
         job_json=job.to_json(),
         created_unix_s=time.time(),
         overrides=job.model.overrides,

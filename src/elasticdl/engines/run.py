@@ -209,12 +209,13 @@ def train(
         if job.training.restore_best_weights:
             trained = _best_of(run, trained)
         publish(
-            job,
+            context.complete_job,
             context.definition,
             trained.trainer,
             trained.metrics,
             folder=folder,
             code=begun.scratch,
+            job_id=job.id,
         )
         begun.events.write(JobFinished(step=step, metrics=trained.metrics))
         return Outcome(folder.uri, step, trained.metrics)

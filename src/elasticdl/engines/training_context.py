@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from elasticdl.engines.engine import context_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
+from elasticdl.engines.table_params import complete_job, completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.job import TrainingOptions
@@ -52,6 +53,8 @@ class TrainingContext:
         plan: How the data is cut into shards.
         validation: Data to evaluate on; None if there is none.
         file_variables: Top-level variables of the user's files, which should not change.
+        complete_job: The job with the params that its data determine, as workers and predictions
+            need it.
     """
 
     job: Job
@@ -60,6 +63,7 @@ class TrainingContext:
     plan: ShardPlan
     validation: Validation | None
     file_variables: FileVariables
+    complete_job: Job
 
     @property
     def num_records(self) -> int:
@@ -280,16 +284,27 @@ def open_context(
             checkpoint was trained on.
     """
     assert job.model is not None  # noqa: S101 - a training job
-    folder = code
+    folder, define = code, None
     if definition is None:
         opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
         passed = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
-        definition = zoo.define(job.model, passed, opened)
+
+        def define(params: Mapping[str, Any]) -> ModelDefinition:
+            return zoo.define(replace(job.model, params=params), passed, opened)
+
+        definition = define(job.model.params)
         folder = None if opened.is_prebuilt else Path(opened.folder)
     data = _open_data(job, definition, {} if indexes is None else indexes)
+    complete = job
+    if define is not None and plan is None and isinstance(data, RecordData):
+        given = definition
+        definition = completed(definition, whole(data.source), checkpoint, define)
+        complete = job if definition is given else complete_job(job, definition)
+        data = replace(data, definition=definition)
     metadata: dict[str, Any] = {}
     if plan is None:
         metadata = _metadata(job, data, checkpoint)
+        metadata |= metadata_of(job, complete)
         plan = ShardPlan(**metadata["plan"])
     own = isinstance(definition.input, BatchesInput) and definition.input.validates
     uri = job.validation_data
@@ -297,7 +312,7 @@ def open_context(
         uri = job.data
     validation = data.validation(uri, plan) if uri else None
     file_variables = FileVariables(folder)
-    context = TrainingContext(job, definition, data, plan, validation, file_variables)
+    context = TrainingContext(job, definition, data, plan, validation, file_variables, complete)
     context.check_global_batch_size()
     return context, metadata
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.complaints import place_of
-from elasticdl.sql.kinds import in_words
 from elasticdl.sql.measuring import (
     IMPORTANCES,
     METRICS,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from elasticdl.data.type_words import in_words
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,20 +27,6 @@ _KINDS = (
     ("time", r"date|time|year"),
     ("integer", r"int|serial"),
     ("number", r"dec|num|float|double|real"),
-)
-
-# By the start of an Arrow type; the first match counts.
-_WORDS = (
-    ("lists", r"(large_|fixed_size_)?list"),
-    ("whole numbers", r"u?int\d|decimal\d+\(\d+, 0\)"),
-    ("numbers", r"float|double|halffloat|decimal"),
-    ("true or false", r"bool"),
-    ("text", r"(large_)?string"),
-    ("timestamps", r"timestamp"),
-    ("dates", r"date"),
-    ("times of day", r"time"),
-    ("bytes", r"(large_)?binary"),
-    ("values that are always NULL", r"null"),
 )
 
 
@@ -70,20 +58,6 @@ def kind_of_values(type_: pa.DataType) -> str:
     if types.is_date(type_) or types.is_timestamp(type_):
         return "time"
     return "empty" if types.is_null(type_) else "other"
-
-
-def in_words(type_: pa.DataType | str) -> str:
-    """Return the plain-English name of an Arrow type for messages, since SQL has no int64.
-
-    Example:
-        >>> [
-        ...     in_words(each)
-        ...     for each in ("int64", "double", "decimal128(9, 0)", pa.list_(pa.utf8()))
-        ... ]
-        ['whole numbers', 'numbers', 'whole numbers', 'lists']
-    """
-    found = str(type_)
-    return next((words for words, pattern in _WORDS if re.match(pattern, found)), found)
 
 
 def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> str:

@@ -25,14 +25,21 @@ from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
 from elasticdl.sql.complaints import check_distinct, place_of, pointed_in
 from elasticdl.sql.database import RowSource
-from elasticdl.sql.features import derive, resolve
-from elasticdl.sql.kinds import in_words
+from elasticdl.sql.features import resolve
 from elasticdl.sql.labelled import LabelError, Labelled
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
 from elasticdl.sql.statements import Span
 from elasticdl.training.create import quiet_frameworks
+from elasticdl.zoo.prebuilt.derived import derive
+from elasticdl.zoo.prebuilt.label_params import (
+    MANY_CLASSES,
+    Advice,
+    check_label,
+    classes_of,
+    scale_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -48,8 +55,12 @@ _LEAST_UPDATES = 1000
 # Maximum number of rows -> minibatch size and minimum number of epochs.
 _SIZES = ((100_000, 64, 10), (1_000_000, 256, 3), (math.inf, 1024, 1))
 _MOST_EVALUATIONS = 50
-_MANY_CLASSES = 50
 _FEW_ROWS = 10
+_ADVICE = Advice(
+    "LABEL with another column",
+    as_text=lambda name: f"select CAST({name} AS VARCHAR) AS {name}",
+    shifted=lambda name: f"select {name} - the_smallest_value AS {name}",
+)
 
 
 @dataclass(frozen=True)
@@ -263,14 +274,17 @@ def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -
     takes = set(request.model_params)
     params = dict(request.params)
     with _at_label(request):
-        label = _checked_label(snapshot, request.label)
+        label = snapshot.column(request.label)
+        check_label(label, _ADVICE)
         if "classes" in takes and "num_classes" not in params and "classes" not in params:
-            params["classes"] = _classes(label, request.model, reporter)
+            params["classes"], note = classes_of(label, request.model, _ADVICE)
+            if note:
+                reporter.note(note)
             _check_counts(params, request)
             _note_rare(label, snapshot, request, reporter)
         scale = {"label_mean", "label_scale"}
         if scale <= takes and not scale & params.keys():
-            params |= _scale(label, request.model)
+            params |= scale_of(label, request.model, _ADVICE)
     if "label" in takes:
         params.setdefault("label", request.label)
     if "columns" in takes and "columns" not in params and "ignore" not in params:
@@ -300,7 +314,7 @@ def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
     classes, counts = params["classes"], params.get("class_counts")
     if counts is None or len(counts) == len(classes):
         return
-    named = listed([str(value) for value in classes[:_MANY_CLASSES]])
+    named = listed([str(value) for value in classes[:MANY_CLASSES]])
     problem = (
         f"class_counts={list(counts)!r} has {counted(len(counts), 'number')}, and "
         f"{request.label!r} has {len(classes):,} different values: {named}. Expected the number of "
@@ -330,76 +344,12 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
         ) from error
 
 
-def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
-    if label.kind != "number" or label.mean is None:
-        raise DataError(
-            f"{model} predicts a number; {label.name!r} holds {in_words(label.type)}. Use a "
-            "classifier, or LABEL with a column of numbers."
-        )
-    if not label.deviation:
-        raise DataError(
-            f"The values of {label.name!r} are so large and so close together that {model}, which "
-            f"computes with about 15 digits, cannot tell them apart. Select {label.name} - "
-            f"the_smallest_value AS {label.name}."
-        )
-    return {"label_mean": label.mean, "label_scale": label.deviation}
-
-
-def _checked_label(snapshot: FileSnapshot, name: str) -> ColumnSummary:
-    label = snapshot.column(name)
-    if label.kind == "empty":
-        raise DataError(f"The column {name!r} has no values at all.")
-    if label.is_constant:
-        value = label.values[0][0] if label.values else label.minimum
-        raise DataError(
-            f"The column {name!r} is {value!r} in every row, so there is nothing to learn. "
-            "Name another one with LABEL, or select more rows."
-        )
-    return label
-
-
-def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
-    """Return the values of a label as a sorted list of classes."""
-    if label.kind == "time":
-        raise DataError(
-            f"{label.name!r} holds {in_words(label.type)}, which cannot be classes. Select "
-            f"CAST({label.name} AS VARCHAR), or use LABEL with another column."
-        )
-    if label.values is None:
-        raise DataError(
-            f"{label.name!r} has too many distinct values to be classes. Use a regressor, or LABEL "
-            "with another column."
-        )
-    values = sorted(value for value, _ in label.values)
-    if label.is_wide and not (
-        values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64)
-    ):
-        raise DataError(
-            f"{label.name!r} has whole numbers of more than 64 bits, which cannot be classes. "
-            f"Select CAST({label.name} AS VARCHAR) AS {label.name}."
-        )
-    fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
-    if fraction is not None:
-        raise DataError(
-            f"{label.name!r} is a number with fractions, such as {fraction!r} "
-            f"({len(values):,} different values), and {model} predicts classes. Use a regressor, "
-            f"such as regressor.DNN. If each value is a class, select CAST({label.name} AS VARCHAR)"
-            f" AS {label.name}."
-        )
-    if len(values) > _MANY_CLASSES:
-        reporter.note(
-            f"{label.name} has {len(values):,} different values, and each becomes a class. To "
-            "predict a number, use a regressor."
-        )
-    return values
-
-
 def _note_rare(
     label: ColumnSummary, snapshot: FileSnapshot, request: TrainRequest, reporter: Reporter
 ) -> None:
     """Report classes that the metrics hide: those with few rows, or without a validation row."""
     counts = dict(label.values or ())
-    if len(counts) > _MANY_CLASSES:
+    if len(counts) > MANY_CLASSES:
         return
     few = {value: count for value, count in counts.items() if count < _FEW_ROWS}
     held = dict((snapshot.held.values if snapshot.held is not None else None) or ())

@@ -260,7 +260,7 @@ class _Controller:
             self._neighbours = Preemption(name, workers.priority)
         num_cpus = os.cpu_count() or 1
         assignment = Assignment(
-            job=run.context.job,
+            job=run.context.complete_job,
             plan=run.context.plan,
             metadata=run.metadata,
             code=_code_of(run),

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from elasticdl.data.type_words import in_words
 from elasticdl.errors import UsageError
 from elasticdl.sql.database import DatabaseError, RowSource
-from elasticdl.sql.kinds import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from elasticdl.data.type_words import in_words
 from elasticdl.sql.database import DatabaseError, RowSource
 from elasticdl.sql.databases.plain import check_years
-from elasticdl.sql.kinds import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,6 +18,7 @@ import numpy as np
 
 from elasticdl.errors import SchemaError, UsageError
 from elasticdl.zoo.prebuilt.label import Classes, balanced, label_entry
+from elasticdl.zoo.prebuilt.table_params import classifier_completion
 from elasticdl.zoo.prebuilt.tables import Given, TableReader
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from elasticdl.data.batch import Record
     from elasticdl.definition import Mode
+    from elasticdl.zoo.prebuilt.table_params import Completion
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,11 @@ class DNN(keras.Model):
 
     def _logits(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
         return self._output(self._tower(inputs, training=training))
+
+    @classmethod
+    def complete_params(cls, params: Mapping[str, Any]) -> Completion | None:
+        """Return what completes the params from the training table; None if nothing is missing."""
+        return classifier_completion(params, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
 
     def data_schema(self) -> list[dict[str, Any]] | None:
         """Return the fields to read from the table; None reads all of them."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from elasticdl.zoo.prebuilt.label import label_entry
+from elasticdl.zoo.prebuilt.table_params import regressor_completion
 from elasticdl.zoo.prebuilt.tables import Given, TableReader
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from elasticdl.data.batch import Record
     from elasticdl.definition import Mode
+    from elasticdl.zoo.prebuilt.table_params import Completion
 
 
 @keras.saving.register_keras_serializable("elasticdl", "regressor.DNN")
@@ -84,6 +86,11 @@ class DNN(keras.Model):
 
     def _scaled(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
         return self._output(self._tower(inputs, training=training))
+
+    @classmethod
+    def complete_params(cls, params: Mapping[str, Any]) -> Completion | None:
+        """Return what completes the params from the training table; None if nothing is missing."""
+        return regressor_completion(params, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
 
     def data_schema(self) -> list[dict[str, Any]] | None:
         """Return the fields to read from the table; None reads all of them."""

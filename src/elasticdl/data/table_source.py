@@ -1,0 +1,107 @@
+"""Tables as Arrow batches: the sources whose columns can be looked at before a model is made.
+
+Unlike `read_records`, which needs a schema for missing values and refuses types that cannot be a
+field, this reads all columns as they are.
+
+Callers: `overview.py`, `engines/table_params.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from elasticdl.data.column_summary import ColumnSummary, Summarizer
+from elasticdl.data.wording import listed
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+@runtime_checkable
+class TableSource(Protocol):
+    """A `RecordSource` whose records are rows of tables."""
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns, with types that fit all files.
+
+        Raises:
+            SchemaError: The files have different columns.
+            DataError: A file cannot be read.
+        """
+        ...
+
+    def arrow_tables(self) -> Iterator[pa.Table]:
+        """Yield all rows in order, with the columns and types of `arrow_schema`.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        ...
+
+
+def summarise(
+    source: TableSource, on_rows: Callable[[int], None] = lambda _: None
+) -> list[ColumnSummary]:
+    """Return a summary of each column, over all rows.
+
+    Args:
+        source: The table; it is read once.
+        on_rows: Called with the number of rows so far.
+
+    Raises:
+        SchemaError: The files have different columns.
+        DataError: A file cannot be read.
+    """
+    summarizers = [Summarizer(field.name, field.type) for field in source.arrow_schema()]
+    num_rows = 0
+    for table in source.arrow_tables():
+        for summarizer, column in zip(summarizers, table.columns, strict=True):
+            for chunk in column.chunks:
+                summarizer.add(chunk)
+        num_rows += table.num_rows
+        on_rows(num_rows)
+    return [summarizer.summary() for summarizer in summarizers]
+
+
+def common_schema(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
+    """Return the columns of the first file, with types that fit all files.
+
+    Args:
+        schemas: Name and columns of each file.
+
+    Raises:
+        SchemaError: The files have different columns, or no type fits all cells of a column.
+    """
+    first_name, first = schemas[0]
+    different: dict[str, list[pa.Schema]] = {}
+    for name, schema in schemas:
+        if set(schema.names) != set(first.names):
+            raise SchemaError(
+                f"{name} has the columns {listed(schema.names)}; {first_name} has "
+                f"{listed(first.names)}. Files that are read together need the same columns, "
+                "unless data_schema() names those that are used."
+            )
+        if schema != first:
+            different.setdefault(str(schema), []).append(schema)
+    kinds = [_plain(first), *(_plain(each[0]) for each in different.values())]
+    try:
+        return pa.unify_schemas(kinds, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"The files, {first_name} being the first, have different types in one column: "
+            f"{error}. Write them with one type."
+        ) from None
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return the columns without dictionaries and metadata."""
+    return pa.schema(
+        (
+            field.name,
+            field.type.value_type if pa.types.is_dictionary(field.type) else field.type,
+        )
+        for field in schema
+    )

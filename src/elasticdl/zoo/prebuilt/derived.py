@@ -1,0 +1,161 @@
+"""Default features of a table: the param `columns` of the table models, if the user gives none.
+
+The features are derived from the values of all rows, never from the first row only. They have the
+form of the param, so that they are stored in the TrainedModel and every later prediction uses the
+same ones.
+
+    numbers            -> standardised
+    few whole numbers  -> numbers as well
+    booleans           -> 0 and 1
+    dates, timestamps  -> time: standardised, with its place in the year, the week and the day
+                          (dates have no place in the day, times of day have only that one)
+    texts              -> a category of the vocabulary, or hashed where there are many values
+    lists of one size  -> an array of numbers
+    always the same, empty, and text of which almost every row has its own
+                       -> skipped, and reported
+    whole numbers that number the rows, or never repeat and are named as an identifier
+                       -> skipped, and reported, if there is another feature
+
+A number or time with missing values is `nullable`. Columns that cannot be a feature are skipped
+and reported.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by
+`table_params.py` and `sql/`; it imports no framework.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.data.column_summary import is_whole
+from elasticdl.data.type_words import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from elasticdl.data.column_summary import ColumnSummary
+
+MAX_VOCABULARY = 1000
+"""A text column with more distinct values than this is hashed."""
+
+_LEAST_COUNT = 2
+# In a table with fewer rows, a text may well be a category whose values do not repeat yet.
+_IDENTIFIER_ROWS = 50
+# Start of an Arrow type -> the cycles that apply to its values; other types have all cycles.
+_CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
+# A text column of which this share of the values are different is free text.
+_FREE_TEXT = 0.9
+# Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index.
+_IDENTIFIER = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$")
+_LEAST_BUCKETS, _MOST_BUCKETS = 1024, 1 << 18
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The features of a table.
+
+    Attributes:
+        columns: In the form that the prebuilt table models expect.
+        left_out: Column -> why it is not a feature.
+    """
+
+    columns: Sequence[dict[str, Any]]
+    left_out: dict[str, str]
+
+
+def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str] = ()) -> Derived:
+    """Return the features of all columns except the label, in their order.
+
+    Args:
+        columns: The columns of the table.
+        label: Name of the label's column.
+        ignore: Names of columns that are not features.
+    """
+    features: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    used = [each for each in columns if each.name != label and each.name not in ignore]
+    reasons = {column.name: _why_not(column) for column in used}
+    identifiers = {column.name for column in used if _is_identifier(column)}
+    # In a table without another feature, what looks like an identifier is what there is to learn.
+    if any(not reasons[column.name] and column.name not in identifiers for column in used):
+        reasons |= dict.fromkeys(identifiers, "it looks like an identifier")
+    for column in used:
+        if reason := reasons[column.name]:
+            left_out[column.name] = reason
+        else:
+            features.append(feature_of(column))
+    return Derived(features, left_out)
+
+
+def feature_of(column: ColumnSummary) -> dict[str, Any]:
+    """Return the default feature of one column."""
+    nullable = {"nullable": True} if column.num_missing else {}
+    if column.kind == "time":
+        cycles = next((c for start, c in _CYCLES.items() if column.type.startswith(start)), None)
+        found = {} if cycles is None else {"cycles": cycles}
+        return {"kind": "time", "column": column.name, **found, **nullable}
+    if column.kind == "text":
+        return {"kind": "category", "column": column.name, **vocabulary_of(column)}
+    size = {"size": column.list_size} if column.kind == "list" else {}
+    return {"kind": "number", "column": column.name, **size, **nullable}
+
+
+def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
+    """Return the mapping from a column's values to ids: a vocabulary, or a number of hash buckets.
+
+    Args:
+        column: The column.
+        size: Maximum size of the vocabulary.
+    """
+    if column.values is not None and (len(column.values) <= size or size < MAX_VOCABULARY):
+        # A value that occurs once teaches nothing yet; it shares the id of unseen values.
+        seen = [value for value, count in column.values if count >= _LEAST_COUNT]
+        return {"vocabulary": sorted((seen or [value for value, _ in column.values])[:size])}
+    count = column.num_rows if column.values is None else len(column.values)
+    buckets = _LEAST_BUCKETS
+    while buckets < min(count, _MOST_BUCKETS):
+        buckets *= 2
+    return {"buckets": buckets}
+
+
+def _why_not(column: ColumnSummary) -> str:
+    if column.kind == "empty":
+        return "it has no value in any row"
+    if column.kind == "other" or (column.kind == "list" and not _has_numbers(column)):
+        return f"nothing can be learned from {_in_words(column)}"
+    if column.kind == "list" and column.list_size is None:
+        return "its lists differ in length; a sequence feature can read them"
+    if column.num_missing == 0 and column.is_constant:
+        return "it is the same in every row"
+    if column.kind != "text" or column.num_present < _IDENTIFIER_ROWS:
+        return ""
+    share = _share_of_distinct(column)
+    if share <= _FREE_TEXT:
+        return ""
+    return "no value occurs twice" if share == 1 else "almost every row has a text of its own"
+
+
+def _has_numbers(column: ColumnSummary) -> bool:
+    return re.search(r"<.*(?:int|float|double|decimal|bool)", column.type) is not None
+
+
+def _in_words(column: ColumnSummary) -> str:
+    return "lists of text or of other values" if column.kind == "list" else in_words(column.type)
+
+
+def _share_of_distinct(column: ColumnSummary) -> float:
+    if column.values is None:
+        return column.distinct_rate or 0.0
+    return len(column.values) / column.num_present
+
+
+def _is_identifier(column: ColumnSummary) -> bool:
+    """Return whether a column numbers the rows, or is named as an identifier and never repeats."""
+    is_number = column.kind == "number" and is_whole(column.type)
+    if not is_number or column.num_present < _IDENTIFIER_ROWS or _share_of_distinct(column) < 1:
+        return False
+    least, greatest = column.minimum or 0, column.maximum or 0
+    counts_rows = least in {0, 1} and greatest - least + 1 == column.num_present
+    return counts_rows or _IDENTIFIER.search(column.name) is not None

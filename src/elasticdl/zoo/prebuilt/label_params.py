@@ -1,0 +1,129 @@
+"""Params that the label's values determine: classes of a classifier, scale of a regressor.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by
+`table_params.py` and `sql/training.py`; it imports no framework.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.data.type_words import in_words
+from elasticdl.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elasticdl.data.column_summary import ColumnSummary
+
+MANY_CLASSES = 50
+"""With more classes than this, the user probably wants to predict a number."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How a user changes the label, for errors.
+
+    Attributes:
+        another: Selects another column as the label: a noun phrase.
+        as_text: Takes the name of a column and returns how to turn it into text: a sentence in
+            lower case, without its full stop.
+        shifted: Takes the name of a column and returns how to subtract its smallest value, as
+            `as_text`.
+    """
+
+    another: str
+    as_text: Callable[[str], str]
+    shifted: Callable[[str], str]
+
+
+def check_label(label: ColumnSummary, advice: Advice) -> None:
+    """Check that there is something to learn.
+
+    Raises:
+        DataError: The label is always missing, or always the same.
+    """
+    if label.kind == "empty":
+        raise DataError(f"The column {label.name!r} has no values at all.")
+    if label.is_constant:
+        value = label.values[0][0] if label.values else label.minimum
+        raise DataError(
+            f"The column {label.name!r} is {value!r} in every row, so there is nothing to learn. "
+            f"Use {advice.another}, or more rows."
+        )
+
+
+def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[Any], str]:
+    """Return the values of a label as a sorted list of classes, and a note if they are many.
+
+    Args:
+        label: Summary of its column.
+        model: Name of the model, for errors.
+        advice: For errors.
+
+    Raises:
+        DataError: The values cannot be classes.
+    """
+    if label.kind in {"time", "list", "other"}:
+        raise DataError(
+            f"{label.name!r} holds {in_words(label.type)}, which cannot be classes. "
+            f"{_begun(advice.as_text(label.name))}, or use {advice.another}."
+        )
+    if label.values is None:
+        raise DataError(
+            f"{label.name!r} has too many distinct values to be classes. Use a regressor, or "
+            f"{advice.another}."
+        )
+    values = sorted(value for value, _ in label.values)
+    if label.is_wide and not (
+        values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64)
+    ):
+        raise DataError(
+            f"{label.name!r} has whole numbers of more than 64 bits, which cannot be classes. "
+            f"{_begun(advice.as_text(label.name))}."
+        )
+    fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
+    if fraction is not None:
+        raise DataError(
+            f"{label.name!r} is a number with fractions, such as {fraction!r} "
+            f"({len(values):,} different values), and {model} predicts classes. Use a regressor, "
+            f"such as regressor.DNN. If each value is a class, {advice.as_text(label.name)}."
+        )
+    note = ""
+    if len(values) > MANY_CLASSES:
+        note = (
+            f"{label.name} has {len(values):,} different values, and each becomes a class. To "
+            "predict a number, use a regressor."
+        )
+    # Whole numbers with gaps are floating-point numbers in many files.
+    return [int(v) if isinstance(v, float) else v for v in values], note
+
+
+def scale_of(label: ColumnSummary, model: str, advice: Advice) -> dict[str, float]:
+    """Return the mean and the spread of a label as the params of a regressor.
+
+    Args:
+        label: Summary of its column.
+        model: Name of the model, for errors.
+        advice: For errors.
+
+    Raises:
+        DataError: The label is not a number, or its values cannot be told apart.
+    """
+    if label.kind != "number" or label.mean is None:
+        raise DataError(
+            f"{model} predicts a number; {label.name!r} holds {in_words(label.type)}. Use a "
+            f"classifier, or {advice.another}."
+        )
+    if not label.deviation:
+        raise DataError(
+            f"The values of {label.name!r} are so large and so close together that {model}, which "
+            f"computes with about 15 digits, cannot tell them apart. "
+            f"{_begun(advice.shifted(label.name))}."
+        )
+    return {"label_mean": label.mean, "label_scale": label.deviation}
+
+
+def _begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -1,0 +1,118 @@
+"""Params of a table model that the user leaves out, from a look at all rows of the training data.
+
+    columns                    the default features (`derived.py`)
+    classes                    the sorted values of a classifier's label
+    label_mean, label_scale    mean and deviation of a regressor's label
+
+They become params like any other, so they are in the trained model, and predictions use the same
+features and classes.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by `classifier.py`
+and `regressor.py`; it imports no framework.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.data.type_words import in_words
+from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.definition import CompletedParams
+from elasticdl.errors import DataError, SchemaError
+from elasticdl.zoo.prebuilt.derived import derive
+from elasticdl.zoo.prebuilt.label_params import Advice, check_label, classes_of, scale_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from elasticdl.data.column_summary import ColumnSummary
+
+    Completion = Callable[[Sequence[ColumnSummary]], CompletedParams]
+
+_ADVICE = Advice(
+    "another column as the label (--params='label=\"NAME\"')",
+    as_text=lambda name: f"write the values of {name!r} as words",
+    shifted=lambda name: f"subtract its smallest value from {name!r}",
+)
+_SCALE = {"label_mean", "label_scale"}
+
+
+def classifier_completion(params: Mapping[str, Any], model: str) -> Completion | None:
+    """Return what completes the params of a classifier; None if nothing is left out."""
+    has_classes = params.get("classes") is not None
+    if has_classes and params.get("columns") is not None:
+        return None
+    return functools.partial(_completed, dict(params), model, is_classifier=True)
+
+
+def regressor_completion(params: Mapping[str, Any], model: str) -> Completion | None:
+    """Return what completes the params of a regressor; None if nothing is left out."""
+    if _SCALE & params.keys() and params.get("columns") is not None:
+        return None
+    return functools.partial(_completed, dict(params), model, is_classifier=False)
+
+
+def _completed(
+    params: dict[str, Any], model: str, table: Sequence[ColumnSummary], *, is_classifier: bool
+) -> CompletedParams:
+    """Return the completed params, and a note on each column that is no feature.
+
+    Raises:
+        SchemaError: There is no such label.
+        DataError: The label cannot be learned, or no feature is left.
+    """
+    notes: list[str] = []
+    label = _label_of(table, str(params.get("label", "label")))
+    check_label(label, _ADVICE)
+    if label.num_missing:
+        raise DataError(
+            f"The column {label.name!r}, the label, has no value in "
+            f"{counted(label.num_missing, 'row')} of {label.num_rows:,}. Leave these rows out of "
+            "the training data; they can be predicted afterwards."
+        )
+    if is_classifier and params.get("classes") is None and not _are_numbered(params, label):
+        params["classes"], note = classes_of(label, model, _ADVICE)
+        notes += [note] if note else []
+    if not is_classifier and not _SCALE & params.keys():
+        params |= scale_of(label, model, _ADVICE)
+    if params.get("columns") is None:
+        ignore = params.pop("ignore", ())
+        _check_ignored(ignore, table)
+        derived = derive(table, label.name, ignore)
+        notes += [
+            f"Column {name!r} is left out: {reason}." for name, reason in derived.left_out.items()
+        ]
+        if not derived.columns:
+            raise DataError(
+                f"No column is left to predict {label.name!r} from. {' '.join(notes)} Add columns "
+                "of numbers, text or dates, or describe the features in the param `columns`."
+            )
+        params["columns"] = list(derived.columns)
+    return CompletedParams(params, notes)
+
+
+def _label_of(table: Sequence[ColumnSummary], name: str) -> ColumnSummary:
+    label = next((column for column in table if column.name == name), None)
+    if label is None:
+        names = [column.name for column in table]
+        raise SchemaError(
+            f"The table has no column {name!r}, the label; it has {listed(names)}"
+            f"{did_you_mean(name, names)} Name the right one:  --params='label=\"NAME\"'"
+        )
+    return label
+
+
+def _are_numbered(params: Mapping[str, Any], label: ColumnSummary) -> bool:
+    """Return whether the user says that the classes are numbered from 0."""
+    return params.get("num_classes") is not None and in_words(label.type) == "whole numbers"
+
+
+def _check_ignored(ignore: Sequence[str], table: Sequence[ColumnSummary]) -> None:
+    names = [column.name for column in table]
+    for name in ignore:
+        if name not in names:
+            raise SchemaError(
+                f"--params: ignore has {name!r}, which is not a column of the table"
+                f"{did_you_mean(name, names)} It has {listed(names)}."
+            )

@@ -1,0 +1,109 @@
+"""All columns of a table are looked at, whatever is in them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from elasticdl.data.csv_index import index_rows
+from elasticdl.data.sources import open_source
+from elasticdl.data.table_source import TableSource, summarise
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from elasticdl.data.column_summary import ColumnSummary
+
+CSV = """\
+age,ok,city,day,at,none
+31,true,Rom,2024-01-31,2024-01-31 12:00:00,
+,,,,,
+NA,False,Köln,2024-02-01,2024-02-01T01:02:03,
+2.5,TRUE,Rom,2024-02-01,2024-02-01,
+"""
+
+
+def summaries(data: str) -> dict[str, ColumnSummary]:
+    source = open_source(data)
+    assert isinstance(source, TableSource)
+    return {column.name: column for column in summarise(source)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1000])
+def test_the_columns_of_a_csv_file_have_the_kind_of_all_their_cells(
+    folder: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_rows, "__defaults__", (block_bytes, 1000))
+    (folder / "a.csv").write_text(CSV)
+
+    found = summaries("a.csv")
+
+    kinds = {name: column.kind for name, column in found.items()}
+    assert kinds == {
+        "age": "number", "ok": "boolean", "city": "text", "day": "time", "at": "time",
+        "none": "empty",
+    }  # fmt: skip
+    assert {name: column.num_missing for name, column in found.items()} == {
+        "age": 2, "ok": 1, "city": 1, "day": 1, "at": 1, "none": 4,
+    }  # fmt: skip
+    assert found["city"].values == (("Rom", 2), ("Köln", 1))
+    assert found["age"].mean == (31 + 2.5) / 2
+
+
+def test_every_type_of_parquet_has_a_kind(folder: Path) -> None:
+    columns = {
+        "decimal": pa.array([Decimal("1.5"), None]),
+        "words": pa.array(["a", None]).dictionary_encode(),
+        "view": pa.array(["a", "b"], pa.string_view()),
+        "day": pa.array([dt.date(2024, 1, 1), None]),
+        "struct": pa.array([{"x": 1}, None]),
+        "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+        "none": pa.nulls(2),
+        "ok": pa.array([True, None]),
+    }
+    pq.write_table(pa.table(columns), folder / "a.parquet")
+
+    found = summaries("a.parquet")
+
+    assert {name: column.kind for name, column in found.items()} == {
+        "decimal": "number", "words": "text", "view": "text", "day": "time", "struct": "other",
+        "map": "other", "none": "empty", "ok": "boolean",
+    }  # fmt: skip
+
+
+def test_a_column_has_a_type_that_fits_all_files(folder: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([1, 2], pa.int32()), "y": pa.nulls(2)}), "a.parquet")
+    pq.write_table(pa.table({"y": ["a", "b"], "x": [0.5, 1.5]}), "b.parquet")
+
+    found = summaries(str(folder))
+
+    assert found["x"].values == ((0.5, 1), (1.0, 1), (1.5, 1), (2.0, 1))
+    assert (found["y"].kind, found["y"].num_missing) == ("text", 2)
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        ({"z": [1]}, "b.parquet has the columns 'z'; .*a.parquet has 'x'"),
+        ({"x": ["a"]}, "have different types in one column: .*x"),
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused(
+    folder: Path, other: dict[str, list[object]], problem: str
+) -> None:
+    pq.write_table(pa.table({"x": [1]}), "a.parquet")
+    pq.write_table(pa.table(other), "b.parquet")
+
+    with pytest.raises(SchemaError, match=problem):
+        summaries(str(folder))

@@ -1,0 +1,134 @@
+"""Features follow from what all rows of a column hold."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from elasticdl.data.column_summary import MAX_DISTINCT, Summarizer
+from elasticdl.zoo.prebuilt.derived import derive
+
+
+def summary(name: str, values, arrow_type=None):
+    array = pa.array(values, arrow_type)
+    summarizer = Summarizer(name, array.type)
+    summarizer.add(array)
+    return summarizer.summary()
+
+
+@pytest.mark.parametrize(
+    ("values", "feature"),
+    [
+        ([1, 2], {"kind": "number"}),
+        ([1.5, None], {"kind": "number", "nullable": True}),
+        ([True, False], {"kind": "number"}),
+        (["b", "a", "b", "a"], {"kind": "category", "vocabulary": ["a", "b"]}),
+        (["a", "a", "once"], {"kind": "category", "vocabulary": ["a"]}),
+        ([[1, 2], [3, 4]], {"kind": "number", "size": 2}),
+        ([f"{i // 2}" for i in range(4000)], {"kind": "category", "buckets": 2048}),
+    ],
+)
+def test_a_column_makes_the_feature_of_its_kind(values, feature) -> None:
+    column = summary("x", values)
+
+    assert derive([column], "y").columns == [{"column": "x", **feature}]
+
+
+@pytest.mark.parametrize(
+    ("type_", "cycles"),
+    [
+        (pa.timestamp("s"), {}),
+        (pa.timestamp("us", "UTC"), {}),
+        (pa.date32(), {"cycles": ["year", "week"]}),
+        (pa.time64("us"), {"cycles": ["day"]}),
+    ],
+)
+def test_times_are_looked_at_in_the_cycles_that_they_have_a_place_in(type_, cycles) -> None:
+    column = summary("x", [0, 1], type_)
+
+    assert derive([column], "y").columns == [{"kind": "time", "column": "x", **cycles}]
+
+
+def test_a_summary_of_times_counts_in_seconds() -> None:
+    for type_, seconds in [(pa.date32(), 86400.0), (pa.time32("s"), 1.0), (pa.time64("us"), 1e-6)]:
+        column = summary("x", [0, 1], type_)
+
+        assert (column.minimum, column.maximum) == (0.0, seconds)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([None, None], "no value"),
+        ([3, 3], "same in every row"),
+        ([f"id{i}" for i in range(100)], "no value occurs twice"),
+        ([{"a": 1}, {"a": 2}], "nothing can be learned"),
+        ([[1], [1, 2]], "differ in length"),
+        ([["a"], ["b"]], "nothing can be learned from lists of text"),
+        ([f"text {i}" for i in range(95)] + ["text 0"] * 5, "almost every row has a text of its"),
+    ],
+)
+def test_what_says_nothing_is_left_out_with_its_reason(values, reason) -> None:
+    derived = derive([summary("x", values)], "y")
+
+    assert derived.columns == []
+    assert reason in derived.left_out["x"]
+
+
+def test_the_label_is_no_feature() -> None:
+    assert derive([summary("y", [1, 2])], "y").columns == []
+
+
+OTHER = summary("other", [0.5, 1.5])
+
+
+def test_a_column_that_the_user_ignores_is_no_feature() -> None:
+    assert derive([summary("x", [1, 2])], "y", ["x"]).columns == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_left_out"),
+    [
+        ("id", True), ("user_id", True), ("PassengerId", True), ("ID", True), ("index", True),
+        ("paid", False), ("valid", False), ("salary", False), ("Grid", False),
+    ],
+)  # fmt: skip
+def test_whole_numbers_that_never_repeat_are_identifiers_by_their_name(
+    name: str, is_left_out: bool
+) -> None:
+    column = summary(name, [7 * i for i in range(100)])
+
+    assert (name in derive([column, OTHER], "y").left_out) == is_left_out
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_numbers_the_rows_is_no_feature_beside_others(first: int) -> None:
+    column = summary("x", list(range(first, first + 100)))
+
+    assert derive([column, OTHER], "y").left_out == {"x": "it looks like an identifier"}
+    assert derive([column], "y").left_out == {}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # A year per row is a trend.
+        list(range(1900, 2000)),
+        [*range(99), 98],
+        # In a few rows, nothing repeats by chance.
+        list(range(20)),
+        [float(i) for i in range(100)],
+    ],
+)
+def test_other_numbers_stay_numbers(values) -> None:
+    assert [each["kind"] for each in derive([summary("x", values), OTHER], "y").columns] == [
+        "number"
+    ] * 2
+
+
+@pytest.mark.parametrize(("every", "is_left_out"), [(1, True), (3, False)])
+def test_free_text_is_found_among_more_values_than_are_counted(every, is_left_out) -> None:
+    column = summary("x", [f"text {i // every}" for i in range(every * (MAX_DISTINCT + 5))])
+
+    assert column.values is None
+    assert bool(derive([column], "y").left_out) == is_left_out

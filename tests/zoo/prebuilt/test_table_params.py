@@ -1,0 +1,119 @@
+"""What the user leaves out is completed from the training table, or refused with the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticdl.data.column_summary import Summarizer
+from elasticdl.errors import DataError, ElasticDLError
+from elasticdl.zoo.prebuilt.table_params import classifier_completion, regressor_completion
+
+X = [0.5, 1.5, 2.5, 3.5]
+
+
+def table(**columns: list[Any]) -> list[Any]:
+    found = []
+    for name, values in columns.items():
+        array = pa.array(values)
+        summarizer = Summarizer(name, array.type)
+        summarizer.add(array)
+        found.append(summarizer.summary())
+    return found
+
+
+def completed(values: list[Any], **params: Any) -> dict[str, Any]:
+    complete = classifier_completion({"label": "y", **params}, "classifier.DNN")
+    assert complete is not None
+    return dict(complete(table(x=X, y=values)).params)
+
+
+@pytest.mark.parametrize(
+    ("label", "classes"),
+    [
+        (["yes", "no", "yes", "no"], ["no", "yes"]),
+        ([3, 1, 3, 2], [1, 2, 3]),
+        ([True, False, True, True], [False, True]),
+        # Whole numbers as a file with gaps has them.
+        ([1.0, 0.0, 1.0, 0.0], [0, 1]),
+    ],
+)
+def test_the_values_of_the_label_become_the_classes(label, classes) -> None:
+    found = completed(label)["classes"]
+
+    assert found == classes
+    assert [type(value) for value in found] == [type(value) for value in classes]
+
+
+def test_the_other_columns_become_features() -> None:
+    assert completed(["a", "b", "a", "b"])["columns"] == [{"kind": "number", "column": "x"}]
+
+
+def test_what_the_user_gives_is_kept() -> None:
+    given = [{"kind": "number", "column": "z"}]
+
+    assert completed(["a", "b", "a", "b"], columns=given)["columns"] == given
+    assert completed([0, 1, 0, 1], classes=[1, 0])["classes"] == [1, 0]
+    assert "classes" not in completed([0, 1, 0, 1], num_classes=5)
+
+
+def test_the_number_of_classes_does_not_keep_words_from_being_classes() -> None:
+    assert completed(["a", "b", "a", "b"], num_classes=2)["classes"] == ["a", "b"]
+
+
+def test_nothing_is_completed_where_nothing_is_left_out() -> None:
+    columns = [{"kind": "number", "column": "x"}]
+
+    assert classifier_completion({"columns": columns, "classes": [0, 1]}, "m") is None
+    assert regressor_completion({"columns": columns, "label_mean": 3.0}, "m") is None
+
+
+def test_a_regressor_learns_in_units_of_the_label_s_spread() -> None:
+    complete = regressor_completion({"label": "y"}, "regressor.DNN")
+    assert complete is not None
+
+    params = complete(table(x=X, y=[10, 20, 10, 20])).params
+
+    assert (params["label_mean"], params["label_scale"]) == (15.0, 5.0)
+
+
+def test_a_column_that_is_no_feature_is_reported() -> None:
+    complete = classifier_completion({"label": "y", "ignore": ["z"]}, "classifier.DNN")
+    assert complete is not None
+
+    found = complete(table(x=X, y=[0, 1, 0, 1], same=[1] * 4, z=[1, 2, 3, 4]))
+
+    assert found.notes == ["Column 'same' is left out: it is the same in every row."]
+    assert "ignore" not in found.params
+
+
+@pytest.mark.parametrize(
+    ("label", "params", "problem"),
+    [
+        (
+            [1, 0, 1, 0],
+            {"label": "Y"},
+            r"no column 'Y', the label; it has 'x', 'y'.*NAME",
+        ),
+        ([1, None, 1, 0], {}, "'y', the label, has no value in 1 row of 4. Leave"),
+        ([None] * 4, {}, "'y' has no values at all"),
+        ([1, 1, 1, 1], {}, "'y' is 1 in every row, so .*--params='label"),
+        ([0.5, 1, 2, 1], {}, "'y' is a number with fractions, such as 0.5 .*Use a regressor"),
+        ([{"a": 1}, {"a": 2}] * 2, {}, "'y' holds structs, which cannot be classes"),
+        ([1, 0, 1, 0], {"ignore": ["x"]}, "No column is left to predict 'y' from"),
+        ([1, 0, 1, 0], {"ignore": ["X"]}, "ignore has 'X', which is not a column"),
+    ],
+)
+def test_a_table_that_cannot_be_learned_is_refused(label, params, problem) -> None:
+    with pytest.raises(ElasticDLError, match=problem):
+        completed(label, **params)
+
+
+def test_a_regressor_refuses_words() -> None:
+    complete = regressor_completion({"label": "y"}, "regressor.DNN")
+    assert complete is not None
+
+    with pytest.raises(DataError, match="'y' holds text. Use a classifier, or another column as"):
+        complete(table(x=X, y=["a", "b", "a", "b"]))
