@@ -225,16 +225,16 @@ def test_files_in_memory_are_read():
         ({"x": [1, None]}, None, "record 1: column 'x' has no value"),
         ({"x": [[1, 2], [3, None]]}, None, "record 1: column 'x' has no value"),
         ({"x": [[1, 2], None]}, None, "record 1: column 'x' has no value"),
-        ({"x": pa.nulls(2)}, None, "record 0: column 'x' has no value"),
+        ({"x": pa.nulls(2)}, schema_of(x=([], "string")), "record 0: column 'x' has no value"),
         ({"x": ["a", None]}, schema_of(x=([], "string")), "record 1: column 'x' has no value"),
         (
             {"x": [{"y": 1}]},
-            None,
+            schema_of(x=([], "string")),
             r"record 0: column 'x' has the type struct<y: int64>, which is neither",
         ),
         (
             {"x": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
-            None,
+            schema_of(x=([], "string")),
             r"record 0: column 'x' has the type map<string, int64 .*>, which is neither",
         ),
         (

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from elasticdl.data.csv_index import index_rows
+from elasticdl.data.record_source import TableSource
 from elasticdl.data.sources import open_source
-from elasticdl.data.table_source import TableSource, summarise
+from elasticdl.data.table_source import summarise
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:

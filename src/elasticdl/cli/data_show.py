@@ -63,7 +63,7 @@ def show(overview: Overview, console: Console) -> None:
         return
     console.print(_fields(overview))
     if overview.records:
-        console.print(_records(overview.records, console))
+        console.print(_records(overview, console))
 
 
 def _fields(overview: Overview) -> Table:
@@ -82,9 +82,11 @@ def _fields(overview: Overview) -> Table:
 _STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "title_justify": "left", "title_style": "bold"}
 
 
-def _records(records: Sequence[Record], console: Console) -> Table:
+def _records(overview: Overview, console: Console) -> Table:
     """Return a table of records: one per row, or one per column if that shows more at once."""
-    names = list(dict.fromkeys(name for record in records for name in record))[:_MOST_FIELDS]
+    records = overview.records
+    there = {name for record in records for name in record}
+    names = [field.name for field in overview.fields if field.name in there][:_MOST_FIELDS]
     in_colour = console.color_system is not None
     cells = [[_cell(record.get(name), in_colour=in_colour) for name in names] for record in records]
     # Pictures are high: side by side, several of them fit on the screen.

@@ -168,7 +168,7 @@ class CSVSource:
             self._types = _inferred_types(self._files)
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the columns; see `table_source.TableSource`."""
+        """Return the columns; see `record_source.TableSource`."""
         if self._schema is None:
             types = {
                 name: pa.string() if kind == pa.binary() else kind
@@ -178,7 +178,7 @@ class CSVSource:
         return self._schema
 
     def arrow_tables(self) -> Iterator[pa.Table]:
-        """Yield all rows; see `table_source.TableSource`."""
+        """Yield all rows; see `record_source.TableSource`."""
         schema = self.arrow_schema()
         types = {
             field.name: MAY_BE_EMPTY if pa.types.is_string(field.type) else field.type

@@ -11,12 +11,13 @@ Callers: `cli/data_show.py`.
 
 from __future__ import annotations
 
+import codecs
 import collections
 import contextlib
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +26,7 @@ import numpy as np
 from elasticdl import scratch
 from elasticdl.data.find_files import find_files
 from elasticdl.data.index_file import find_index
+from elasticdl.data.record_source import TableSource
 from elasticdl.data.sources import one_format, open_files
 from elasticdl.data.stored_file import open_each, open_stored
 from elasticdl.data.wording import counted
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from elasticdl.data.recordio import RecordIOSource
     from elasticdl.data.schema import Schema
     from elasticdl.data.stored_file import StoredFile
+    from elasticdl.data.table_overview import TableRows
 
 _WHOLE_BYTES = 256 << 20
 """Up to this size, files without an index are read as a whole to count their records."""
@@ -54,7 +57,7 @@ class FieldOverview:
 
     Attributes:
         name: Its name.
-        dtype: "float32", "int64", ..., or "bytes".
+        dtype: "float32", "int64", ..., "bytes", or for a column of a table the name of its type.
         shape: Its shape in words: `[28, 28]`, or `1 to 5 values`.
         values: The range of numbers, or the number of distinct texts.
     """
@@ -126,13 +129,7 @@ def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
             source = open_files(uris, file_format, index)
             layout = _layout(source, file_format)
         num_looked_at = min(max(limit, _MOST_LOOKED_AT), source.num_records)
-        try:
-            records = source.read_records(0, num_looked_at, schema)
-            raw: list[bytes] = []
-        except SchemaError:
-            if schema is not None or file_format not in ("recordio", "tfrecord"):
-                raise
-            records, raw = [], source.read_bytes(0, min(limit, num_looked_at))
+        records, fields, raw = _looked_at(source, num_looked_at, schema, limit)
     return Overview(
         file_format,
         tuple(uris),
@@ -140,11 +137,29 @@ def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
         source.num_records if num_records is None else num_records,
         num_records is not None,
         layout,
-        tuple(_fields(records)),
+        fields,
         len(records),
         tuple(records[:limit]),
-        tuple(raw),
+        raw,
     )
+
+
+def _looked_at(
+    source: RecordSource, count: int, schema: Schema | None, limit: int
+) -> tuple[Sequence[Record], tuple[FieldOverview, ...], tuple[bytes, ...]]:
+    """Return the first records, their fields, and the stored bytes if they have no fields."""
+    if schema is None and isinstance(source, TableSource):
+        from elasticdl.data.table_overview import first_rows  # noqa: PLC0415 - imports pyarrow
+
+        rows = first_rows(source, count)
+        return rows.records, _columns(source.arrow_schema().names, rows), ()
+    try:
+        records = source.read_records(0, count, schema)
+    except SchemaError:
+        if schema is not None or isinstance(source, TableSource):
+            raise
+        return [], (), tuple(source.read_bytes(0, min(limit, count)))
+    return records, tuple(_fields(records)), ()
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -170,13 +185,15 @@ def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
     """Yield a file with the first records of a large one, and how many of its bytes they cover."""
     data = file.read(0, _HEAD_BYTES)
     read_bytes = len(data)
+    is_compressed = data.startswith(_GZIP_START)
+    if is_compressed:
+        data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data)
     if file_format == "tfrecord":
-        if data.startswith(_GZIP_START):
-            data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data)
         whole = _whole_tfrecords(data)
     else:
+        data = _as_utf8(data)
         whole = _whole_lines(data)
-    if whole and not data.startswith(_GZIP_START):
+    if whole and not is_compressed:
         read_bytes = round(read_bytes * whole / len(data))
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         path = Path(folder, Path(file.uri).name).with_suffix(f".{file_format}")
@@ -193,6 +210,12 @@ def _whole_tfrecords(data: bytes) -> int:
             break
         end = next_end
     return end
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """Return the start of a CSV file in UTF-8, if it is UTF-16."""
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16", "ignore").encode() if is_utf16 else data
 
 
 def _whole_lines(data: bytes) -> int:
@@ -214,9 +237,33 @@ def _fields(records: Sequence[Record]) -> Iterator[FieldOverview]:
             columns[name].append(array)
     for name, arrays in columns.items():
         absent = len(records) - len(arrays)
-        values = _values(arrays) + (f", not in {counted(absent, 'record')}" if absent else "")
+        values = _values(arrays) + _absent(absent)
         dtype = "bytes" if arrays[0].dtype == object else arrays[0].dtype.name
         yield FieldOverview(name, dtype, _shape(arrays), values)
+
+
+def _columns(names: Sequence[str], rows: TableRows) -> tuple[FieldOverview, ...]:
+    """Return the overview of a table's columns, in their order."""
+    found = {field.name: field for field in _fields(rows.records)}
+    for name in names:
+        # In these rows, it has no value.
+        field = found.get(name, FieldOverview(name, rows.types.get(name, ""), "", "no value"))
+        if name in rows.unusable:
+            field = replace(field, values=f"not usable: {rows.unusable[name]}")
+        elif name in rows.types and name in found:
+            texts = [row[name].item().decode() for row in rows.records if name in row]
+            field = replace(field, values=_span(texts, len(rows.records)))
+        found[name] = replace(field, dtype=rows.types.get(name, field.dtype))
+    return tuple(found[name] for name in names)
+
+
+def _span(texts: Sequence[str], num_rows: int) -> str:
+    absent = num_rows - len(texts)
+    return f"{min(texts)} .. {max(texts)}" + _absent(absent)
+
+
+def _absent(count: int) -> str:
+    return f", not in {counted(count, 'record')}" if count else ""
 
 
 def _shape(arrays: Sequence[np.ndarray[Any, Any]]) -> str:

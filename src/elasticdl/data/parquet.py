@@ -136,11 +136,11 @@ class ParquetSource:
         return DataIndex("parquet", tuple(map(_entry, self._files)))
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the columns; see `table_source.TableSource`."""
+        """Return the columns; see `record_source.TableSource`."""
         return common_schema([(file.uri, _schema(file)) for file in self._files])
 
     def arrow_tables(self) -> Iterator[pa.Table]:
-        """Yield all rows; see `table_source.TableSource`."""
+        """Yield all rows; see `record_source.TableSource`."""
         schema = self.arrow_schema()
         for file in self._files:
             for group in range(len(file.row_groups)):

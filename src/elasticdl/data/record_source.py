@@ -21,11 +21,13 @@ Laws, held by `tests/contracts/test_record_source.py` for every reader:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
 
@@ -99,3 +101,29 @@ def locate(files: Sequence[RecordFile], record: int) -> tuple[str, int]:
                 return file.uri, record - first
             first += file.num_records
     raise IndexError(f"There is no record {record}.")
+
+
+@runtime_checkable
+class TableSource(Protocol):
+    """A `RecordSource` whose records are rows of tables.
+
+    Unlike `read_records`, which needs a schema for missing values and leaves out types that cannot
+    be a field, it reads all columns as they are.
+    """
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns, with types that fit all files.
+
+        Raises:
+            SchemaError: The files have different columns.
+            DataError: A file cannot be read.
+        """
+        ...
+
+    def arrow_tables(self) -> Iterator[pa.Table]:
+        """Yield all rows in order, with the columns and types of `arrow_schema`.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        ...

@@ -3,7 +3,8 @@
 A column of numbers or text is a field of one value; a column of lists, or the columns `name_0`
 to `name_{n-1}`, are a field of several values. Without a schema every column is a field of its
 own: floating numbers and decimals become float32, integers and booleans int64, text bytes; dates
-and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight).
+and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
+cannot be a field (structs, maps, columns without any value) are then left out, with a warning.
 
 An empty cell is an error, unless the field is nullable in the schema.
 
@@ -15,6 +16,7 @@ Callers: `csv.py`, `parquet.py`.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -24,6 +26,8 @@ import pyarrow.compute as pc
 from elasticdl.data import example
 from elasticdl.data.field import STRING, Field, digits
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
+from elasticdl.data.type_words import in_words
+from elasticdl.data.wording import listed
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
     from elasticdl.data.units import Picked
 
     Array: TypeAlias = np.ndarray[Any, Any]
+
+
+_log = logging.getLogger("elasticdl")
 
 
 def decode_table(
@@ -47,9 +54,14 @@ def decode_table(
         where: Returns the name of row i in an error message.
 
     Raises:
-        SchemaError: A cell is empty, a column is missing or of a type that cannot be a field, or
-            a value does not fit.
+        SchemaError: A cell is empty, a column is missing, one of the schema is of a type that
+            cannot be a field, or a value does not fit.
     """
+    if schema is None:
+        odd = tuple(field.name for field in table.schema if why_no_field(field.type))
+        if odd:
+            _note_left_out(odd)
+            table = table.drop_columns(list(odd))
     group = _TableGroup(table, schema, where)
     if schema is None:
         return example.decode_groups_schemaless([group], table.num_rows)
@@ -60,7 +72,7 @@ def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
     """Return the rows of a table as serialized `tf.Example`s, columns as they are.
 
     Raises:
-        SchemaError: A cell is empty, or a column is of a type that cannot be a field.
+        SchemaError: A cell is empty.
     """
     return [_encoded(record) for record in decode_table(table, None, where)]
 
@@ -72,6 +84,30 @@ def _encoded(record: Record) -> bytes:
             name: [values.astype("<f8").tobytes()] if values.dtype == np.float64 else values
             for name, values in record.items()
         }
+    )
+
+
+def why_no_field(arrow_type: pa.DataType) -> str:
+    """Return why columns of a type cannot be a field; empty if they can.
+
+    Example:
+        >>> why_no_field(pa.struct([("x", pa.int64())])), why_no_field(pa.date32())
+        ('a model cannot read structs', '')
+    """
+    value_type = _value_type(arrow_type)
+    if pa.types.is_null(value_type):
+        return "it has no value"
+    return "" if _arrow_kind(value_type) else f"a model cannot read {in_words(value_type)}"
+
+
+@functools.cache
+def _note_left_out(names: tuple[str, ...]) -> None:
+    """Report once per process that columns are left out."""
+    columns = "Column" if len(names) == 1 else "Columns"
+    verb = "is" if len(names) == 1 else "are"
+    _log.warning(
+        f"{columns} {listed(names)} {verb} left out of the records: a model cannot read a struct, "
+        "a map or a column without any value. `elasticdl data show` shows all columns."
     )
 
 

@@ -1,14 +1,11 @@
-"""Tables as Arrow batches: the sources whose columns can be looked at before a model is made.
+"""Columns of a table source: summaries of all rows, and types that fit all files.
 
-Unlike `read_records`, which needs a schema for missing values and refuses types that cannot be a
-field, this reads all columns as they are.
-
-Callers: `overview.py`, `engines/table_params.py`.
+Callers: `parquet.py`, `engines/table_params.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,29 +14,9 @@ from elasticdl.data.wording import listed
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-
-@runtime_checkable
-class TableSource(Protocol):
-    """A `RecordSource` whose records are rows of tables."""
-
-    def arrow_schema(self) -> pa.Schema:
-        """Return the columns, with types that fit all files.
-
-        Raises:
-            SchemaError: The files have different columns.
-            DataError: A file cannot be read.
-        """
-        ...
-
-    def arrow_tables(self) -> Iterator[pa.Table]:
-        """Yield all rows in order, with the columns and types of `arrow_schema`.
-
-        Raises:
-            DataError: A file cannot be read.
-        """
-        ...
+    from elasticdl.data.record_source import TableSource
 
 
 def summarise(

@@ -13,54 +13,60 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.data.table_source import TableSource, summarise
+from elasticdl import zoo
+from elasticdl.data.record_source import TableSource
+from elasticdl.definition import CompletedParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
     from elasticdl.job import Job
+    from elasticdl.zoo import Zoo
 
 _PARAMS = "params"
 
 
 def completed(
+    job: Job,
     definition: ModelDefinition,
     source: RecordSource,
     checkpoint: Checkpoint | None,
-    define: Callable[[Mapping[str, Any]], ModelDefinition],
-) -> ModelDefinition:
-    """Return the definition with all params; the same one if it needs no completion.
+    opened: tuple[Mapping[str, Any], Zoo],
+) -> tuple[Job, ModelDefinition]:
+    """Return the job and the definition with all params; the same ones if none is missing.
 
     Args:
-        definition: The definition with the user's params.
+        job: The user's job.
+        definition: Its definition.
         source: The training data; only tables can complete params.
         checkpoint: The checkpoint to resume from, whose params are used.
-        define: Defines the model with other params.
+        opened: Context and zoo with which the model was defined.
 
     Raises:
         DataError: The table cannot be read, or does not suit the model.
         UsageError: The params do not suit the table.
     """
     if definition.complete_params is None or not isinstance(source, TableSource):
-        return definition
-    if checkpoint is not None:
-        params = checkpoint.metadata.get(_PARAMS)
-        return definition if params is None else define(params)
-    found = definition.complete_params(summarise(source))
+        return job, definition
+    if checkpoint is None:
+        # pyarrow is imported only for tables.
+        from elasticdl.data.table_source import summarise  # noqa: PLC0415
+
+        found = definition.complete_params(summarise(source))
+    elif _PARAMS in checkpoint.metadata:
+        found = CompletedParams(checkpoint.metadata[_PARAMS])
+    else:
+        return job, definition
+    assert job.model is not None  # noqa: S101 - a training job
+    model = replace(job.model, params=dict(found.params))
 
     def notes() -> Sequence[str]:
         return [*definition.notes(), *found.notes]
 
-    return replace(define(found.params), notes=notes)
-
-
-def complete_job(job: Job, definition: ModelDefinition) -> Job:
-    """Return the job with the params of a completed definition."""
-    assert job.model is not None  # noqa: S101 - a training job
-    return replace(job, model=replace(job.model, params=dict(definition.params)))
+    return replace(job, model=model), replace(zoo.define(model, *opened), notes=notes)
 
 
 def metadata_of(job: Job, complete: Job) -> dict[str, Any]:

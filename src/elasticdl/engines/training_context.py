@@ -22,7 +22,7 @@ from elasticdl.engines.engine import context_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
-from elasticdl.engines.table_params import complete_job, completed, metadata_of
+from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.job import TrainingOptions
@@ -284,22 +284,17 @@ def open_context(
             checkpoint was trained on.
     """
     assert job.model is not None  # noqa: S101 - a training job
-    folder, define = code, None
+    folder, opened, passed = code, None, {}
     if definition is None:
         opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
         passed = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
-
-        def define(params: Mapping[str, Any]) -> ModelDefinition:
-            return zoo.define(replace(job.model, params=params), passed, opened)
-
-        definition = define(job.model.params)
+        definition = zoo.define(job.model, passed, opened)
         folder = None if opened.is_prebuilt else Path(opened.folder)
     data = _open_data(job, definition, {} if indexes is None else indexes)
     complete = job
-    if define is not None and plan is None and isinstance(data, RecordData):
-        given = definition
-        definition = completed(definition, whole(data.source), checkpoint, define)
-        complete = job if definition is given else complete_job(job, definition)
+    if opened is not None and plan is None and isinstance(data, RecordData):
+        table = whole(data.source)
+        complete, definition = completed(job, definition, table, checkpoint, (passed, opened))
         data = replace(data, definition=definition)
     metadata: dict[str, Any] = {}
     if plan is None:
