@@ -8,7 +8,7 @@ Callers: `overview.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,9 @@ from elasticdl.data.type_words import in_words
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
-    from elasticdl.data.batch import Record
     from elasticdl.data.record_source import TableSource
+
+    Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class TableRows(NamedTuple):
@@ -32,7 +33,7 @@ class TableRows(NamedTuple):
         unusable: Column -> why a model cannot use it; such a column is in no record.
     """
 
-    records: list[Record]
+    records: list[dict[str, Array]]
     types: dict[str, str]
     unusable: dict[str, str]
 
