@@ -142,9 +142,9 @@ class ParquetSource:
     def arrow_tables(self) -> Iterator[pa.Table]:
         """Yield all rows; see `record_source.TableSource`."""
         schema = self.arrow_schema()
-        for file in self._files:
-            for group in range(len(file.row_groups)):
-                yield _read(file, group, file.columns).select(schema.names).cast(schema)
+        for index in range(len(self._files)):
+            for table in self.tables(index):
+                yield table.select(schema.names).cast(schema)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
