@@ -271,6 +271,8 @@ class ModelDefinition:
             (`labels.flatten()`), also while a step is being compiled.
         predictions: Returns the values to write for a batch of outputs: name -> array; None, or a
             function that returns None, writes the outputs themselves.
+        classes: Names of the classes in the order of the model's outputs; empty if the model does
+            not name them. The data may then (`data.record_source.NamesClasses`).
         create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
             called with every batch of predictions.
         open_source: The user's own reader, `data -> RecordSource`; None for the built-in ones.
@@ -305,6 +307,7 @@ class ModelDefinition:
     create_callbacks: Callable[[], Sequence[Any]] = list
     labels_as_numpy: bool = False
     predictions: Callable[[Any], Mapping[str, Any] | None] | None = None
+    classes: Sequence[str] = ()
     create_outputs_processor: Callable[[], Any] | None = None
     open_source: Callable[[str], RecordSource] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -40,6 +40,7 @@ FULL = Description(
     overrides={"loss": "other.loss"},
     metrics={"loss": 0.5, "recall": [0.25, 1.0], "one_class": [0.5]},
     step=7,
+    classes=("cat", "dog"),
 )
 PARAMS = {"dense/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "seed": np.uint32([1])}
 

@@ -298,6 +298,33 @@ def test_a_class_may_say_what_is_written_of_its_outputs(define, more) -> None:
     assert definition.where("predictions").line > definition.origin.line
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "default_classes = ['no', 'yes']",
+        "def default_classes(self): return ('no', 'yes')",
+        "@property\ndef default_classes(self): return ['no', 'yes']",
+    ],
+)
+def test_a_class_may_name_its_classes(define, more) -> None:
+    assert define(with_body(more=more), NAME).classes == ("no", "yes")
+
+
+def test_classes_that_are_numbers_are_written_as_text(define) -> None:
+    assert define(with_body(more="default_classes = [3, 5]"), NAME).classes == ("3", "5")
+
+
+def test_a_class_names_no_classes_otherwise(define) -> None:
+    assert define(CLASS, NAME).classes == ()
+    assert define(with_body(more="def default_classes(self): pass"), NAME).classes == ()
+
+
+@pytest.mark.parametrize("wrong", ["3", "['one']", "['one', 'one']", "[['a'], ['b']]"])
+def test_names_of_classes_are_different_texts(define, wrong) -> None:
+    with pytest.raises(DefinitionError, match="default_classes is .*\n.*\n.*different names"):
+        define(with_body(more=f"default_classes = {wrong}"), NAME)
+
+
 def test_outputs_are_written_as_they_are_otherwise(define) -> None:
     assert define(CLASS, NAME).predictions is None
 

@@ -61,6 +61,14 @@ def test_training_learns_and_leaves_a_model_that_evaluates_and_predicts(train, d
     assert saved["num_records"] == 150
 
 
+def test_a_trained_model_knows_the_names_of_its_classes(zoo, train, tmp_path):
+    zoo('classes = ["setosa", "versicolor", "virginica"]')
+    train(max_steps=1)
+
+    named = load_trained_model(str(tmp_path / "out")).description.classes
+    assert named == ("setosa", "versicolor", "virginica")
+
+
 def test_what_happened_is_in_the_events(train, data, tmp_path):
     train(num_epochs=2, validation_data=str(data), evaluation_steps=4, checkpoint_steps=5)
 

@@ -68,3 +68,22 @@ def test_what_a_reader_of_the_users_opens_has_no_index(zoo, data) -> None:
     own = replace(definition, open_source=lambda data: RecordIOSource([data]))
 
     assert open_context(job, definition=own)[0].indexes() == {}
+
+
+# --- names of the classes ----------------------------------------------------------------------
+
+
+class Folders(RecordIOSource):
+    """Records of classes that have names."""
+
+    classes = ("cat", "dog", "fox")
+
+
+def test_classes_are_named_by_the_model_or_else_by_the_data(zoo, data) -> None:
+    job = job_of(zoo, data, data)
+    definition = replace(open_context(job)[0].definition, open_source=lambda data: Folders([data]))
+    of_model = replace(definition, classes=("a", "b", "c"))
+
+    assert open_context(job, definition=definition)[0].classes == ("cat", "dog", "fox")
+    assert open_context(job, definition=of_model)[0].classes == ("a", "b", "c")
+    assert open_context(job, definition=replace(definition, open_source=None))[0].classes == ()

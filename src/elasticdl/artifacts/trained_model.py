@@ -74,6 +74,7 @@ class Description:
         overrides: Contract function -> dotted name of its replacement.
         metrics: Its metrics when it was saved; one value, or one per class or threshold.
         step: Updates made.
+        classes: Names of the classes in the order of the model's outputs; empty if unknown.
         exports: Names of the exports beside it, for serving; filled in by `save_trained_model`.
         params_filename: File of the tensors; filled in by `save_trained_model`.
         params_sha256: SHA-256 of that file; filled in by `save_trained_model`.
@@ -98,6 +99,7 @@ class Description:
     overrides: Mapping[str, str] = field(default_factory=dict)
     metrics: MetricValues = field(default_factory=dict)
     step: int = 0
+    classes: Sequence[str] = ()
     exports: Sequence[str] = ()
     params_filename: str = PARAMS_FILE
     params_sha256: str = ""
@@ -347,6 +349,7 @@ def _decode(data: bytes, where: str) -> Description:
             **values,
             "versions": dict(message.versions),
             "overrides": dict(message.overrides),
+            "classes": tuple(message.classes),
             "exports": tuple(message.exports),
             "metrics": {
                 name: list(metric.values) if metric.is_list else metric.values[0]

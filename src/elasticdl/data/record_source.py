@@ -84,6 +84,16 @@ class RecordSource(Protocol):
         ...
 
 
+@runtime_checkable
+class NamesClasses(Protocol):
+    """A record source whose labels are numbers of classes that have names, such as folders."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Name of each class, in the order of their numbers from 0; empty if they have none."""
+        ...
+
+
 def locate(files: Sequence[RecordFile], record: int) -> tuple[str, int]:
     """Return the file that contains a record, and its number within that file.
 

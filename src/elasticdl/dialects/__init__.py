@@ -7,6 +7,7 @@ plugin is tried if none of these matches, or used if it is named.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from types import ModuleType
@@ -21,6 +22,7 @@ from elasticdl.dialects import (
     keras_class,
     lightning_module,
 )
+from elasticdl.dialects.classes import named_in_file
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
@@ -80,14 +82,14 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
         UserCodeError: A user function raised.
     """
     if dialect is not None:
-        return _named(dialect).define(reference)
+        return _with_classes(_named(dialect).define(reference), reference)
     fitting = [each for each in DIALECTS if each.matches(reference)]
     others: list[Dialect] = []
     if not fitting:
         others = [plugins.load("dialects", name) for name in plugins.names("dialects")]
         fitting = [each for each in others if each.matches(reference)]
     if len(fitting) == 1:
-        return fitting[0].define(reference)
+        return _with_classes(fitting[0].define(reference), reference)
     if fitting:
         titles = " and as ".join(each.TITLE for each in fitting)
         flags = " or ".join(f"--dialect={each.NAME}" for each in fitting)
@@ -102,6 +104,13 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
         f"{needs}\n"
         "  Add what is missing; use --dialect=NAME to see what one dialect is missing."
     )
+
+
+def _with_classes(definition: ModelDefinition, reference: Reference) -> ModelDefinition:
+    """Return the definition with the names of the classes that the model's file has."""
+    if definition.classes:
+        return definition
+    return dataclasses.replace(definition, classes=named_in_file(reference.find("classes")))
 
 
 def _named(name: str) -> Dialect:

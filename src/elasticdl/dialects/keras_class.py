@@ -8,6 +8,7 @@
         default_weighted_metrics = ["accuracy"]        # optional: sample weights count in them
         default_class_weight = {0: 1.0, 1: 5.0}        # optional
         def default_predictions(self, outputs): ...    # optional: what is written of them
+        default_classes = ["no", "yes"]                # optional: names of the classes
         @classmethod
         def complete_params(cls, params): ...          # optional: completes them from the data
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
 from elasticdl.dialects.class_weight import as_class_weight
+from elasticdl.dialects.classes import as_classes
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
@@ -113,6 +115,7 @@ def define(reference: Reference) -> ModelDefinition:
                 f"{predictions.name} is {described(predictions.value)}, not a function.",
                 "It is called with the outputs of a batch and returns a dict of name and array.",
             )
+    classes = objects.default("default_classes") if "default_classes" in found else None
     reading.params.check()
     objects.prepare()
     return ModelDefinition(
@@ -125,6 +128,7 @@ def define(reference: Reference) -> ModelDefinition:
         class_weight=class_weight,
         create_metrics=create_metrics,
         predictions=None if predictions is None else predictions.value,
+        classes=() if classes is None else as_classes(classes, reading),
         params=dict(reference.params),
         complete_params=_completion(model, reference),
         places=places_of(

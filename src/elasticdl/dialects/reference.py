@@ -31,6 +31,7 @@ DEFAULTS = (
     "default_weighted_metrics",
     "default_class_weight",
     "default_predictions",
+    "default_classes",
 )
 """Class attributes or methods that replace the contract functions."""
 

@@ -24,6 +24,8 @@ from elasticdl.job import IMAGE_VARIABLE
 from elasticdl.training.trainer import Exporter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.definition import ModelDefinition
@@ -40,6 +42,7 @@ def publish(
     trainer: Trainer,
     metrics: dict[str, Any],
     *,
+    classes: Sequence[str] = (),
     folder: OutputFolder,
     code: Path,
     job_id: str | None = None,
@@ -51,6 +54,7 @@ def publish(
         definition: The model definition.
         trainer: The trained model.
         metrics: Its metrics.
+        classes: Names of the classes; empty if unknown.
         folder: The output folder, claimed.
         code: The copy of the user's code that `copy_code` made.
         job_id: The id of the user's job; None if that is `job`.
@@ -80,6 +84,7 @@ def publish(
         overrides=job.model.overrides,
         metrics=metrics,
         step=trainer.step,
+        classes=tuple(classes),
     )
 
     def copy_zoo(destination: Path) -> None:

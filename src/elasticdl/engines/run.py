@@ -213,6 +213,7 @@ def train(
             context.definition,
             trained.trainer,
             trained.metrics,
+            classes=context.classes,
             folder=folder,
             code=begun.scratch,
             job_id=job.id,

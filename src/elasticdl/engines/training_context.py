@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
+from elasticdl.data.record_source import NamesClasses
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
@@ -92,6 +93,14 @@ class TrainingContext:
         return [
             f"--validation_split={share:g}: {num_training} to train on, {num_validation} held out."
         ]
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes, from the model or else from the data; empty if unknown."""
+        if self.definition.classes:
+            return self.definition.classes
+        source = self.data.source if isinstance(self.data, RecordData) else None
+        return source.classes if isinstance(source, NamesClasses) else ()
 
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes found when the data was opened, keyed by the name of the data.

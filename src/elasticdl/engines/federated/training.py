@@ -168,6 +168,7 @@ class _Recorder:
             self.definition,
             trainer,
             model.metrics,
+            classes=self.definition.classes,
             folder=begun.folder,
             code=begun.scratch,
         )

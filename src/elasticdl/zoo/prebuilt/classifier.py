@@ -143,6 +143,10 @@ class DNN(keras.Model):
         """Return the most probable class by its value, its probability and all probabilities."""
         return None if self._classes is None else self._classes.predictions(outputs)
 
+    def default_classes(self) -> Sequence[str | float | bool] | None:
+        """Return the values of the label, in the order of the outputs; None if unknown."""
+        return None if self._classes is None else self._classes.values
+
     def default_loss(self, outputs: Any, labels: Any) -> Any:
         """Return the cross-entropy of the true class: the mean, or one per row to be weighted."""
         losses = keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), outputs)
