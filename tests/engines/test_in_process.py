@@ -1,5 +1,6 @@
 """Whole jobs in this process, through the public door."""
 
+import csv
 import json
 import os
 
@@ -14,6 +15,7 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
+from elasticdl.data.sources import open_source
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import (
     DataError,
@@ -67,6 +69,26 @@ def test_a_trained_model_knows_the_names_of_its_classes(zoo, train, tmp_path):
 
     named = load_trained_model(str(tmp_path / "out")).description.classes
     assert named == ("setosa", "versicolor", "virginica")
+
+
+def test_predictions_have_the_class_by_its_name_and_its_probability(zoo, train, data, tmp_path):
+    zoo('classes = ["setosa", "versicolor", "virginica"]')
+    train(num_epochs=5)
+    file = tmp_path / "p.csv"
+
+    elasticdl.predict(
+        trained_model=str(tmp_path / "out"), data=str(data), output=str(file), reporter=Silent()
+    )
+
+    first, *rows = csv.reader(file.read_text().splitlines())
+    assert first == ["key", "prediction", "probability", "output_0", "output_1", "output_2"]
+    labels = [r["label"].item() for r in open_source(str(data)).read_records(0, 150, None)]
+    names = ["setosa", "versicolor", "virginica"]
+    right = [names[label] == row[1] for label, row in zip(labels, rows, strict=True)]
+    assert sum(right) > 120
+    logits = np.float64([row[3:] for row in rows])
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    assert np.float64([row[2] for row in rows]) == pytest.approx(1 / odds.sum(axis=1), rel=1e-5)
 
 
 def test_what_happened_is_in_the_events(train, data, tmp_path):

@@ -25,9 +25,9 @@ _FEWEST = 2
 
 def named_in_file(symbol: Symbol | None) -> tuple[str, ...]:
     """Return the classes that `classes` of a model file names; empty if it is something else."""
-    value = None if symbol is None else symbol.value
+    value: Any = None if symbol is None else symbol.value
     are_texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
-    return tuple(value) if are_texts and _are_distinct(value) else ()
+    return tuple(map(str, value or ())) if are_texts and _are_distinct(value) else ()
 
 
 def as_classes(symbol: Symbol, reading: DialectReader) -> tuple[str, ...]:

@@ -363,14 +363,16 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
         trainer = restored_trainer(trained, definition, next(own.batches(0)), job)
         # A loader has no files, so its examples are numbered.
         examples = RecordFile(_EXAMPLE, epochs.num_examples)
-        predictor = Predictor(trainer, definition, [examples])
+        classes = trained.description.classes
+        predictor = Predictor(trainer, definition, [examples], classes)
         reporter.started("Predicting", epochs.num_examples, "examples")
         _write(job, predictor, _in_order(own), reporter)
         return _predicted(job, trained, epochs.num_examples)
     opened = _opened(job, trained, definition, Mode.PREDICTION)
     with opened.feed() as feed:
         trainer = opened.restored_trainer(_first(feed, opened))
-        predictor = Predictor(trainer, definition, opened.source.files)
+        classes = trained.description.classes
+        predictor = Predictor(trainer, definition, opened.source.files, classes)
         reporter.started("Predicting", opened.source.num_records, "records")
         _write(job, predictor, drain(feed), reporter)
     return predicted(opened)
@@ -389,6 +391,8 @@ def _write(
                 reporter.advanced(done, {})
     finally:
         reporter.ended()
+    if predictor.note:
+        reporter.note(predictor.note)
 
 
 def predicted(opened: OpenedModel) -> Outcome:

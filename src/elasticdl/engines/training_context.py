@@ -99,7 +99,7 @@ class TrainingContext:
         """Names of the classes, from the model or else from the data; empty if unknown."""
         if self.definition.classes:
             return self.definition.classes
-        source = self.data.source if isinstance(self.data, RecordData) else None
+        source: object = getattr(self.data, "source", None)
         return source.classes if isinstance(source, NamesClasses) else ()
 
     def indexes(self) -> dict[str, DataIndex]:

@@ -14,12 +14,15 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.prediction.rows import RecordKeys
+from elasticdl.prediction.classes import ClassReading, scores_shape
+from elasticdl.prediction.rows import RecordKeys, named_outputs
+from elasticdl.training.trainer import ScoresProbe
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
     from elasticdl.data.record_source import RecordFile
     from elasticdl.definition import ModelDefinition
+    from elasticdl.prediction.rows import Columns
     from elasticdl.training.trainer import Trainer
 
 
@@ -30,15 +33,27 @@ class Predictor:
         trainer: The model.
         definition: Its definition.
         files: The files of the records, in their order.
+        classes: Names of the classes; empty if unknown.
+
+    Attributes:
+        note: A notice for the user after the first batch; may be empty.
 
     Raises:
         UserCodeError: The processor cannot be created.
     """
 
     def __init__(
-        self, trainer: Trainer, definition: ModelDefinition, files: Sequence[RecordFile]
+        self,
+        trainer: Trainer,
+        definition: ModelDefinition,
+        files: Sequence[RecordFile],
+        classes: Sequence[str] = (),
     ) -> None:
         self._trainer, self._definition, self._files = trainer, definition, files
+        self._classes = classes
+        self._reading: ClassReading | None = None
+        self._is_read = False
+        self.note = ""
         create = definition.create_outputs_processor
         self._processor = None if create is None else self._call(create)
 
@@ -77,7 +92,7 @@ class Predictor:
             self._check_complete(first, done)
             outputs = self._trainer.predict(batch.features)
             done = first + batch.num_examples
-            write(first, keys.between(first, done), self._written(outputs))
+            write(first, keys.between(first, done), self._written(outputs, batch.num_examples))
             if self._processor is not None:
                 self._call(partial(self._processor.process, outputs, worker_id))
             yield done
@@ -93,14 +108,14 @@ class Predictor:
                 "with records. Do not drop or add examples in prediction mode."
             )
 
-    def _written(self, outputs: Arrays) -> Arrays:
+    def _written(self, outputs: Arrays, num_examples: int) -> Arrays:
         """Return the outputs to write for a batch, after the model's own hook if it has one."""
         hook = self._definition.predictions
         if hook is None:
-            return outputs
+            return self._with_prediction(outputs, num_examples)
         made = self._call(partial(hook, outputs), "predictions", "default_predictions()")
         if made is None:
-            return outputs
+            return self._with_prediction(outputs, num_examples)
         if not isinstance(made, Mapping) or not made:
             raise DefinitionError(
                 f"{self._definition.where('predictions')}: default_predictions() returned "
@@ -108,6 +123,29 @@ class Predictor:
                 "to write the outputs as they are."
             )
         return dict(made)
+
+    def _with_prediction(self, outputs: Arrays, num_examples: int) -> Arrays:
+        """Return the outputs of a batch, with the predicted class if the model is a classifier."""
+        columns = named_outputs(outputs, num_examples)
+        if not self._is_read:
+            self._is_read = True
+            self._reading = self._read(columns)
+        return outputs if self._reading is None else self._reading.with_prediction(columns)
+
+    def _read(self, columns: Columns) -> ClassReading | None:
+        shape = scores_shape(columns)
+        if shape is None or not isinstance(self._trainer, ScoresProbe):
+            return None
+        scores = self._trainer.scores(shape)
+        if scores is None:
+            return None
+        reading = ClassReading(scores, shape, self._classes)
+        if self._classes and not reading.is_named:
+            self.note = (
+                f"The trained model has the names of {len(self._classes)} classes, but its output "
+                f"is for {reading.num_classes}: predictions are numbers of classes, not names."
+            )
+        return reading
 
     def _call(
         self,

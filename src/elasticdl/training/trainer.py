@@ -35,6 +35,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
+    from elasticdl.training.scores import Scores
 
 CALLBACKS = "callbacks/"
 """Prefix of the checkpoint tensors that belong to callbacks; all others belong to the trainer."""
@@ -431,6 +432,19 @@ class ExportProbe(Protocol):
 
     def why_not_exported(self) -> Mapping[str, str]:
         """Return what `export` would leave out: name -> reason. Writes nothing."""
+        ...
+
+
+@runtime_checkable
+class ScoresProbe(Protocol):
+    """A trainer that knows what a classifier's outputs are."""
+
+    def scores(self, shape: tuple[int, ...]) -> Scores | None:
+        """Return what the model's outputs are; None if it is no classifier, or this is unknown.
+
+        Args:
+            shape: Shape of the outputs for one example: `(classes,)`, `(1,)` or `()`.
+        """
         ...
 
 

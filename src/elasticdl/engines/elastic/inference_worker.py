@@ -190,7 +190,9 @@ class InferenceWorker:
                 raise opened.no_example()
             trainer = self._trainer_for(opened, first[1])
             if self._predictor is None:
-                self._predictor = Predictor(trainer, opened.definition, opened.source.files)
+                classes = opened.trained.description.classes
+                files = opened.source.files
+                self._predictor = Predictor(trainer, opened.definition, files, classes)
             told_s = time.monotonic()
             for done in self._predictor.predict(
                 drain(feed),

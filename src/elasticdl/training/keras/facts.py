@@ -5,7 +5,7 @@ Inspects only; `sessions/checks/model.py` decides what follows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def facts_of(model: keras.Model, outputs: int = 1) -> ModelFacts:
     """
     tensors = _tensors(model, "outputs")
     losses = _losses(getattr(model, "loss", None), tensors, outputs)
-    declared = [_loss(loss) for loss in losses]
+    declared = [name_and_logits(loss) for loss in losses]
     made = tensors or [None] * outputs
     pairs = zip(made, declared, strict=True) if len(made) == len(declared) else ()
     return ModelFacts(
@@ -65,6 +65,30 @@ def facts_of(model: keras.Model, outputs: int = 1) -> ModelFacts:
             for tensor, loss in pairs
         ),
     )
+
+
+def loss_of(model: keras.Model) -> keras.losses.Loss | None:
+    """Return the loss object that a model with one output was compiled with; None if unknown."""
+    losses = _losses(getattr(model, "loss", None), [], 1)
+    try:
+        loss = keras.losses.get(losses[0]) if len(losses) == 1 else None
+    except ValueError:
+        return None
+    if loss is None or isinstance(loss, keras.losses.Loss):
+        return loss
+    return _Given(loss)
+
+
+class _Given(keras.losses.Loss):
+    """A function of labels and predictions that a model was compiled with."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.fn = function
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Return the function's value."""
+        return self.fn(y_true, y_pred)
 
 
 def outputs_of(model: keras.Model, features: Any) -> Any:
@@ -105,8 +129,8 @@ def _losses(loss: Any, tensors: list[Any], outputs: int) -> list[Any]:
     return [loss if (len(tensors) or outputs) == 1 else None] * (len(tensors) or outputs)
 
 
-def _loss(loss: Any) -> tuple[str | None, bool | None]:
-    """Return a loss' name and whether it takes logits."""
+def name_and_logits(loss: Any) -> tuple[str | None, bool | None]:
+    """Return a loss' name and whether it takes logits; None for what it does not state."""
     if isinstance(loss, str):
         try:
             loss = keras.losses.get(loss)

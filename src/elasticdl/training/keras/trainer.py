@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -54,6 +54,7 @@ from elasticdl.training.keras.outside import Outside
 from elasticdl.training.keras.pull import Pull
 from elasticdl.training.keras.python_code import PythonCode
 from elasticdl.training.keras.reduction import Divisor
+from elasticdl.training.keras.scores import scores_of
 from elasticdl.training.keras.seeds import Seeds
 from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.keras.statistics import KerasStatistics, change_of, means_of
@@ -67,6 +68,9 @@ from elasticdl.training.trainer import (
     StepResult,
     Weights,
 )
+
+if TYPE_CHECKING:
+    from elasticdl.training.scores import Scores
 
 _SEED_VARIABLE = "seed_generator_state"
 _CHECKS_OF_OUTPUTS = 2
@@ -289,6 +293,10 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         self.check_evaluation(Batch(features, None, 0))
         return self._predicted(features)
+
+    def scores(self, shape: tuple[int, ...]) -> Scores | None:
+        """See `trainer.ScoresProbe`."""
+        return scores_of(self.model, self._definition, shape)
 
     def check_evaluation(self, batch: Batch) -> None:
         """See `trainer.EvaluationProbe`."""

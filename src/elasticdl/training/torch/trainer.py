@@ -20,7 +20,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -65,6 +65,7 @@ from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
 from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
 from elasticdl.training.torch.schedulers import Schedulers
+from elasticdl.training.torch.scores import scores_of
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
@@ -77,6 +78,9 @@ from elasticdl.training.trainer import (
     StepResult,
     Weights,
 )
+
+if TYPE_CHECKING:
+    from elasticdl.training.scores import Scores
 
 # An update is the same on every worker, so random numbers drawn during it use this rank.
 _EVERY_RANK = -1
@@ -330,6 +334,10 @@ class TorchTrainer:
             map_arrays(_to_rows, as_arrays(outputs)),
             {name: to_array(column.double()) for name, column in values.items()},
         )
+
+    def scores(self, shape: tuple[int, ...]) -> Scores | None:
+        """See `trainer.ScoresProbe`."""
+        return scores_of(self.model, self._definition, shape, self._device)
 
     def check_evaluation(self, batch: Batch) -> None:
         """See `trainer.EvaluationProbe`."""

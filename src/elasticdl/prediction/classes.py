@@ -1,0 +1,98 @@
+"""Adds the predicted class and its probability to the outputs of a classifier.
+
+    outputs (n, classes)                  the class with the highest score
+    outputs (n,) or (n, 1)                class 1 from a probability of 0.5 on, else class 0
+
+`prediction` is the name of the class if the trained model knows it (`Description.classes`), else
+its number, from 0; `probability` is that of this class. Several outputs, and outputs of more axes
+(pixels, time steps), are written as they are.
+
+What the outputs are is decided by the model's loss (`training/scores.py`). The row-wise arithmetic
+is here. Callers: `phase.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.prediction.rows import Columns
+    from elasticdl.training.scores import Scores
+
+    Array = np.ndarray[Any, Any]
+
+PREDICTION, PROBABILITY = "prediction", "probability"
+_TWO = 2
+_THRESHOLD = 0.5
+
+
+def scores_shape(columns: Columns) -> tuple[int, ...] | None:
+    """Return the shape of the scores of one example; None if the outputs cannot be scores."""
+    if len(columns) != 1 or {PREDICTION, PROBABILITY} & columns.keys():
+        return None
+    (array,) = columns.values()
+    is_row = array.ndim <= _TWO and array.shape[1:] != (0,)
+    # bfloat16 and the like are of kind V.
+    return tuple(array.shape[1:]) if is_row and array.dtype.kind in "fV" else None
+
+
+@dataclass(frozen=True)
+class ClassReading:
+    """How the scores of a classifier are read.
+
+    Attributes:
+        scores: What they are.
+        shape: Shape of the scores of one example.
+        names: Name of each class; empty if unknown.
+    """
+
+    scores: Scores
+    shape: tuple[int, ...]
+    names: Sequence[str] = ()
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return _TWO if self.shape in {(), (1,)} else self.shape[0]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether each class has a name."""
+        return len(self.names) == self.num_classes
+
+    def with_prediction(self, columns: Columns) -> Mapping[str, Array]:
+        """Return the columns of a batch, after the predicted class and its probability."""
+        (array,) = columns.values()
+        number, probability = self._best(array.astype(np.float64))
+        return {
+            PREDICTION: np.array(self.names, np.str_)[number] if self.is_named else number,
+            PROBABILITY: probability.astype(np.float32),
+            **columns,
+        }
+
+    def _best(self, scores: Array) -> tuple[Array, Array]:
+        if self.shape in {(), (1,)}:
+            flat = scores.reshape(len(scores))
+            share = _sigmoid(flat) if self.scores == "logits" else flat
+            number = (share >= _THRESHOLD).astype(np.int64)
+            return number, np.where(number == 1, share, 1 - share)
+        number = scores.argmax(axis=1).astype(np.int64)
+        highest = np.take_along_axis(scores, number[:, None], axis=1)[:, 0]
+        if self.scores == "probabilities":
+            return number, highest
+        if self.scores == "log_probabilities":
+            return number, np.exp(highest)
+        with np.errstate(invalid="ignore"):
+            # The highest score contributes e^0 to the sum.
+            return number, 1 / np.exp(scores - highest[:, None]).sum(axis=1)
+
+
+def _sigmoid(values: Array) -> Array:
+    with np.errstate(over="ignore"):
+        share: Array = 1 / (1 + np.exp(-values))
+    return share

@@ -1,0 +1,66 @@
+"""Decides what the outputs of a PyTorch classifier are: by its loss, else by its last layer.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from elasticdl.definition import made
+from elasticdl.training.scores import Array, Scores, scores_by_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elasticdl.definition import ModelDefinition
+
+_CATEGORICAL: Mapping[type[nn.Module], Scores] = {
+    nn.CrossEntropyLoss: "logits",
+    nn.NLLLoss: "log_probabilities",
+}
+_BINARY: Mapping[type[nn.Module], Scores] = {
+    nn.BCEWithLogitsLoss: "logits",
+    nn.BCELoss: "probabilities",
+}
+_LAST_LAYERS: Mapping[type[nn.Module], Scores] = {
+    nn.Softmax: "probabilities",
+    nn.LogSoftmax: "log_probabilities",
+}
+
+
+def scores_of(
+    model: nn.Module, definition: ModelDefinition, shape: tuple[int, ...], device: torch.device
+) -> Scores | None:
+    """Return what a model's outputs are; None if it is no classifier, or this is unknown.
+
+    Args:
+        model: The module.
+        definition: Its definition.
+        shape: Shape of the outputs for one example: `(classes,)`, `(1,)` or `()`.
+        device: Where the loss computes.
+    """
+    is_binary = shape in {(), (1,)}
+    loss = None if definition.loss is None else made(definition.loss)
+    for kind, scores in (_BINARY if is_binary else _CATEGORICAL).items():
+        if isinstance(loss, kind):
+            return scores
+    by_layer = None if is_binary else _by_last_layer(model)
+    if by_layer is not None or loss is None:
+        return by_layer
+
+    def call(outputs: Array, labels: Array) -> Any:
+        with torch.no_grad():
+            tensors = [torch.from_numpy(each.copy()).to(device) for each in (outputs, labels)]
+            return loss(*tensors).cpu().numpy()
+
+    return scores_by_loss(call, shape)
+
+
+def _by_last_layer(module: nn.Module) -> Scores | None:
+    while isinstance(module, nn.Sequential) and len(module):
+        module = module[-1]
+    return next((s for kind, s in _LAST_LAYERS.items() if isinstance(module, kind)), None)

@@ -1,0 +1,59 @@
+"""Beside the scores of a classifier are the class that they predict and its probability."""
+
+import numpy as np
+import pytest
+
+from elasticdl.prediction.classes import ClassReading, scores_shape
+
+P = np.float32([[0.2, 0.8], [0.9, 0.1]])
+
+
+def added(scores, shape, outputs, names=()):
+    found = ClassReading(scores, shape, names).with_prediction({"output": np.float32(outputs)})
+    assert list(found) == ["prediction", "probability", "output"]
+    return found["prediction"].tolist(), [round(float(each), 3) for each in found["probability"]]
+
+
+@pytest.mark.parametrize(
+    ("scores", "outputs"),
+    [("probabilities", P), ("logits", 7 + np.log(P)), ("log_probabilities", np.log(P))],
+)
+def test_the_class_with_the_highest_score_is_predicted(scores, outputs) -> None:
+    assert added(scores, (2,), outputs) == ([1, 0], [0.8, 0.9])
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_single_score_is_that_of_the_second_class(shape) -> None:
+    shares = np.reshape([0.7, 0.2, 0.5], (3, *shape))
+
+    assert added("probabilities", shape, shares) == ([1, 0, 1], [0.7, 0.8, 0.5])
+    logits = np.log(shares / (1 - shares))
+    assert added("logits", shape, logits) == ([1, 0, 1], [0.7, 0.8, 0.5])
+
+
+def test_large_scores_do_not_overflow() -> None:
+    assert added("logits", (2,), [[1e30, 0], [-1e4, 1e4]]) == ([0, 1], [1, 1])
+
+
+def test_a_class_is_called_by_its_name() -> None:
+    assert added("probabilities", (2,), P, ("cat", "dog")) == (["dog", "cat"], [0.8, 0.9])
+    assert added("probabilities", (), [0.7], ("no", "yes")) == (["yes"], [0.7])
+
+
+def test_names_of_other_classes_are_not_used() -> None:
+    assert added("probabilities", (2,), P, ("cat", "dog", "fox"))[0] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "shape"),
+    [
+        ({"output": np.zeros((4, 3), np.float32)}, (3,)),
+        ({"output": np.zeros(4, np.float32)}, ()),
+        ({"output": np.zeros((4, 3, 2), np.float32)}, None),
+        ({"output": np.zeros((4, 3), np.int64)}, None),
+        ({"a": np.zeros(4), "b": np.zeros(4)}, None),
+        ({"prediction": np.zeros(4)}, None),
+    ],
+)
+def test_one_output_with_a_number_or_a_row_may_be_scores(columns, shape) -> None:
+    assert scores_shape(columns) == shape
