@@ -57,10 +57,18 @@ def test_evaluate_from_the_shell_and_from_python_is_the_same_job():
 
 def test_predict_from_the_shell_and_from_python_is_the_same_job():
     typed = job_of_command(
-        "predict", "--trained_model=m", "--data=a,b", "--output=p/", "--format=csv"
-    )
+        "predict", "--trained_model=m", "--data=a,b", "--output=p/", "--format=csv",
+        "--columns=id, name",
+    )  # fmt: skip
 
-    assert typed == prediction_job(trained_model="m", data="a,b", output="p/", format="csv")
+    given = {"trained_model": "m", "data": "a,b", "output": "p/", "format": "csv"}
+    assert typed == prediction_job(**given, columns=["id", "name"])
+    assert Job.from_json(typed.to_json()) == typed
+
+
+def test_a_column_is_copied_once():
+    with pytest.raises(UsageError, match="'id' is named twice"):
+        prediction_job(trained_model="m", data="a", output="p/", columns="id,name,id")
 
 
 def test_a_job_survives_being_written():

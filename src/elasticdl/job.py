@@ -217,6 +217,7 @@ class Job:
         report: Folder for a report on each record that is evaluated; None writes none.
         federation: How parties train together without sharing their data; None is one owner.
         engine: Name of a plugin that trains, see `elasticdl.plugins`; None is an engine of ours.
+        columns: Columns of the input that are copied into its predictions.
     """
 
     command: Command
@@ -233,6 +234,7 @@ class Job:
     report: str | None = None
     federation: Federation | None = None
     engine: str | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -267,6 +269,7 @@ class Job:
             if privacy is not None:
                 values["federation"]["central_privacy"] = CentralPrivacy(**privacy)
             values["federation"] = Federation(**values["federation"])
+        values["columns"] = tuple(values.get("columns", ()))
         return Job(**values)
 
     def identity(self) -> dict[str, Any]:

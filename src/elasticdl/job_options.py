@@ -28,7 +28,7 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def training_job(
@@ -262,6 +262,7 @@ def prediction_job(
     output: str,
     minibatch_size: int | str = 256,
     format: str | None = None,  # noqa: A002 - the name users type
+    columns: str | Sequence[str] = (),
     num_workers: int | str | None = None,
     ray_address: str | None = None,
     give_up_after: float | str = Workers.give_up_after_s,
@@ -275,6 +276,8 @@ def prediction_job(
         minibatch_size: Number of examples per call of the model.
         format: File format of the part files: `recordio`, `parquet` or `csv`; None means RecordIO,
             or the format of the one file that `output` names.
+        columns: Columns of the input to copy into the predictions: a list, or their names separated
+            by commas.
         num_workers: Number of processes that share the records; None predicts in this process.
         ray_address: Address of a Ray cluster; None starts Ray on this machine.
         give_up_after: Seconds without progress of any worker after which the job fails.
@@ -295,8 +298,18 @@ def prediction_job(
         trained_model=location(trained_model),
         training=_training_options({"minibatch_size": minibatch_size}),
         prediction_format=formats[format or of_file or "recordio"],
+        columns=_columns(columns),
         workers=_sharing_workers(num_workers, ray_address, give_up_after),
     )
+
+
+def _columns(columns: str | Sequence[str]) -> tuple[str, ...]:
+    parts = columns.split(",") if isinstance(columns, str) else columns
+    names = [str(name).strip() for name in parts]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--columns={','.join(names)}: {twice!r} is named twice.")
+    return tuple(name for name in names if name)
 
 
 def tracking_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, TypeVar
 
 from elasticdl.job import TrainingOptions
@@ -39,6 +39,7 @@ class PredictOptions(SharedOptions, total=False):
     """Further options of `predict`; see `job_options.prediction_job`."""
 
     format: str | None
+    columns: str | Sequence[str]
 
 
 class TrainOptions(SharedOptions, total=False):

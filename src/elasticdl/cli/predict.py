@@ -32,6 +32,12 @@ from elasticdl.job import PredictionFormat
     help="Format of the part files in a folder; the default is recordio.",
 )
 @click.option(
+    "--columns",
+    default="",
+    metavar="NAMES",
+    help="Columns of the input to copy into the predictions, separated by commas.",
+)
+@click.option(
     "--minibatch_size",
     "--batch_size",
     "minibatch_size",
@@ -52,6 +58,7 @@ def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     Examples:
       elasticdl predict --trained_model=my_model --data="data/test/*.recordio" --output=predicted/
       elasticdl predict --trained_model=my_model --data="new/*.csv" --output=predicted.csv
+      elasticdl predict --trained_model=my_model --data=new.csv --output=p.csv --columns=id,name
       elasticdl predict --trained_model=my_model --data="new/*.recordio" --output=p/ --num_workers=3
       elasticdl predict --trained_model=s3://bucket/my_model --data="s3://bucket/new/*.recordio" \\
           --output=s3://bucket/p/ --num_workers=3 --cluster=kubernetes

@@ -69,6 +69,8 @@ def _options(job: Job) -> Iterator[str]:
         yield _option("output", job.output)
     if job.command == "predict":
         yield _option("format", job.prediction_format)
+    if job.columns:
+        yield _option("columns", ",".join(job.columns))
     # Evaluation and prediction have their own default size.
     defaults = TrainingOptions(minibatch_size=0 if job.command != "train" else 64)
     yield from _changed(job.training, defaults, {})

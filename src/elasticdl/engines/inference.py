@@ -28,6 +28,7 @@ from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.errors import CorruptCheckpointError, DataError, OutputError, UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
+from elasticdl.prediction.input_columns import InputColumns
 from elasticdl.prediction.phase import Predictor
 from elasticdl.prediction.writers import open_writer
 from elasticdl.training.create import create_trainer, quiet_frameworks
@@ -359,6 +360,11 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
         raise ValueError(f"Not a prediction job: {job}")
     trained, definition = define_trained(job, Mode.PREDICTION)
     if isinstance(definition.input, BatchesInput) and definition.input.predicts:
+        if job.columns:
+            raise UsageError(
+                f"--columns={','.join(job.columns)}: {job.trained_model} reads batches of a "
+                "DataLoader, which have no columns to copy."
+            )
         own, epochs = _own_batches(job, trained, definition, Mode.PREDICTION)
         trainer = restored_trainer(trained, definition, next(own.batches(0)), job)
         # A loader has no files, so its examples are numbered.
@@ -369,10 +375,11 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
         _write(job, predictor, _in_order(own), reporter)
         return _predicted(job, trained, epochs.num_examples)
     opened = _opened(job, trained, definition, Mode.PREDICTION)
+    columns = InputColumns(opened.source, job.columns) if job.columns else None
     with opened.feed() as feed:
         trainer = opened.restored_trainer(_first(feed, opened))
         classes = trained.description.classes
-        predictor = Predictor(trainer, definition, opened.source.files, classes)
+        predictor = Predictor(trainer, definition, opened.source.files, classes, columns)
         reporter.started("Predicting", opened.source.num_records, "records")
         _write(job, predictor, drain(feed), reporter)
     return predicted(opened)

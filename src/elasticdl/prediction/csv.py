@@ -1,7 +1,8 @@
 """Predictions as CSV (RFC 4180, UTF-8, a header line): for people and spreadsheets.
 
 An output with one value per row is a column of its name; one with several is flattened into
-`NAME_0`, `NAME_1`, ... Floats have enough digits to restore the same value.
+`NAME_0`, `NAME_1`, ... Floats have enough digits to restore the same value. A missing value is an
+empty cell.
 
 Callers: `parts.py`; `target.py` joins parts.
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.errors import DataError, DefinitionError
-from elasticdl.prediction.rows import KEY, as_bytes, is_text, plain_floats
+from elasticdl.prediction.rows import KEY, as_bytes, is_text, missing, plain_floats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -111,6 +112,10 @@ def _column_names(field: PredictionField) -> list[str]:
 
 def _as_texts(name: str, array: np.ndarray[Any, Any]) -> Any:
     shape = (len(array), math.prod(array.shape[1:]))
+    gone = missing(array)
+    if gone is not None:
+        whole = np.asarray(_as_texts(name, np.ma.getdata(array)), object)
+        return np.where(gone.reshape(shape), "", whole)
     if not is_text(array):
         return plain_floats(array).astype(np.str_).reshape(shape)
     try:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from elasticdl.errors import DataError
-from elasticdl.prediction.rows import KEY, as_bytes, is_text, plain_floats
+from elasticdl.prediction.rows import KEY, as_bytes, is_text, missing, plain_floats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,12 +122,18 @@ def first_key(path: Path) -> bytes | None:
 
 
 def _as_column(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.kind == "U":
-        column = pa.array([value.decode() for value in as_bytes(array)], pa.string())
+    gone = missing(array)
+    mask = None if gone is None else gone.ravel()
+    array = np.ma.getdata(array)
+    # Of a model's outputs, objects are byte strings.
+    is_str = gone is not None and all(isinstance(value, str) for value in array.ravel())
+    if array.dtype.kind == "U" or is_str:
+        texts = [value.decode() for value in as_bytes(array)]
+        column = pa.array(texts, pa.string(), mask=mask)
     elif is_text(array):
-        column = pa.array(as_bytes(array), pa.binary())
+        column = pa.array(as_bytes(array), pa.binary(), mask=mask)
     else:
-        column = pa.array(plain_floats(array).ravel())
+        column = pa.array(plain_floats(array).ravel(), mask=mask)
     for axis in reversed(range(1, array.ndim)):
         size = array.shape[axis]
         if size > 0:

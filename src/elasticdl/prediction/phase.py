@@ -6,22 +6,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.wording import listed
 from elasticdl.errors import (
     DataError,
     DefinitionError,
     ElasticDLError,
+    UsageError,
     UserCodeError,
     raised_at,
     users_traceback,
 )
 from elasticdl.prediction.classes import ClassReading, scores_shape
-from elasticdl.prediction.rows import RecordKeys, named_outputs
+from elasticdl.prediction.rows import KEY, RecordKeys, named_outputs
 from elasticdl.training.trainer import ScoresProbe
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
     from elasticdl.data.record_source import RecordFile
     from elasticdl.definition import ModelDefinition
+    from elasticdl.prediction.input_columns import InputColumns
     from elasticdl.prediction.rows import Columns
     from elasticdl.training.trainer import Trainer
 
@@ -34,6 +37,7 @@ class Predictor:
         definition: Its definition.
         files: The files of the records, in their order.
         classes: Names of the classes; empty if unknown.
+        columns: Columns of the input to write beside the outputs; None writes none.
 
     Attributes:
         note: A notice for the user after the first batch; may be empty.
@@ -48,9 +52,10 @@ class Predictor:
         definition: ModelDefinition,
         files: Sequence[RecordFile],
         classes: Sequence[str] = (),
+        columns: InputColumns | None = None,
     ) -> None:
         self._trainer, self._definition, self._files = trainer, definition, files
-        self._classes = classes
+        self._classes, self._columns = classes, columns
         self._reading: ClassReading | None = None
         self._is_read = False
         self.note = ""
@@ -92,7 +97,10 @@ class Predictor:
             self._check_complete(first, done)
             outputs = self._trainer.predict(batch.features)
             done = first + batch.num_examples
-            write(first, keys.between(first, done), self._written(outputs, batch.num_examples))
+            written = self._written(outputs, batch.num_examples)
+            if self._columns is not None:
+                written = self._with_columns(self._columns.between(first, done), written)
+            write(first, keys.between(first, done), written)
             if self._processor is not None:
                 self._call(partial(self._processor.process, outputs, worker_id))
             yield done
@@ -131,6 +139,17 @@ class Predictor:
             self._is_read = True
             self._reading = self._read(columns)
         return outputs if self._reading is None else self._reading.with_prediction(columns)
+
+    @staticmethod
+    def _with_columns(given: Columns, outputs: Arrays) -> Columns:
+        found = named_outputs(outputs, len(next(iter(given.values()))))
+        taken = sorted({KEY, *found} & given.keys())
+        if taken:
+            raise UsageError(
+                f"--columns: {taken[0]!r} is also the name of a column that the prediction has: "
+                f"{listed([KEY, *found])}. Rename it in the data, or leave it out."
+            )
+        return {**given, **found}
 
     def _read(self, columns: Columns) -> ClassReading | None:
         shape = scores_shape(columns)

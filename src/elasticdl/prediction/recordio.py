@@ -15,7 +15,7 @@ import numpy as np
 from elasticdl.data.example import encode
 from elasticdl.data.recordio import RecordIOSource, Writer
 from elasticdl.errors import DefinitionError
-from elasticdl.prediction.rows import KEY, as_bytes, is_text, plain_floats
+from elasticdl.prediction.rows import KEY, as_bytes, is_text, missing, plain_floats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,10 +83,13 @@ def first_key(path: Path) -> bytes | None:
     return key if isinstance(key, bytes) else b""
 
 
-def _as_lists(
-    name: str, array: np.ndarray[Any, Any]
-) -> Sequence[Sequence[bytes]] | np.ndarray[Any, Any]:
-    """Return each row in the form that an example can hold."""
+def _as_lists(name: str, array: np.ndarray[Any, Any]) -> Sequence[Any] | np.ndarray[Any, Any]:
+    """Return each row in the form that an example can hold; a missing value is an empty list."""
+    gone = missing(array)
+    if gone is not None:
+        rows = _as_lists(name, np.ma.getdata(array))
+        lost = [row.any() for row in gone]
+        return [row[:0] if is_lost else row for row, is_lost in zip(rows, lost, strict=True)]
     if is_text(array):
         size = int(np.prod(array.shape[1:]))
         values = as_bytes(array)

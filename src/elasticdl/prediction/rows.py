@@ -27,7 +27,7 @@ KEY = "key"
 _ONLY_OUTPUT = "output"
 
 Columns: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
-"""Output name -> array, one row per example; in the model's order."""
+"""Output name -> array, one row per example; in the model's order. Missing values are masked."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
     """
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, value in _named(outputs, ""):
-        array = np.asarray(value)
+        # A column of the input, which may lack values.
+        is_masked = isinstance(value, np.ma.MaskedArray)
+        array: np.ndarray[Any, Any] = value if is_masked else np.asarray(value)
         if array.ndim == 0 or len(array) != num_examples:
             raise DefinitionError(
                 f"The model's output {name!r} has shape {list(array.shape)} for {num_examples} "
@@ -98,7 +100,7 @@ def _named(tree: Arrays, prefix: str) -> list[tuple[str, Any]]:
 
 def _is_writable(array: np.ndarray[Any, Any]) -> bool:
     if array.dtype.kind == "O":
-        return all(isinstance(value, (str, bytes)) for value in array.ravel())
+        return all(isinstance(value, (str, bytes)) for value in np.ma.getdata(array).ravel())
     # Frameworks' own floats (bfloat16) are of kind V, as are records with named fields.
     return array.dtype.kind in "fiubSUV" and array.dtype.names is None
 
@@ -122,6 +124,11 @@ def as_bytes(array: np.ndarray[Any, Any]) -> list[bytes]:
     """Return the values of an array of texts, encoded, in row order."""
     # tolist() of a fixed-width array would drop trailing zero bytes, as numpy always does.
     return [v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel().tolist()]
+
+
+def missing(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Return which values are missing, of the array's shape; None if all are there."""
+    return np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
 
 
 def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -29,6 +29,7 @@ from elasticdl.engines.elastic.worker import Identity, WorkerFailure, job_error
 from elasticdl.engines.inference import drain, open_trained
 from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.evaluation.phase import running_states
+from elasticdl.prediction.input_columns import InputColumns
 from elasticdl.prediction.parts import PredictionParts
 from elasticdl.prediction.phase import Predictor
 from elasticdl.training.create import limit_threads
@@ -191,8 +192,9 @@ class InferenceWorker:
             trainer = self._trainer_for(opened, first[1])
             if self._predictor is None:
                 classes = opened.trained.description.classes
-                files = opened.source.files
-                self._predictor = Predictor(trainer, opened.definition, files, classes)
+                files, columns = opened.source.files, opened.job.columns
+                read = InputColumns(opened.source, columns) if columns else None
+                self._predictor = Predictor(trainer, opened.definition, files, classes, read)
             told_s = time.monotonic()
             for done in self._predictor.predict(
                 drain(feed),

@@ -1,0 +1,179 @@
+"""Columns of the input that are copied into its predictions: `--columns=passenger_id,name`.
+
+A column of a table (CSV, Parquet, data in memory) keeps its type; dates and decimals are written as
+text, missing values stay missing. A field of other records (RecordIO, TFRecord) is copied if it has
+one value, or the same number of values, in each record.
+
+The records are read a second time, without the model's schema, which need not have these columns.
+
+Callers: `phase.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.data.units import UnitSource
+from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from elasticdl.data.record_source import RecordSource
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+_LOOKED_AT = 100
+
+
+class InputColumns:
+    """Reads some columns of records, in the records' order.
+
+    Args:
+        source: The records.
+        names: Columns to read.
+
+    Raises:
+        UsageError: There is no such column, or its values cannot be copied.
+        DataError: The records cannot be read.
+    """
+
+    def __init__(self, source: RecordSource, names: Sequence[str]) -> None:
+        self._source, self._names = source, names
+        self._units = source if isinstance(source, UnitSource) else None
+        self._read: tuple[int, Any] = (-1, None)
+        self._starts: list[int] = []
+        self._like: dict[str, Array] = {}
+        if not names:
+            return
+        where = source.files[0].uri
+        if self._units is not None and hasattr(self._unit(0), "table"):
+            sizes = self._units.units(None).sizes.tolist()
+            self._starts = list(accumulate(sizes, initial=0))
+            self._check_known(self._unit(0).table.column_names, where)
+        else:
+            stop = min(source.num_records, _LOOKED_AT)
+            records = source.read_records(0, stop, None)
+            self._check_known({name for record in records for name in record}, where)
+            self._like = {
+                name: next(r[name] for r in records if name in r and len(r[name])) for name in names
+            }
+
+    def _check_known(self, known: Any, where: str) -> None:
+        unknown = next((name for name in self._names if name not in known), None)
+        if unknown is not None:
+            raise UsageError(
+                f"--columns: {where} has no column {unknown!r}"
+                f"{did_you_mean(unknown, known)} It has {listed(sorted(known))}."
+            )
+
+    def between(self, start: int, stop: int) -> dict[str, Array]:
+        """Return the columns of records `start` to `stop`; missing values are masked.
+
+        Raises:
+            DataError: They cannot be read, or a record has another number of values.
+            UsageError: A column is of a type that cannot be copied.
+        """
+        if not self._names:
+            return {}
+        if self._starts:
+            parts = list(self._tables(start, stop))
+            return {
+                name: _joined([_of_arrow(name, part[name]) for part in parts])
+                for name in self._names
+            }
+        records = self._source.read_records(start, stop, None)
+        return {
+            name: self._of_fields(name, [record.get(name) for record in records], start)
+            for name in self._names
+        }
+
+    # --- Tables -------------------------------------------------------------------------------
+
+    def _unit(self, index: int) -> Any:
+        if self._read[0] != index:
+            assert self._units is not None  # noqa: S101 - the caller has checked
+            self._read = (index, self._units.read_unit(index, None))
+        return self._read[1]
+
+    def _tables(self, start: int, stop: int) -> Iterator[Any]:
+        while start < stop:
+            index = bisect_right(self._starts, start) - 1
+            end = min(stop, self._starts[index + 1])
+            table = self._unit(index).table
+            missing = next((name for name in self._names if name not in table.column_names), None)
+            if missing is not None:
+                raise DataError(
+                    f"--columns: there is no column {missing!r} from record {start:,} on; other "
+                    "files have it."
+                )
+            yield table.slice(start - self._starts[index], end - start)
+            start = end
+
+    # --- Other records ------------------------------------------------------------------------
+
+    def _of_fields(self, name: str, values: Sequence[Array | None], start: int) -> Array:
+        like = self._like[name]
+        rows = np.zeros((len(values), *like.shape), like.dtype)
+        mask = np.zeros(rows.shape, np.bool_)
+        for row, value in enumerate(values):
+            if value is None or not len(value):
+                rows[row], mask[row] = like, True
+            elif value.shape != like.shape:
+                raise DataError(
+                    f"--columns: {name!r} has {len(value)} values in record {start + row:,} and "
+                    f"{len(like)} before. A column that is copied has the same number in each."
+                )
+            else:
+                rows[row] = value
+        found: Array = np.ma.array(rows, mask=mask) if mask.any() else rows
+        return found[:, 0] if like.shape == (1,) else found
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    if len(arrays) == 1:
+        return arrays[0]
+    are_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
+    if not are_masked:
+        return np.concatenate(arrays)
+    joined: Array = np.ma.concatenate(arrays)  # type: ignore[no-untyped-call]
+    return joined
+
+
+def _of_arrow(name: str, column: Any) -> Array:
+    """Return a column of an Arrow table, of a dtype that only depends on its type."""
+    import pyarrow as pa  # noqa: PLC0415 - takes long to import, and only tables need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - as well
+
+    kinds, kind = pa.types, column.type
+    column = column.combine_chunks()
+    is_text = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_null(kind)
+    if kinds.is_nested(kind):
+        raise UsageError(
+            f"--columns: {name!r} is {kind}; only columns with one value in each row are copied."
+        )
+    if kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind):
+        filled = column.fill_null(False if kinds.is_boolean(kind) else 0)
+        values: Array = filled.to_numpy(zero_copy_only=False)
+    elif kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
+        # Text of a CSV file, which is not checked to be UTF-8.
+        values = _texts([(each or b"").decode(errors="replace") for each in column.to_pylist()])
+    else:
+        texts = column if is_text else pc.cast(column, pa.string())
+        values = _texts([each or "" for each in texts.to_pylist()])
+    if not column.null_count:
+        return values
+    return np.ma.array(np.ma.getdata(values), mask=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _texts(values: Sequence[str]) -> Array:
+    # An array of str would have the width of the longest one in every row. The mask says that these
+    # objects are text.
+    texts: Array = np.ma.array(np.empty(len(values), object), mask=False)
+    texts[:] = values
+    return texts

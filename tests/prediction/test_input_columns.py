@@ -1,0 +1,106 @@
+"""Columns of the input are copied beside the outputs, with their types and their gaps."""
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
+from elasticdl.data.sources import open_source
+from elasticdl.errors import DataError, UsageError
+from elasticdl.prediction.input_columns import InputColumns
+from elasticdl.prediction.writers import open_writer
+
+
+def read(path, names, start=0, stop=None):
+    source = open_source(str(path))
+    columns = InputColumns(source, names)
+    found = columns.between(start, source.num_records if stop is None else stop)
+    return {name: array.tolist() for name, array in found.items()}
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "rows.parquet"
+    rows = {
+        "id": pa.array([7, 8, None], pa.int32()),
+        "name": ["ann", None, "zoë"],
+        "share": [0.1, 0.2, 0.3],
+        "day": [dt.date(2020, 1, 31)] * 3,
+        "ok": [True, False, None],
+        "list": [[1], [2], [3]],
+    }
+    pq.write_table(pa.table(rows), path, row_group_size=2)
+    return path
+
+
+def test_columns_of_a_table_keep_their_type(table) -> None:
+    assert read(table, ["id", "share", "ok"]) == {
+        "id": [7, 8, None],
+        "share": [0.1, 0.2, 0.3],
+        "ok": [True, False, None],
+    }
+
+
+def test_text_dates_and_gaps_are_read_over_row_groups(table) -> None:
+    found = read(table, ["name", "day"], 1, 3)
+
+    assert found == {"name": [None, "zoë"], "day": ["2020-01-31", "2020-01-31"]}
+
+
+def test_columns_of_a_csv_file_need_not_be_full(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("id,name,empty,x\n1,ann,,0.5\n,,,0.25\n")
+
+    assert read(tmp_path / "a.csv", ["id", "x"]) == {"id": [1, None], "x": [0.5, 0.25]}
+    assert read(tmp_path / "a.csv", ["name"])["name"][0] == "ann"
+
+
+def write_records(path, *records):
+    with recordio.Writer(str(path)) as writer:
+        for record in records:
+            writer.write(encode(record))
+
+
+def test_fields_of_other_records_are_copied_if_they_have_one_size(tmp_path) -> None:
+    path = tmp_path / "a.recordio"
+    write_records(
+        path,
+        {"id": np.int64([1]), "x": np.float32([1, 2]), "n": np.int64([1])},
+        {"x": np.float32([3, 4]), "n": np.int64([1, 2])},
+    )
+
+    assert read(path, ["id", "x"]) == {"id": [1, None], "x": [[1, 2], [3, 4]]}
+    with pytest.raises(DataError, match="'n' has 2 values in record 1 and 1 before"):
+        read(path, ["n"])
+
+
+def test_an_unknown_column_is_refused_with_a_near_one(table) -> None:
+    with pytest.raises(UsageError, match=r"no column 'nam'; did you mean 'name'\?"):
+        read(table, ["id", "nam"])
+
+
+def test_lists_of_a_table_are_refused(table) -> None:
+    with pytest.raises(UsageError, match="'list' is list"):
+        read(table, ["list"])
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet", "recordio"])
+def test_a_gap_is_a_gap_in_each_format(table, tmp_path, file_format) -> None:
+    path = tmp_path / f"p.{file_format}"
+    columns = InputColumns(open_source(str(table)), ["id", "name"])
+    with open_writer(str(path)) as writer:
+        writer.write(0, ["a:0", "a:1", "a:2"], columns.between(0, 3))
+
+    if file_format == "csv":
+        assert path.read_text().splitlines()[1:] == ["a:0,7,ann", "a:1,8,", "a:2,,zoë"]
+    elif file_format == "parquet":
+        rows = pq.read_table(path)
+        assert rows["id"].to_pylist() == [7, 8, None]
+        assert rows["name"].to_pylist() == ["ann", None, "zoë"]
+    else:
+        found = open_source(str(path)).read_records(0, 3, None)
+        assert [r["id"].tolist() for r in found] == [[7], [8], []]
+        assert [r["name"].tolist() for r in found] == [[b"ann"], [], ["zoë".encode()]]
