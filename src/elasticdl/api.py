@@ -151,12 +151,15 @@ def predict(
 def load(trained_model: str, data: Any = None) -> Any:
     """Return a trained model's Keras or PyTorch model with its weights, ready to be called.
 
-    The code that the trained model contains is run. A PyTorch model is in evaluation mode.
+    The code that the trained model contains is run. A PyTorch model is in evaluation mode. The
+    model's `predict` takes a DataFrame with the columns of the training data; `classes` are the
+    names of the classes, if they are known (see `engines/loaded_model.py`).
 
     Args:
         trained_model: Folder that `train` wrote.
         data: Records like those it was trained on, as for `train`; needed only where the shapes of
-            its inputs do not follow from `data_schema()`, as for a `tf.data` pipeline.
+            its inputs do not follow from `data_schema()` or the training data, as for a `tf.data`
+            pipeline.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.

@@ -1,13 +1,17 @@
 """`elasticdl.load` returns the model of the framework, with the weights that were trained."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import elasticdl
-from elasticdl.errors import UsageError
+from elasticdl.errors import DataError, UsageError
 
 INPUT = """
+import copy
+
 import numpy as np
 
 def data_schema():
@@ -102,3 +106,81 @@ def test_code_that_takes_no_zeros_needs_records(tmp_path):
     for data in (str(tmp_path / "rows.parquet"), FRAME):
         model = elasticdl.load(folder, data=data)
         assert called(model, np.zeros((2, 5), np.float32)).shape == (2,)
+
+
+# --- predict and classes -----------------------------------------------------------------------
+
+TABLE = pd.DataFrame(
+    {
+        "z": X[:, 0],
+        "b": X[:, 1],
+        "word": ["x", "y"] * 20,
+        "kind": np.where(X[:, 0] > 0, "yes", "no"),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def table_model(tmp_path_factory):
+    """A loaded model of a table, and where it was loaded from."""
+    output = str(tmp_path_factory.mktemp("table") / "out")
+    params = 'label="kind", classes=["no", "yes"]'
+    elasticdl.train(data=TABLE, model_def="classifier.DNN", params=params, output=output)
+    return elasticdl.load(output), output
+
+
+@pytest.mark.parametrize("code", [KERAS, TORCH], ids=["keras", "torch"])
+def test_a_loaded_model_predicts_the_rows_of_a_frame(tmp_path, code):
+    folder = trained(tmp_path, code)
+
+    outputs = elasticdl.load(folder).predict(FRAME)
+
+    found = np.concatenate([np.ravel(each) for each in predicted(folder, tmp_path)])
+    np.testing.assert_array_equal(outputs[:, 0], found)
+
+
+def test_a_model_of_a_table_is_loaded_without_data_and_knows_its_classes(table_model, tmp_path):
+    model, output = table_model
+    file = str(tmp_path / "p.parquet")
+    elasticdl.predict(trained_model=output, data=TABLE, output=file)
+
+    outputs = model.predict(TABLE[["word", "b", "z"]])
+
+    assert model.classes == ("no", "yes")
+    words = [model.classes[i] for i in outputs.argmax(axis=1)]
+    assert words == pd.read_parquet(file)["prediction"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame.drop(columns="b"), "they have no 'b'. Use"),
+        (lambda frame: frame.assign(extra=1.0), "they also have 'extra'. Use"),
+        (lambda f: f.rename(columns={"word": "words"}), "'word', and they also have 'words'; did"),
+    ],
+)
+def test_other_columns_are_named(table_model, tmp_path, change, message):
+    model, output = table_model
+    frame = change(TABLE)
+
+    with pytest.raises(DataError, match=message):
+        model.predict(frame)
+    with pytest.raises(DataError, match=message):
+        elasticdl.predict(trained_model=output, data=frame, output=str(tmp_path / "p.csv"))
+
+
+def test_predict_of_keras_takes_what_it_did(table_model):
+    model, _ = table_model
+    features = {"numbers": np.zeros((2, 2), np.float32), "tokens": np.zeros((2, 1), np.int32)}
+
+    np.testing.assert_allclose(model.predict(features, verbose=0), model(features), rtol=1e-5)
+
+
+def test_a_copy_of_a_loaded_model_is_a_plain_model(tmp_path):
+    model = elasticdl.load(trained(tmp_path, TORCH))
+
+    copied = copy.deepcopy(model)
+
+    assert called(copied, np.zeros((2, 5), np.float32)).shape == (2,)
+    with pytest.raises(UsageError, match="a copy of one that"):
+        copied.predict(FRAME)

@@ -75,6 +75,8 @@ class Description:
         metrics: Its metrics when it was saved; one value, or one per class or threshold.
         step: Updates made.
         classes: Names of the classes in the order of the model's outputs; empty if unknown.
+        record_fields_json: Fields of the first record of the training data if there was no
+            `data_schema()`, in the same form.
         exports: Names of the exports beside it, for serving; filled in by `save_trained_model`.
         params_filename: File of the tensors; filled in by `save_trained_model`.
         params_sha256: SHA-256 of that file; filled in by `save_trained_model`.
@@ -100,6 +102,7 @@ class Description:
     metrics: MetricValues = field(default_factory=dict)
     step: int = 0
     classes: Sequence[str] = ()
+    record_fields_json: str = ""
     exports: Sequence[str] = ()
     params_filename: str = PARAMS_FILE
     params_sha256: str = ""

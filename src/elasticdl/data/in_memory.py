@@ -136,6 +136,11 @@ def arrow_rows(data: Any) -> ArrowRows:
     raise UsageError(f"data is a {type(data).__module__}.{type(data).__name__}; {_EXPECTED}.")
 
 
+def has_columns(data: Any) -> bool:
+    """Return whether data is a table: a DataFrame, an Arrow table or the like."""
+    return _table(data) is not None
+
+
 def _kinds(data: Any) -> tuple[str, set[str]]:
     """Return the package and the classes of an object, without importing the package."""
     return type(data).__module__.partition(".")[0], {kind.__name__ for kind in type(data).__mro__}

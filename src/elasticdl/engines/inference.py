@@ -19,7 +19,9 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.data.record_source import RecordFile
+from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records
+from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
@@ -90,10 +92,13 @@ class OpenedModel:
             DataError: The records do not match those that the model was trained on.
             OutputError: The weights cannot be read.
         """
+        self.check_names()
         try:
             return restored_trainer(self.trained, self.definition, example, self.job)
         except CorruptCheckpointError as error:
             # The tensors are intact (their hash was checked): the model was built on other inputs.
+            if (other := self.other_fields()) is not None:
+                raise other from error
             raise DataError(
                 f"{self.job.data}: these records do not match {self.job.trained_model}: its input "
                 f"function makes {describe(example.features)} of them, and with these inputs the "
@@ -113,6 +118,47 @@ class OpenedModel:
         return [
             f"WARNING: {model} has seen some of these records: its training held out {held_out}."
         ]
+
+    def other_fields(self) -> DataError | None:
+        """Return an error if the records have other fields than the training data; else None.
+
+        None also where the fields of the training data are unknown, or described by a schema.
+        """
+        lacking, added = self._differences()
+        if not lacking and not added:
+            return None
+        parts = [f"they have no {listed(lacking)}"] if lacking else []
+        parts += [f"they also have {listed(added)}"] if added else []
+        near = did_you_mean(added[0], lacking) if added else "."
+        return DataError(
+            f"{self.job.data}: these records do not match {self.job.trained_model}: "
+            f"{', and '.join(parts)}{near} Use the fields that the model was trained on; only the "
+            "label may be missing in prediction."
+        )
+
+    def _differences(self) -> tuple[list[str], list[str]]:
+        """Return the fields that only the training data has, and those that only the records do."""
+        fields = self.trained.description.record_fields_json
+        if not fields:
+            return [], []
+        before = {field.name for field in Schema.from_json(fields).fields}
+        now = set(self.source.read_records(0, 1, None)[0])
+        return sorted(before - now), sorted(now - before)
+
+    def check_names(self) -> None:
+        """Refuse records for a prebuilt table model in which a field has another name.
+
+        Such a model reads all fields in the order of their names: the number of its inputs would be
+        right, and their order wrong.
+
+        Raises:
+            DataError: They lack a field, and have one that the training data did not have.
+        """
+        # The zoo of a prebuilt model has no name.
+        if not self.trained.description.model_zoo and all(self._differences()):
+            error = self.other_fields()
+            assert error is not None  # noqa: S101 - there are differences
+            raise error
 
     def no_example(self) -> DataError:
         """Return the error for records without a single example."""

@@ -18,15 +18,17 @@ from elasticdl import scratch
 from elasticdl.data.arrays import ArraySource
 from elasticdl.data.field import STRING
 from elasticdl.data.in_memory import arrow_rows, store
+from elasticdl.data.schema import Schema
 from elasticdl.definition import Mode, RecordInput
 from elasticdl.engines.inference import OpenedModel, define_trained
+from elasticdl.engines.loaded_model import with_additions
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import named
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.job import Job, TrainingOptions
 
 if TYPE_CHECKING:
-    from elasticdl.data.schema import Schema
+    from elasticdl.artifacts.trained_model import TrainedModel
     from elasticdl.definition import ModelDefinition
 
 _NUM_EXAMPLES = 2
@@ -49,7 +51,7 @@ def _loaded(trained_model: str, data: str | None) -> Any:
     if data is not None:
         source = open_records(definition, data, None)
     else:
-        source = ArraySource(_zeros(_schema(definition, trained_model)), "zeros")
+        source = ArraySource(_zeros(_schema(definition, trained, trained_model)), "zeros")
     opened = OpenedModel(job, trained, definition, source, Mode.PREDICTION)
     try:
         with opened.feed(0, min(_NUM_EXAMPLES, source.num_records)) as feed:
@@ -65,14 +67,15 @@ def _loaded(trained_model: str, data: str | None) -> Any:
             f"zeros in place of a record: {error}\n  Name some records: "
             f'elasticdl.load({trained_model!r}, data="data/test").'
         ) from error
-    model = trainer.model
     if definition.framework == "torch":
-        model.eval()
-    return model
+        trainer.model.eval()
+    return with_additions(opened, trainer, first[1])
 
 
-def _schema(definition: ModelDefinition, trained_model: str) -> Schema:
+def _schema(definition: ModelDefinition, trained: TrainedModel, trained_model: str) -> Schema:
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    if schema is None and (fields := trained.description.record_fields_json):
+        schema = Schema.from_json(fields)
     if schema is None:
         raise UsageError(
             f"{trained_model} has no data_schema(), from which the shapes of its inputs would be "

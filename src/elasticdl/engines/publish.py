@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.artifacts.folder import OutputFolder
+    from elasticdl.data.schema import Schema
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job
@@ -43,6 +44,7 @@ def publish(
     metrics: dict[str, Any],
     *,
     classes: Sequence[str] = (),
+    record_fields: Schema | None = None,
     folder: OutputFolder,
     code: Path,
     job_id: str | None = None,
@@ -55,6 +57,7 @@ def publish(
         trainer: The trained model.
         metrics: Its metrics.
         classes: Names of the classes; empty if unknown.
+        record_fields: Fields of a record of the training data; None if unknown.
         folder: The output folder, claimed.
         code: The copy of the user's code that `copy_code` made.
         job_id: The id of the user's job; None if that is `job`.
@@ -85,6 +88,7 @@ def publish(
         metrics=metrics,
         step=trainer.step,
         classes=tuple(classes),
+        record_fields_json=record_fields.to_json() if record_fields and not schema else "",
     )
 
     def copy_zoo(destination: Path) -> None:

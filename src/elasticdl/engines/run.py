@@ -214,6 +214,7 @@ def train(
             trained.trainer,
             trained.metrics,
             classes=context.classes,
+            record_fields=context.record_fields(),
             folder=folder,
             code=begun.scratch,
             job_id=job.id,

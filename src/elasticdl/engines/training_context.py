@@ -5,6 +5,7 @@ Callers: `run.py` for the process that leads a training, `elastic/worker.py` for
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
+from elasticdl.data.field import STRING
 from elasticdl.data.record_source import NamesClasses
+from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted
-from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.engine import context_of
@@ -25,7 +28,7 @@ from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
-from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.sharding.shard import ShardPlan
@@ -101,6 +104,25 @@ class TrainingContext:
             return self.definition.classes
         source: object = getattr(self.data, "source", None)
         return source.classes if isinstance(source, NamesClasses) else ()
+
+    def record_fields(self) -> Schema | None:
+        """Return the fields of the first record, where no `data_schema()` says them."""
+        data, how = self.data, self.definition.input
+        if not isinstance(data, RecordData) or not isinstance(how, RecordInput) or how.schema:
+            return None
+        # Data that can be trained on may have fields that no schema can describe.
+        with contextlib.suppress(ElasticDLError):
+            (record,) = data.source.read_records(0, 1, None)
+            fields = [
+                {
+                    "name": name,
+                    "shape": list(array.shape),
+                    "dtype": "string" if array.dtype == STRING else array.dtype.name,
+                }
+                for name, array in record.items()
+            ]
+            return Schema.from_user(fields, "the first record")
+        return None
 
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes found when the data was opened, keyed by the name of the data.

@@ -1,0 +1,146 @@
+"""What `elasticdl.load` adds to a model: `predict` for tables, and the names of its classes.
+
+    model.predict(frame)     the outputs for the rows, made by the model's own input function
+    model.classes            ("cat", "dog"), if the trained model knows them
+
+For other arguments, `predict` of a Keras model is Keras' own. A PyTorch module has none, so that
+`predict` takes all data in memory that `elasticdl.predict` takes. A copy of the model, or one that
+was saved and read again, has no link to the trained model, so its `predict` only says so.
+
+Callers: `load.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl import scratch
+from elasticdl.data.batch import leaves
+from elasticdl.data.in_memory import arrow_rows, has_columns, store
+from elasticdl.engines.inference import OpenedModel, drain
+from elasticdl.engines.record_data import open_records
+from elasticdl.errors import ElasticDLError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elasticdl.data.batch import Batch
+    from elasticdl.training.trainer import Trainer
+
+# As of `elasticdl predict`, so that the outputs are the same bits.
+_MINIBATCH_SIZE = 256
+
+
+def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
+    """Return a trainer's model, with `classes` and `predict`; names that it has itself are kept.
+
+    Args:
+        opened: The trained model.
+        trainer: The trainer with its weights.
+        example: The batch that the model was built on.
+    """
+    model = trainer.model
+    classes = tuple(opened.trained.description.classes)
+    if classes and not hasattr(model, "classes"):
+        model.classes = classes
+    own = getattr(model, "predict", None)
+    if own is None or opened.definition.framework == "keras":
+        # A model without attributes of its own choice is as good without it.
+        with contextlib.suppress(AttributeError, TypeError):
+            model.predict = TablePredictor(opened, trainer, example, own)
+    return model
+
+
+class TablePredictor:
+    """`predict` of a loaded model.
+
+    Args:
+        opened: The trained model.
+        trainer: Its model.
+        example: The batch that the model was built on.
+        other: Called with anything that is not a table; None for no such function.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedModel,
+        trainer: Trainer,
+        example: Batch,
+        other: Callable[..., Any] | None,
+    ) -> None:
+        self._opened, self._trainer, self._other = opened, trainer, other
+        self._shapes = _shapes(example)
+
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's outputs for the rows of a DataFrame, in their order.
+
+        Args:
+            x: A DataFrame or another table (see `data/in_memory.py`), with the columns that the
+                model was trained on; a label may be missing.
+            args: Passed to the model's own `predict`, if x is no table.
+            kwargs: See `args`.
+
+        Raises:
+            ElasticDLError: The rows do not match those that the model was trained on.
+        """
+        if self._other is not None and not has_columns(x):
+            return self._other(x, *args, **kwargs)
+        if args or kwargs:
+            raise UsageError(f"predict() of a table takes no other argument; got {args}, {kwargs}.")
+        with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
+            uri, _ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
+            return self._outputs(uri)
+
+    def _outputs(self, uri: str) -> Any:
+        opened = self._opened
+        source = open_records(opened.definition, uri, None)
+        training = replace(opened.job.training, minibatch_size=_MINIBATCH_SIZE)
+        job = replace(opened.job, data="data", training=training)
+        rows = OpenedModel(job, opened.trained, opened.definition, source, opened.mode)
+        with rows.feed() as feed:
+            first = feed.peek()
+            if first is None:
+                raise rows.no_example()
+            rows.check_names()
+            # A layer may accept fewer inputs than it was built for.
+            if _shapes(first[1]) != self._shapes and (error := rows.other_fields()) is not None:
+                raise error
+            try:
+                return _joined([self._trainer.predict(b.features) for _, b in drain(feed)])
+            except ElasticDLError as error:
+                raise rows.other_fields() or error from error
+
+    def __reduce__(self) -> tuple[type[UnlinkedPredictor], tuple[()]]:
+        """Return what takes its place in a copy of the model."""
+        return UnlinkedPredictor, ()
+
+
+class UnlinkedPredictor:
+    """`predict` of a copy of a loaded model."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise a UsageError."""
+        del args, kwargs
+        raise UsageError(
+            "This model is a copy of one that elasticdl.load returned, and predict() belongs to "
+            "that one. Call the model itself, or load it again."
+        )
+
+
+def _shapes(batch: Batch) -> list[tuple[int, ...]]:
+    return [np.shape(array)[1:] for array in leaves(batch.features)]
+
+
+def _joined(made: list[Any]) -> Any:
+    """Return the outputs of several batches as those of one."""
+    if isinstance(made[0], dict):
+        return {name: _joined([each[name] for each in made]) for name in made[0]}
+    if isinstance(made[0], (list, tuple)):
+        return [_joined(list(each)) for each in zip(*made, strict=True)]
+    return np.concatenate(made)
