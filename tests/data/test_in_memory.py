@@ -8,7 +8,9 @@ import pytest
 
 from elasticdl.data import in_memory
 from elasticdl.data.in_memory import arrow_rows
-from elasticdl.errors import DataError, UsageError
+from elasticdl.data.schema import Schema
+from elasticdl.data.sources import open_source
+from elasticdl.errors import DataError, SchemaError, UsageError
 
 X = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
 Y = np.array([3, 1, 2, 0])
@@ -52,6 +54,47 @@ def test_a_named_index_is_a_column_and_another_one_is_not():
 
     assert plain(frame) == {"age": [30, 40]}
     assert plain(frame.rename_axis("id")) == {"age": [30, 40], "id": [7, 8]}
+
+
+def test_an_index_that_is_a_column_too_is_stored_once():
+    frame = pd.DataFrame({"id": [7, 8], "age": [30, 40]})
+
+    assert plain(frame.set_index("id", drop=False)) == {"id": [7, 8], "age": [30, 40]}
+    with pytest.raises(DataError, match="a column 'id', and an index of this name with other"):
+        plain(frame.set_index(pd.Index([1, 2], name="id")))
+
+
+def test_a_list_of_dicts_is_a_list_of_rows():
+    rows = [{"age": 30, "x": np.float32([1, 2])}, {"age": np.int64(40), "name": "b"}]
+
+    assert plain(rows) == {"age": [30, 40], "x": [[1, 2], None], "name": [None, "b"]}
+
+
+def test_the_shape_of_a_row_is_kept(tmp_path):
+    uri = store((X, Y), str(tmp_path), tmp_path, lambda _: None)
+    source = open_source(uri)
+
+    assert source.read_records(1, 2, None)[0]["x"].tolist() == X[1].tolist()
+    turned = store((X.transpose(0, 2, 1).copy(), Y), str(tmp_path), tmp_path, lambda _: None)
+    flat = store((X.reshape(4, 6), Y), str(tmp_path), tmp_path, lambda _: None)
+    assert len({uri, turned, flat}) == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"), [([3, 2], True), ([3, 2, 1], True), ([6], True), ([2, 3], False)]
+)
+def test_another_shape_of_the_schema_is_refused(tmp_path, shape, fits):
+    uri = store((X, Y), str(tmp_path), tmp_path, lambda _: None)
+    schema = Schema.from_user([{"name": "x", "shape": shape, "dtype": "float32"}], "here")
+
+    if fits:
+        (record,) = open_source(uri).read_records(2, 3, schema)
+        assert record["x"].tolist() == X[2].reshape(shape).tolist()
+    else:
+        with pytest.raises(
+            SchemaError, match=r"'x' has the shape \[3, 2\] in the data; .* \[2, 3\]"
+        ):
+            open_source(uri).read_records(2, 3, schema)
 
 
 def test_categories_are_their_values():

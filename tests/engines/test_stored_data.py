@@ -1,12 +1,13 @@
 """A job on data in memory does what it does on files, and leaves no copy of the data."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import elasticdl
 from elasticdl.data import in_memory
 from elasticdl.engines.stored_data import named
-from elasticdl.errors import OutputTakenError, UsageError
+from elasticdl.errors import DataError, OutputTakenError, SchemaError, UsageError
 
 MODEL = """
 import numpy as np, torch
@@ -70,7 +71,7 @@ def test_a_training_that_ends_early_goes_on_with_the_same_data_and_refuses_other
     (tmp_path / "out").rename(tmp_path / "whole")
     train(max_steps=1)
 
-    with pytest.raises(OutputTakenError, match="in_memory_data"):
+    with pytest.raises(OutputTakenError, match="data: in memory, and its content is not that of"):
         train((DATA[0] + 1, DATA[1]))
     assert not (tmp_path / "out" / "in_memory_data").exists()
     assert train().metrics == whole.metrics
@@ -118,6 +119,24 @@ def test_a_refused_call_leaves_the_data_of_the_job_that_was_there(train, tmp_pat
     with pytest.raises(OutputTakenError):
         train((x + 1, y), validation_data=DATA)
     assert [str(file) for file in folder.iterdir()] == [uri]
+
+
+def test_data_that_does_not_fit_leaves_no_copy(train, tmp_path):
+    with pytest.raises(SchemaError, match="field 'x' is missing"):
+        train(pd.DataFrame({"z": [1.0], "y": [0]}))
+    assert not (tmp_path / "out" / "in_memory_data").exists()
+
+
+def test_an_error_names_the_argument(train, tmp_path):
+    with pytest.raises(DataError, match="^validation_data: The data has no rows"):
+        train(validation_data=(X[:0], DATA[1][:0]))
+    with pytest.raises(UsageError, match="^data is a tuple of three; if it is .*weights"):
+        train((X, DATA[1], X[:, 0]))
+    with pytest.raises(DataError, match="^data is an empty dict"):
+        train({})
+    with pytest.raises(UsageError, match="^data is an empty list; expected"):
+        train([])
+    assert not (tmp_path / "out" / "in_memory_data").exists()
 
 
 def test_no_data_is_refused():

@@ -189,6 +189,16 @@ def test_every_output_is_a_feature_of_the_example(tmp_path) -> None:
     assert (row["name"][0], row["raw"][0]) == (b'c"d', b"y\n")
 
 
+@pytest.mark.parametrize("name", ["o", "o.csv"])
+def test_a_writer_says_what_it_will_replace(tmp_path, name) -> None:
+    output = str(tmp_path / name)
+
+    for replaced in ("", output):
+        with open_writer(output, "csv") as writer:
+            assert writer.replaced == replaced
+            writer.write(0, ["a:0"], np.float32([1]))
+
+
 def test_every_output_is_a_typed_column(tmp_path) -> None:
     write_one(str(tmp_path / "o"), "parquet", TREE)
     table = pyarrow.parquet.read_table(tmp_path / "o" / "part-00000.parquet")

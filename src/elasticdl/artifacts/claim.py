@@ -164,6 +164,8 @@ def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
         ]
     if there == asked and type(there) is type(asked):
         return []
+    if all(isinstance(value, str) and f"/{IN_MEMORY_FOLDER}/" in value for value in (there, asked)):
+        return [f"{name}: in memory, and its content is not that of the job in the folder"]
     return [f"{name}: {_shown(there)} in the folder, {_shown(asked)} in this command"]
 
 

@@ -3,6 +3,7 @@
     DataFrame of pandas, Dataset of Hugging Face                           its columns
     Arrow table, DataFrame of polars, whatever has Arrow's interface       its columns
     dict of arrays                                                         one column for each
+    list of dicts                                                          one row for each
     (x, y)                                                                 columns x and y; of a
                                                                            DataFrame, its own
     tf.data.Dataset, PyTorch Dataset or DataLoader                         its elements, in order
@@ -13,8 +14,9 @@ A training reads records by number, in each epoch, on several processes and afte
 rows are written once. The name of the file is a hash of the content: the same data is the same file
 in each run, and other data is refused when a run is resumed.
 
-An array of more than one dimension becomes a column of lists with the values of a row; the shape of
-a field is in the model file's `data_schema()`.
+An array of more than two dimensions becomes a column of lists with the values of a row. Their shape
+is stored beside them (`array_shapes.py`): the reader returns values of this shape, and refuses
+another one in the model file's `data_schema()`.
 
 Callers: `engines/stored_data.py`.
 """
@@ -31,6 +33,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from elasticdl.data.array_shapes import with_shape
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.batch import leaves
 from elasticdl.data.find_files import exists
@@ -41,7 +44,7 @@ from elasticdl.errors import DataError, UsageError
 
 _BATCH_ROWS = 1 << 14
 _COPY_BYTES = 1 << 24
-_PAIR = 2
+_PAIR, _WITH_WEIGHTS = 2, 3
 # Enough to find random steps, without reading a large data set twice.
 _COMPARED = 10_000
 _DRAWING = ("Random", "Stateful", "StatelessRandom", "TruncatedNormal", "Multinomial")
@@ -51,12 +54,17 @@ _RANDOM = (
     "shuffles by itself, and augmentation belongs in the model (Keras layers such as RandomFlip) "
     "or in its file (input_fn, or train_dataloader for PyTorch)."
 )
+_WEIGHTS = (
+    "data is a tuple of three; if it is (x, y, sample_weights), give a dict with names, such as "
+    '{"x": x, "y": y, "weight": w}, and return the weights from the model file: input_fn(records) '
+    "-> (features, labels, weights)."
+)
 # tf.data.INFINITE_CARDINALITY
 _INFINITE = -1
 _EXPECTED = (
     "expected the name of files, a DataFrame of pandas or polars, an Arrow table, a Dataset of "
-    "Hugging Face, a dict of arrays, arrays (x, y), a tf.data.Dataset, or a PyTorch Dataset or "
-    "DataLoader"
+    "Hugging Face, a dict of arrays, a list of dicts, arrays (x, y), a tf.data.Dataset, or a "
+    "PyTorch Dataset or DataLoader"
 )
 
 
@@ -94,7 +102,7 @@ def store(
         OutputError: The file cannot be written.
     """
     aside = scratch / "rows.parquet"
-    content = hashlib.sha256(str(rows.schema.remove_metadata()).encode())
+    content = hashlib.sha256(rows.schema.remove_metadata().to_string().encode())
     count = 0
     try:
         with TableWriter(str(aside), rows.schema) as writer:
@@ -130,9 +138,15 @@ def arrow_rows(data: Any) -> ArrowRows:
         return _of_elements(*_of_torch(data))
     if isinstance(data, Mapping):
         return _of_columns(data)
+    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+        return _of_table(_of_rows(data))
+    if isinstance(data, tuple) and len(data) == _WITH_WEIGHTS:
+        raise UsageError(_WEIGHTS)
     if isinstance(data, tuple) and len(data) == _PAIR:
         x = _table(data[0])
         return _of_columns(_pair(*data)) if x is None else _of_table(_with_label(x, data[1]))
+    if isinstance(data, (list, tuple)) and not data:
+        raise UsageError(f"data is an empty {type(data).__name__}; {_EXPECTED}.")
     raise UsageError(f"data is a {type(data).__module__}.{type(data).__name__}; {_EXPECTED}.")
 
 
@@ -151,14 +165,51 @@ def _table(data: Any) -> pa.Table | None:
     root, kinds = _kinds(data)
     if root == "pandas" and "DataFrame" in kinds:
         _check_distinct([str(name) for name in data.columns])
-        is_named = any(name is not None for name in data.index.names)
-        return _converted(lambda: pa.Table.from_pandas(data, preserve_index=is_named))
+        return _converted(
+            lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data)
+        )
     if root == "datasets" and "Dataset" in kinds:
         return data.with_format("arrow")[:]
     # Arrow's own interface, which most packages with tables have (the Arrow PyCapsule Interface).
     if hasattr(data, "__arrow_c_stream__"):
         return _converted(lambda: pa.table(data))
     return None
+
+
+def _with_index(table: pa.Table, frame: Any) -> pa.Table:
+    """Return the columns of a DataFrame of pandas, and its index if that has a name.
+
+    Raises:
+        DataError: The index has the name of a column, and other values.
+    """
+    for level, name in enumerate(frame.index.names):
+        if name is None:
+            continue
+        values = pa.array(frame.index.get_level_values(level), from_pandas=True)
+        if str(name) not in table.column_names:
+            table = table.append_column(str(name), values)
+        elif not table[str(name)].combine_chunks().equals(values):
+            raise DataError(
+                f"The DataFrame has a column {str(name)!r}, and an index of this name with other "
+                "values. Rename one of them, or leave the index out: frame.reset_index(drop=True)."
+            )
+    return table
+
+
+def _of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return dicts as a table; a column that a dict lacks has no value there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        raise DataError("The rows of data have no columns.")
+    columns = {
+        str(name): [_plain_value(row[name]) if name in row else None for row in rows]
+        for name in names
+    }
+    return _converted(lambda: pa.table(columns))
+
+
+def _plain_value(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _with_label(table: pa.Table, label: Any) -> pa.Table:
@@ -196,6 +247,8 @@ def _of_table(table: pa.Table) -> ArrowRows:
 
 
 def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
+    if not columns:
+        raise DataError("data is an empty dict; expected one array for each column.")
     arrays = {str(name): _as_numpy(value) for name, value in columns.items()}
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
@@ -208,7 +261,7 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
 
     def batch(start: int) -> pa.RecordBatch:
         some = {name: array[start : start + _BATCH_ROWS] for name, array in arrays.items()}
-        return pa.record_batch({name: _column(values) for name, values in some.items()})
+        return _batch(some)
 
     first = batch(0)
     batches = (batch(start) for start in range(0, num_rows or 0, _BATCH_ROWS))
@@ -226,9 +279,7 @@ def _of_elements(elements: Callable[[], Iterable[Any]], num_rows: int | None) ->
 
     def batch(group: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         columns = {name: [row[name] for row in group] for name in first[0]}
-        return pa.record_batch(
-            {name: _column(_stacked(name, values)) for name, values in columns.items()}
-        )
+        return _batch({name: _stacked(name, values) for name, values in columns.items()})
 
     begun = batch(first)
     return ArrowRows(begun.schema, itertools.chain([begun], map(batch, groups)), num_rows)
@@ -366,6 +417,15 @@ def _stacked(name: str, values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[An
     ragged = np.empty(len(values), object)
     ragged[:] = values
     return ragged
+
+
+def _batch(arrays: Mapping[str, np.ndarray[Any, Any]]) -> pa.RecordBatch:
+    columns = {name: _column(values) for name, values in arrays.items()}
+    fields = [
+        with_shape(pa.field(name, column.type), arrays[name].shape[1:])
+        for name, column in columns.items()
+    ]
+    return pa.record_batch(list(columns.values()), pa.schema(fields))
 
 
 def _column(values: np.ndarray[Any, Any]) -> pa.Array:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticdl.data import example
+from elasticdl.data.array_shapes import check_shape, shape_of
 from elasticdl.data.field import STRING, Field, digits
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
 from elasticdl.data.type_words import in_words
@@ -64,8 +65,20 @@ def decode_table(
             table = table.drop_columns(list(odd))
     group = _TableGroup(table, schema, where)
     if schema is None:
-        return example.decode_groups_schemaless([group], table.num_rows)
+        return _shaped(example.decode_groups_schemaless([group], table.num_rows), table)
     return [*schema.decode_groups([group], table.num_rows, where)]
+
+
+def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
+    """Return records with the shapes that are kept with the columns."""
+    kept = {field.name: shape_of(field) for field in table.schema if field.metadata}
+    shapes = {name: shape for name, shape in kept.items() if shape is not None}
+    if not shapes:
+        return records
+    return [
+        {name: a.reshape(shapes[name]) if name in shapes else a for name, a in record.items()}
+        for record in records
+    ]
 
 
 def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
@@ -234,6 +247,9 @@ class _TableGroup:
             self.kinds |= {name: "bytes" for name in table.column_names if name not in self.kinds}
 
     def column(self, name: str) -> example.ExampleColumn:
+        if name in self._fields and len(self._parts[name]) == 1:
+            kept = shape_of(self._table.schema.field(self._parts[name][0]))
+            check_shape(self._fields[name], kept, self._where(0))
         columns = [self._values(part, name) for part in self._parts[name]]
         values, counts = columns[0]
         if len(columns) > 1:

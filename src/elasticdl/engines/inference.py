@@ -32,7 +32,7 @@ from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
 from elasticdl.prediction.input_columns import InputColumns
 from elasticdl.prediction.phase import Predictor
-from elasticdl.prediction.writers import open_writer
+from elasticdl.prediction.writers import PredictionWriter, open_writer
 from elasticdl.training.create import create_trainer, quiet_frameworks
 
 if TYPE_CHECKING:
@@ -440,12 +440,21 @@ def _write(
     assert job.output is not None  # noqa: S101 - a prediction job
     try:
         with open_writer(job.output, job.prediction_format) as writer:
+            note_replaced(writer, reporter)
             for done in predictor.predict(batches, writer.write):
                 reporter.advanced(done, {})
     finally:
         reporter.ended()
     if predictor.note:
         reporter.note(predictor.note)
+
+
+def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
+    """Note that an earlier prediction, which a person may have edited, will be replaced."""
+    if writer.replaced:
+        reporter.note(
+            f"{writer.replaced} is an earlier prediction; it is replaced when this one is complete."
+        )
 
 
 def predicted(opened: OpenedModel) -> Outcome:

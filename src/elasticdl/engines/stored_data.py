@@ -16,9 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import scratch
-from elasticdl.artifacts.claim import IN_MEMORY_FOLDER
+from elasticdl.artifacts.claim import IN_MEMORY_FOLDER, JOB_FILE
+from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.stored_file import filesystem, local_path
-from elasticdl.errors import OutputBusyError, OutputTakenError, UsageError
+from elasticdl.errors import (
+    DataError,
+    ElasticDLError,
+    OutputBusyError,
+    OutputTakenError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
@@ -65,13 +72,19 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         names: dict[str, Any] = {}
         new: set[str] = set()
         for option, value in data.items():
-            rows = arrow_rows(value)
-            reporter.started(f"Storing {option}", rows.num_rows or 0, "rows")
             try:
+                rows = arrow_rows(value)
+                reporter.started(f"Storing {option}", rows.num_rows or 0, "rows")
                 names[option], is_new = store(
                     rows, folder, Path(aside), lambda count: reporter.advanced(count, {})
                 )
                 new |= {names[option]} if is_new else set()
+            except (DataError, UsageError) as error:
+                _remove(new, trains=trains)
+                if option == "data":
+                    raise
+                kind = UsageError if isinstance(error, UsageError) else DataError
+                raise kind(f"{option}: {error}") from error
             finally:
                 reporter.ended()
         try:
@@ -79,6 +92,11 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         except (OutputTakenError, OutputBusyError):
             # What was there before belongs to the job of this output.
             _remove(new, trains=trains)
+            raise
+        except ElasticDLError:
+            if trains and not OutputFolder(str(job.output)).exists(JOB_FILE):
+                # The job has released its output, because it has no checkpoint to resume from.
+                _remove(names.values(), trains=trains)
             raise
     _remove(names.values(), trains=trains)
 

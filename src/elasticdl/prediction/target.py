@@ -65,6 +65,12 @@ class Target:
         """Whether the output is one file."""
         return self.file_format is not None
 
+    def exists(self) -> bool:
+        """Return whether there is a prediction at the output."""
+        if self.is_file:
+            return self.place.exists(self.name)
+        return self.place.exists(MANIFEST if self.in_place else f"{self.name}/{MANIFEST}")
+
     def refuse_foreign(self) -> None:
         """Raise if the output exists and is not a prediction.
 

@@ -105,6 +105,7 @@ class PredictionWriter(WholeOrNothing):
 
     Attributes:
         parts: The parts collected so far; other processes may write some of them.
+        replaced: The output, if it is an earlier prediction that will be replaced; else empty.
     """
 
     def __init__(self, target: Target, parts: PredictionParts, lock: Lock) -> None:
@@ -115,6 +116,7 @@ class PredictionWriter(WholeOrNothing):
         self._part_index = -1
         self._next_record = 0
         self._closed = False
+        self.replaced = target.output if target.exists() else ""
 
     def write(self, start_record: int, keys: Sequence[str], outputs: Arrays) -> None:
         """Append the predictions of the next records.

@@ -41,7 +41,7 @@ from elasticdl.engines.elastic.inference_worker import (
 from elasticdl.engines.elastic.placement import connected
 from elasticdl.engines.elastic.ranges import Range, RangeQueue, records_per_range, split_into_ranges
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure
-from elasticdl.engines.inference import open_trained, predicted, save_evaluation
+from elasticdl.engines.inference import note_replaced, open_trained, predicted, save_evaluation
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.record_data import MINIBATCHES_AT_ONCE, indexes_of
 from elasticdl.errors import OutputError, TrainingError, UnavailableError
@@ -91,6 +91,7 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
     opened = open_trained(job, Mode.PREDICTION)
     size = _range_size(opened)
     with open_writer(job.output, job.prediction_format, records_per_part=size) as writer:
+        note_replaced(writer, reporter)
         # The workers are gone when this block ends, so none of them writes into the published
         # output.
         with _crew(opened, "Predicting", reporter, writer.parts) as crew:
