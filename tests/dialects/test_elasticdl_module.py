@@ -206,10 +206,10 @@ def test_a_metric_that_is_a_number_is_refused(define) -> None:
 
 
 def test_all_missing_functions_are_named_at_once(refused) -> None:
-    message = refused("def custom_model(): ...\ndef loss(labels, outputs): ...", DefinitionError)
+    message = refused("def custom_model(): ...\ndef input_fn(records): ...", DefinitionError)
 
-    assert message.startswith("m.py: input_fn (or feed, dataset_fn), optimizer are missing.")
-    assert "--input_fn=FILE.FUNCTION --optimizer=FILE.FUNCTION" in message
+    assert message.startswith("m.py: loss, optimizer are missing.")
+    assert "--loss=FILE.FUNCTION --optimizer=FILE.FUNCTION" in message
 
 
 def test_a_file_without_a_model_is_refused(refused) -> None:

@@ -139,6 +139,31 @@ def test_an_error_names_the_argument(train, tmp_path):
     assert not (tmp_path / "out" / "in_memory_data").exists()
 
 
+@pytest.mark.parametrize("images", [X.reshape(60, 2, 2), X.reshape(60, 2, 2, 1)])
+def test_a_model_without_an_input_function_trains_on_pairs(tmp_path, capsys, images):
+    (tmp_path / "model.py").write_text(
+        "import torch\n"
+        "def custom_model():\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))\n"
+        "loss = torch.nn.CrossEntropyLoss()\n"
+        "def optimizer(parameters):\n    return torch.optim.Adam(parameters, 0.1)\n"
+    )
+    model = str(tmp_path / "out")
+    file = tmp_path / "p.csv"
+
+    elasticdl.train(
+        data=(images, DATA[1]), model_zoo=str(tmp_path), model_def="model", output=model,
+        num_epochs=20,
+    )  # fmt: skip
+    elasticdl.predict(trained_model=model, data={"x": images}, output=str(file))
+
+    assert "model.py has no input_fn(records): the field called y," in capsys.readouterr().err
+    right = pd.read_csv(file)["prediction"] == DATA[1]
+    assert right.mean() > 0.8
+    outputs = elasticdl.load(model).predict({"x": images})
+    assert (outputs.argmax(axis=1) == pd.read_csv(file)["prediction"]).all()
+
+
 def test_no_data_is_refused():
     with pytest.raises(UsageError, match="data is None"):
         elasticdl.predict(trained_model="m", data=None, output="p.csv")

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.definition import Input, ModelDefinition, RecordInput
 from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.class_weight import as_class_weight
+from elasticdl.dialects.default_input import default_input
+from elasticdl.dialects.default_input import note as input_note
 from elasticdl.dialects.frameworks import framework_of, framework_of_model, is_lightning
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
 
 NAME = "elasticdl_module"
 TITLE = "an ElasticDL module"
-NEEDS = "a model (model, custom_model), input_fn or feed or dataset_fn, loss, optimizer"
+NEEDS = "a model (model, custom_model), loss, optimizer, and mostly input_fn, feed or dataset_fn"
 
 MODELS = ("model", "custom_model", "CustomModel")
 _REQUIRED = ("loss", "optimizer")
@@ -91,7 +93,8 @@ def matches(reference: Reference) -> bool:
             return False
         if any(hasattr(value, name) for name in DEFAULTS):
             # A class with functions of its own: ambiguous only if the file is complete, too.
-            return not _missing(dataclasses.replace(reference, overrides={}))
+            alone = dataclasses.replace(reference, overrides={})
+            return not _missing(alone) and _has_input(alone)
     elif any(_trains_itself(reference, symbol.value) for symbol in reference.classes()):
         return False
     return any(reference.find(name) for name in CONTRACT_FUNCTIONS)
@@ -130,9 +133,12 @@ def define(reference: Reference) -> ModelDefinition:
     opener = None
     if reader := newest.find("custom_data_reader"):
         opener = ReaderOpener(reader, reading)
-    input_function = newest.required(_input_name(reference, reading))
+    name = _input_name(reference, reading)
+    input_function = None if name is None else newest.required(name)
     model_input: Input
-    if input_function.short_name == _LOADER:
+    if input_function is None:
+        model_input = default_input(reference.symbol.file)
+    elif input_function.short_name == _LOADER:
         model_input = LoaderFunctions(
             input_function,
             newest.find("val_dataloader"),
@@ -187,7 +193,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_outputs_processor=create_processor,
         open_source=opener,
         params=dict(reference.params),
-        notes=functools.partial(near_names, reading),
+        notes=functools.partial(_notes, reading, has_input=input_function is not None),
         places=places_of(
             model=model,
             input=input_function,
@@ -238,6 +244,11 @@ class _Newest:
         return self._reference.overrides.get(name) or self._reference.find(name)
 
 
+def _notes(reading: DialectReader, *, has_input: bool) -> list[str]:
+    own = [] if has_input else [input_note(reading.reference.symbol.file)]
+    return [*own, *near_names(reading)]
+
+
 def _found(reference: Reference) -> list[str]:
     names = (*MODELS, *INPUT_FUNCTIONS, *_REQUIRED, *_OPTIONAL)
     return [name for name in names if reference.find(name) is not None]
@@ -252,9 +263,13 @@ def _missing(reference: Reference) -> dict[str, str]:
     missing = {}
     if reference.names_a_file and not has(*MODELS):
         missing["model"] = "model (or custom_model)"
-    if not has(*INPUT_FUNCTIONS) and not _has_loader(reference):
-        missing["input_fn"] = "input_fn (or feed, dataset_fn)"
     return missing | {name: name for name in _REQUIRED if not has(name)}
+
+
+def _has_input(reference: Reference) -> bool:
+    """Return whether a function makes batches; without one, they are made of the fields' names."""
+    has = any(name in reference.overrides or reference.find(name) for name in INPUT_FUNCTIONS)
+    return has or _has_loader(reference)
 
 
 def _framework_there(reference: Reference) -> Framework | None:
@@ -330,12 +345,13 @@ def _import_model(newest: _Newest, name: str, reading: DialectReader) -> Any:
     return symbol.value
 
 
-def _input_name(reference: Reference, reading: DialectReader) -> str:
+def _input_name(reference: Reference, reading: DialectReader) -> str | None:
+    """Return the name of the function that makes batches; None if there is none."""
     if "input_fn" in reference.overrides:
         return "input_fn"
     there = [symbol for name in INPUT_FUNCTIONS if (symbol := reference.find(name))]
     if not there:
-        return _LOADER
+        return _LOADER if _has_loader(reference) else None
     if any(symbol.value is not there[0].value for symbol in there):
         raise reading.error(
             there[0],

@@ -9,6 +9,7 @@ Callers: `api.py`.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +49,20 @@ def _loaded(trained_model: str, data: str | None) -> Any:
     training = TrainingOptions(minibatch_size=_NUM_EXAMPLES)
     job = Job("predict", data or "", None, trained_model=trained_model, training=training)
     trained, definition = define_trained(job, Mode.PREDICTION)
+    decoded = definition
     if data is not None:
         source = open_records(definition, data, None)
     else:
-        source = ArraySource(_zeros(_schema(definition, trained, trained_model)), "zeros")
+        schema = _schema(definition, trained, trained_model)
+        source = ArraySource(_zeros(schema), "zeros")
+        # Without a schema, this source would return arrays of one axis.
+        assert isinstance(definition.input, RecordInput)  # noqa: S101 - it has such a schema
+        decoded = replace(definition, input=replace(definition.input, schema=schema))
     opened = OpenedModel(job, trained, definition, source, Mode.PREDICTION)
     try:
-        with opened.feed(0, min(_NUM_EXAMPLES, source.num_records)) as feed:
+        with replace(opened, definition=decoded).feed(
+            0, min(_NUM_EXAMPLES, source.num_records)
+        ) as feed:
             first = feed.peek()
             if first is None:
                 raise opened.no_example()

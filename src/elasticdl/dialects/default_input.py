@@ -1,0 +1,89 @@
+"""Input of a model file without an input function: for records of features and one label.
+
+    label      the field y, label, labels or target
+    features   all other fields: one as an array, several as a dict, by their names
+
+Where there is a choice (two labels, no label, text), the data does not say what is meant, and an
+error asks for `input_fn(records)`. The label of an example is a scalar if it is an integer, as the
+losses of class numbers take it, and otherwise has one axis, as a model's output has.
+
+Callers: `elasticdl_module.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data.wording import listed
+from elasticdl.definition import Mode, RecordInput
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.batch import Record
+
+LABELS = ("y", "label", "labels", "target")
+_NAMES = f"{', '.join(LABELS[:-1])} or {LABELS[-1]}"
+
+
+def default_input(file: str) -> RecordInput:
+    """Return the input for a model file without an input function.
+
+    Args:
+        file: The file, for errors.
+    """
+    return RecordInput(_DefaultInput(file), takes_mode=True)
+
+
+def note(file: str) -> str:
+    """Return the notice that a model file has no input function."""
+    return (
+        f"{file} has no input_fn(records): the field called {_NAMES} is the label, and "
+        "all other fields are the features."
+    )
+
+
+class _DefaultInput:
+    """Called as `input_fn(records, mode)`."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def __call__(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
+        names = list(records[0])
+        labels = [name for name in names if name in LABELS]
+        if len(labels) > 1 or (not labels and mode != Mode.PREDICTION):
+            many = f"{listed(labels)} could all be labels" if labels else "none of them is a label"
+            raise self._error(names, f"{many} (a label is called {_NAMES})")
+        features = [name for name in names if name not in labels]
+        if not features:
+            raise self._error(names, "there are no features beside the label")
+        arrays = {name: self._stacked(records, name) for name in features}
+        only = arrays[features[0]] if len(features) == 1 else arrays
+        if mode == Mode.PREDICTION:
+            return only, None
+        label = self._stacked(records, labels[0])
+        is_class = label.dtype.kind in "iub" and label.shape[1:] == (1,)
+        return only, label[:, 0] if is_class else label
+
+    def _stacked(self, records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
+        arrays = [np.atleast_1d(record[name]) for record in records if name in record]
+        shapes = sorted({array.shape for array in arrays})
+        if len(arrays) < len(records) or len(shapes) > 1:
+            values = (
+                "is missing in some records" if len(arrays) < len(records) else "varies in size"
+            )
+            raise self._error(list(records[0]), f"{name!r} {values}")
+        if arrays[0].dtype.kind in "OSU":
+            raise self._error(list(records[0]), f"{name!r} is text, and a model takes numbers")
+        return np.stack(arrays)
+
+    def _error(self, names: Sequence[str], problem: str) -> SchemaError:
+        return SchemaError(
+            f"{self._file} has no input_fn(records), and the fields of the records, "
+            f"{listed(names)}, do not say what its inputs are: {problem}. Write "
+            "input_fn(records), which returns features and labels."
+        )

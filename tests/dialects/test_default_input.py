@@ -1,0 +1,59 @@
+"""A model file without an input function takes records of features and one label."""
+
+import numpy as np
+import pytest
+
+from elasticdl.definition import Mode
+from elasticdl.dialects.default_input import default_input
+from elasticdl.errors import SchemaError
+
+INPUT = default_input("model.py").input_fn
+
+
+def rows(**columns):
+    """Return records, each field a 1-D array at least, as readers without a schema do."""
+    count = len(next(iter(columns.values())))
+    return [{name: np.atleast_1d(v[i]) for name, v in columns.items()} for i in range(count)]
+
+
+@pytest.mark.parametrize("label", ["y", "label", "labels", "target"])
+def test_one_field_is_the_label_and_the_other_one_the_features(label) -> None:
+    x, y = INPUT(rows(**{"pixels": np.ones((3, 2, 2)), label: np.int64([0, 1, 2])}), Mode.TRAINING)
+
+    assert (x.shape, y.tolist()) == ((3, 2, 2), [0, 1, 2])
+
+
+def test_several_features_keep_their_names() -> None:
+    x, _ = INPUT(rows(a=np.ones((3, 2)), b=np.ones(3), y=np.zeros(3)), Mode.TRAINING)
+
+    assert {name: array.shape for name, array in x.items()} == {"a": (3, 2), "b": (3, 1)}
+
+
+@pytest.mark.parametrize(
+    ("y", "shape"),
+    [(np.int64([0, 1]), (2,)), (np.float32([0, 1]), (2, 1)), (np.eye(2, dtype=np.int64), (2, 2))],
+)
+def test_a_class_is_a_scalar_and_other_labels_have_an_axis(y, shape) -> None:
+    assert INPUT(rows(x=np.ones((2, 3)), y=y), Mode.TRAINING)[1].shape == shape
+
+
+@pytest.mark.parametrize("more", [{}, {"y": np.zeros(2)}])
+def test_records_to_predict_need_no_label(more) -> None:
+    x, y = INPUT(rows(x=np.ones((2, 3)), **more), Mode.PREDICTION)
+
+    assert (x.shape, y) == ((2, 3), None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"x": np.ones(2), "why": np.ones(2)}, "none of them is a label .a label is called y, "),
+        ({"x": np.ones(2), "y": np.ones(2), "label": np.ones(2)}, "'y', 'label' could all be"),
+        ({"y": np.ones(2)}, "no features beside the label"),
+        ({"x": np.array([b"a", b"b"], object), "y": np.ones(2)}, "'x' is text"),
+        ({"x": [np.ones(2), np.ones(3)], "y": np.ones(2)}, "'x' varies in size"),
+    ],
+)
+def test_where_there_is_a_choice_the_file_must_say(columns, message) -> None:
+    with pytest.raises(SchemaError, match=f"model.py has no input_fn.*{message}.*Write input_fn"):
+        INPUT(rows(**columns), Mode.TRAINING)
