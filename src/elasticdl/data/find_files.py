@@ -1,7 +1,8 @@
 """File discovery: resolves the user's names of the data to files.
 
 A name is a file, a folder or a pattern with `*`, `?`, `[...]` and `**`; several names are separated
-by commas. Plain paths, `~` and every protocol of fsspec are supported. Hidden and temporary files
+by commas. A folder stands for the data files directly in it, or else for its images
+(`image_folders.py`). Plain paths, `~` and every protocol of fsspec are supported. Hidden and temporary files
 (`.x`, `_x`, `x.tmp`, ...) are skipped unless requested explicitly. If nothing is found, the error
 lists what exists.
 
@@ -18,7 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl import user_files
-from elasticdl.data.formats import format_by_name, format_by_start, readable_formats
+from elasticdl.data.formats import IMAGES, format_by_name, format_by_start, readable_formats
+from elasticdl.data.image_folders import images_of_folder, is_image
 from elasticdl.data.stored_file import filesystem, local_path, open_each, reachable, why
 from elasticdl.data.wording import listed
 from elasticdl.errors import DataError, NoDataError
@@ -59,6 +61,28 @@ def find_any_files(names: str) -> list[str]:
         UsageError: A protocol is unknown.
     """
     return _found(names, _all_of_folder)
+
+
+def find_folders(data: str) -> set[str]:
+    """Return the folders that some names stand for, as URIs; not the folders in them.
+
+    Args:
+        data: As for `find_files`.
+
+    Raises:
+        DataError: As for `find_files`.
+        MissingExtraError: As for `find_files`.
+        UsageError: As for `find_files`.
+    """
+    folders: set[str] = set()
+
+    def only_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
+        del name
+        folders.add(place.uri(folder))
+        return [folder]
+
+    _found(data, only_folder)
+    return folders
 
 
 def exists(uri: str) -> bool:
@@ -126,22 +150,33 @@ def _all_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]
 
 
 def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
-    """Return the data files directly in a folder."""
+    """Return the data files directly in a folder, or else its images."""
     files, folders = place.listing(folder)
     visible = [path for path in files if _is_visible_name(path)]
-    data = [path for path in visible if format_by_name(path) is not None]
+    data = [path for path in visible if format_by_name(path) not in (None, IMAGES)]
     if not data:
-        formats = open_each([place.uri(path) for path in visible], format_by_start)
-        data = [path for path, known in zip(visible, formats, strict=True) if known is not None]
+        # Their names decide: the start of an image is not looked at.
+        unknown = [path for path in visible if format_by_name(path) is None]
+        formats = open_each([place.uri(path) for path in unknown], format_by_start)
+        data = [path for path, known in zip(unknown, formats, strict=True) if known is not None]
     if data:
         return data
+    images, tree = images_of_folder(place, folder, files, folders)
+    if images:
+        return images
     names = _base_names(f"{path}/" for path in folders if _is_visible_name(path))
+    other = tree.other or next(iter(visible), None)
     if names:
         advice = f"It contains the folders {some(names)}: choose one of them."
     elif visible:
         advice = f"It contains {some(_base_names(visible))}."
     else:
         advice = "It is empty."
+    if other is not None and format_by_name(other) is None:
+        advice += (
+            f" To turn other files such as {place.uri(other)} into records, write a function "
+            "prepare_data_for_a_single_file: see `elasticdl data prepare --help`."
+        )
     raise NoDataError(
         f"The folder {name} contains no data files ({', '.join(readable_formats())} "
         f"can be read). {advice}"
@@ -153,7 +188,10 @@ def _is_visible(path: str, pattern: str) -> bool:
     pattern_parts = PurePosixPath(pattern).parts
     num_fixed = len(_before_pattern(pattern_parts))
     asked_for = any(part.startswith(_HIDDEN) for part in pattern_parts[num_fixed:])
-    hidden = any(part.startswith(_HIDDEN) for part in PurePosixPath(path).parts[num_fixed:])
+    parts = PurePosixPath(path).parts[num_fixed:]
+    if is_image(path):
+        parts = parts[:-1]
+    hidden = any(part.startswith(_HIDDEN) for part in parts)
     return (asked_for or not hidden) and not path.endswith(_TEMPORARY)
 
 
@@ -183,6 +221,11 @@ class _Local:
     def is_folder(self, path: str) -> bool:
         with _readable(path):
             return Path(path).is_dir()
+
+    def identity(self, folder: str) -> tuple[int, int]:
+        with _readable(folder):
+            status = os.stat(folder)  # noqa: PTH116 - as in `listing`
+        return status.st_dev, status.st_ino
 
     def special_kind(self, path: str) -> str | None:
         return user_files.special_kind(path)
@@ -233,6 +276,9 @@ class _Remote:
     def is_folder(self, path: str) -> bool:
         with reachable(self._name):
             return bool(self._system.isdir(path))
+
+    def identity(self, folder: str) -> None:
+        del folder  # object stores have no links
 
     def special_kind(self, path: str) -> str | None:
         del path

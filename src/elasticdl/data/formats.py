@@ -18,7 +18,10 @@ from elasticdl.errors import UsageError
 Format: TypeAlias = str
 """Name of a format: one of `BUILT_IN`, or of a plugin."""
 
-BUILT_IN = ("recordio", "tfrecord", "csv", "parquet")
+IMAGES: Format = "images"
+"""Images, one record per file; see `images.py`."""
+
+BUILT_IN = ("recordio", "tfrecord", "csv", "parquet", IMAGES)
 
 EXTENSIONS: dict[str, Format] = {
     ".recordio": "recordio",
@@ -32,6 +35,7 @@ EXTENSIONS: dict[str, Format] = {
     ".tsv": "csv",
     ".tsv.gz": "csv",
     ".parquet": "parquet",
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".jfif", ".webp", ".gif", ".bmp"), IMAGES),
 }
 
 

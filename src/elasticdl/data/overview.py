@@ -25,9 +25,10 @@ import numpy as np
 
 from elasticdl import scratch
 from elasticdl.data.find_files import find_files
+from elasticdl.data.formats import IMAGES
 from elasticdl.data.index_file import find_index
 from elasticdl.data.record_source import TableSource
-from elasticdl.data.sources import one_format, open_files
+from elasticdl.data.sources import one_format, open_files, open_named
 from elasticdl.data.stored_file import open_each, open_stored
 from elasticdl.data.wording import counted
 from elasticdl.errors import SchemaError
@@ -35,6 +36,7 @@ from elasticdl.errors import SchemaError
 if TYPE_CHECKING:
     from elasticdl.data.batch import Record
     from elasticdl.data.formats import Format
+    from elasticdl.data.images import ImageSource
     from elasticdl.data.parquet import ParquetSource
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.recordio import RecordIOSource
@@ -46,7 +48,8 @@ _WHOLE_BYTES = 256 << 20
 """Up to this size, files without an index are read as a whole to count their records."""
 
 _HEAD_BYTES = 8 << 20
-_MOST_LOOKED_AT = 100
+_MOST_LOOKED_AT, _FEW_LOOKED_AT = 100, 5
+_MOST_CLASSES_NAMED = 10
 _GZIP_START = b"\x1f\x8b"
 _TFRECORD_FRAME_BYTES = 16
 
@@ -126,9 +129,11 @@ def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
             source = open_files([head], file_format)
             num_records = round(source.num_records * size_bytes / max(read_bytes, 1))
         else:
-            source = open_files(uris, file_format, index)
+            source = open_named(data, uris, file_format, index)
             layout = _layout(source, file_format)
-        num_looked_at = min(max(limit, _MOST_LOOKED_AT), source.num_records)
+        # Photographs take megabytes each.
+        least = _FEW_LOOKED_AT if file_format == IMAGES else _MOST_LOOKED_AT
+        num_looked_at = min(max(limit, least), source.num_records)
         records, fields, raw = _looked_at(source, num_looked_at, schema, limit)
     return Overview(
         file_format,
@@ -177,6 +182,12 @@ def _layout(source: RecordSource, file_format: Format) -> str:
         groups = [group for i in range(len(source.files)) for group in grouped.row_groups(i)]
         names = sorted({group.compression.lower() for group in groups})
         return f"{counted(len(groups), 'row group')}, compression: {', '.join(names) or 'none'}"
+    if file_format == IMAGES:
+        numbers = cast("ImageSource", source).num_by_class
+        words = [f"{name} ({count:,})" for name, count in numbers.items()]
+        more = len(words) - _MOST_CLASSES_NAMED
+        shown = ", ".join(words[:_MOST_CLASSES_NAMED]) + (f" and {more:,} more" * (more > 0))
+        return f"classes: {shown or 'none'}"
     return ""
 
 

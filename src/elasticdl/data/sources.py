@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from elasticdl import plugins
 from elasticdl.data.data_index import DataIndex, index_of
-from elasticdl.data.find_files import exists, find_files, some
-from elasticdl.data.formats import Format, format_of, readable_formats, unknown_format
+from elasticdl.data.find_files import exists, find_files, find_folders, some
+from elasticdl.data.formats import IMAGES, Format, format_of, readable_formats, unknown_format
 from elasticdl.data.index_file import find_index
 from elasticdl.data.stored_file import open_each
 from elasticdl.data.wording import counted
@@ -38,6 +38,7 @@ __all__ = [
     "one_format",
     "open_files",
     "open_index",
+    "open_named",
     "open_source",
 ]
 
@@ -90,11 +91,10 @@ def open_source(data: str) -> RecordSource:
     uris = find_files(data)
     _refuse_incomplete(uris)
     index = find_index(uris)
-    if index is not None and len(index.files) == len(uris):
-        # In the order of the names: an index lists its files by folder.
-        source = open_files(uris, index.format, index)
-    else:
-        source = open_files(uris, one_format(uris), index)
+    # In the order of the names: an index lists its files by folder.
+    is_complete = index is not None and len(index.files) == len(uris)
+    file_format = index.format if index is not None and is_complete else one_format(uris)
+    source = open_named(data, uris, file_format, index)
     if not source.num_records:
         raise NoDataError(
             f"{data}: {counted(len(uris), 'file')} ({some(uris)}), but no records in "
@@ -137,6 +137,28 @@ def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
     return DataIndex(file_format, tuple(entries))
 
 
+def open_named(
+    data: str, uris: Sequence[str], file_format: Format, index: DataIndex | None = None
+) -> RecordSource:
+    """Return a reader of the files that some names stand for.
+
+    Args:
+        data: The names: the classes of images are the folders in the folders that they name.
+        uris: The files that `find_files` returned for these names.
+        file_format: As for `open_files`.
+        index: As for `open_files`.
+
+    Raises:
+        ElasticDLError: As for `open_files`.
+    """
+    if file_format != IMAGES:
+        return open_files(uris, file_format, index)
+    from elasticdl.data.images import ImageSource  # noqa: PLC0415 - as below
+
+    index = index if index is not None and index.format == file_format else None
+    return ImageSource(uris, index, find_folders(data))
+
+
 def open_files(
     uris: Sequence[str], file_format: Format, index: DataIndex | None = None
 ) -> RecordSource:
@@ -171,6 +193,10 @@ def open_files(
         from elasticdl.data.parquet import ParquetSource  # noqa: PLC0415
 
         return ParquetSource(uris, index)
+    if file_format == IMAGES:
+        from elasticdl.data.images import ImageSource  # noqa: PLC0415
+
+        return ImageSource(uris, index)
     return _plugin(file_format).open_files(uris, index)
 
 

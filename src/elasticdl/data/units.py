@@ -56,11 +56,14 @@ class Units(NamedTuple):
         sizes: int64 [units], records of each unit in stored order.
         memory_bytes: Estimated memory of all units together.
         remote: Reading a unit is mostly waiting.
+        decoded_bytes: Estimated memory of all records when they are decoded; 0 if it is about
+            `memory_bytes`.
     """
 
     sizes: Ints
     memory_bytes: int
     remote: bool = False
+    decoded_bytes: int = 0
 
 
 class Unit(Protocol):

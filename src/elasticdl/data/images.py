@@ -1,0 +1,368 @@
+"""Images as records: one file is one record, and the folder it is in may be its class.
+
+A record has two fields, named by the schema: the field with two or three dimensions is the image,
+the single number is the label, which is the index of the image's class among the sorted names of
+all classes, as in Keras and torchvision. Without a schema, they are `image` (uint8 `[height, width,
+3]`, at the image's own size) and `label`. As stored, a record is a `tf.Example` with the content of
+the file in `image`.
+
+Opening takes a listing: files are not read. JPEG files have no checksums, so only damage that the
+decoder notices is detected.
+
+`image_folders.py` finds images and their classes, `image_decoding.py` decodes. A class travels in
+an index as the layout of its file.
+
+Callers: `sources.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from elasticdl.data import example
+from elasticdl.data.data_index import DataIndex, FileEntry, bad_entry, entries_by_index, entry_of
+from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.formats import IMAGES
+from elasticdl.data.image_decoding import AS_STORED, decode_image, image_size, pixels_of
+from elasticdl.data.image_folders import classes_of
+from elasticdl.data.record_source import RecordFile
+from elasticdl.data.schema import Field, MissingFieldError, Schema
+from elasticdl.data.stored_file import open_stored
+from elasticdl.data.units import Units, is_remote, sample
+from elasticdl.data.wording import listed
+from elasticdl.errors import DataError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.stored_file import StoredFile
+    from elasticdl.data.units import Picked
+
+IMAGE, LABEL = "image", "label"
+"""Names of the fields without a schema, and of records as stored."""
+
+_IMAGE_DIMENSIONS = (2, 3)
+_CHANNELS = 3
+_UNIT_OVERHEAD_BYTES = 200
+# Decoding is what takes time; the decoders release Python's lock.
+_MOST_THREADS = 16
+_FEW = 4
+
+
+class ImageSource:
+    """Image files as records; follows the laws of `RecordSource`.
+
+    Args:
+        uris: Images in reading order.
+        index: An existing index of the files; it also contains their classes.
+        roots: The folders that the user named, as URIs, which decide the classes; None takes the
+            classes from the index.
+
+    Raises:
+        CorruptDataError: The index is invalid.
+        DataError: A file cannot be accessed.
+    """
+
+    def __init__(
+        self,
+        uris: Sequence[str],
+        index: DataIndex | None = None,
+        roots: Iterable[str] | None = None,
+    ) -> None:
+        self._entries = entries_by_index(uris, index, _open)
+        # Files that were not looked at here may have changed since they were indexed.
+        self._by_index = frozenset(() if index is None else index.uris)
+        self._numbering = Numbering([RecordFile(entry.uri, 1) for entry in self._entries])
+        if roots is None:
+            self._class_of = [_class_in(entry) for entry in self._entries]
+        else:
+            self._class_of = classes_of(uris, roots)
+        self._classes: tuple[str, ...] = ()
+        if None not in self._class_of:
+            self._classes = tuple(sorted({name for name in self._class_of if name is not None}))
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """The images in reading order."""
+        return self._numbering.files
+
+    @property
+    def num_records(self) -> int:
+        """Number of images."""
+        return self._numbering.num_records
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes by their numbers; empty if an image has no class."""
+        return self._classes
+
+    @property
+    def num_by_class(self) -> dict[str, int]:
+        """Number of images in each class."""
+        numbers = dict.fromkeys(self._classes, 0)
+        for name in self._class_of if self._classes else ():
+            assert name is not None  # noqa: S101 - else there are no classes
+            numbers[name] += 1
+        return numbers
+
+    @property
+    def unclassified(self) -> str | None:
+        """The first image that is in no class folder; None if there is none."""
+        pairs = zip(self._entries, self._class_of, strict=True)
+        return next((entry.uri for entry, name in pairs if name is None), None)
+
+    def numbered_by(self, classes: Sequence[str]) -> ImageSource:
+        """Return the same images with the numbers that their classes have in a list.
+
+        Args:
+            classes: Names of the classes, by number.
+
+        Raises:
+            DataError: A class is not in the list.
+        """
+        unknown = [name for name in self._classes if name not in classes]
+        if unknown:
+            at = next(i for i, name in enumerate(self._class_of) if name == unknown[0])
+            raise DataError(
+                f"{self._entries[at].uri} is in the class folder {unknown[0]!r}, which is not one "
+                f"of the model's classes {listed(classes)}. Rename or remove the folder, or name "
+                "the folder that contains those of the classes."
+            )
+        return self._with_classes(classes if self._classes else ())
+
+    def without_classes(self) -> ImageSource:
+        """Return the same images without labels."""
+        return self._with_classes(())
+
+    def _with_classes(self, classes: Sequence[str]) -> ImageSource:
+        other = copy.copy(self)
+        other._classes = tuple(classes)  # noqa: SLF001 - of its own class
+        vars(other).pop("_numbers", None)
+        return other
+
+    def index(self) -> DataIndex:
+        """Return an index with the class of each image; see `data_index.py`."""
+        named = zip(self._entries, self._class_of, strict=True)
+        return DataIndex(
+            IMAGES, tuple(entry._replace(layout=_layout(name)) for entry, name in named)
+        )
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """Return images `start` to `stop` (exclusive) as serialized `tf.Example`s.
+
+        The field `image` is the content of the file, `label` the number of its class.
+
+        Raises:
+            DataError: A file cannot be read.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        return [image.serialized_one() for image in self._read(start, stop)]
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """Return images `start` to `stop` (exclusive), decoded.
+
+        Raises:
+            CorruptDataError: A file is not an image, or is damaged.
+            SchemaError: The schema does not fit images, or has a label and the images have none.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        return _decoded(self._read(start, stop), schema)
+
+    def units(self, schema: Schema | None) -> Units:
+        """Return one unit per image; see `units.UnitSource`.
+
+        Raises:
+            CorruptDataError: One of the images whose headers are sampled is damaged.
+        """
+        num = self.num_records
+        memory_bytes = sum(entry.size_bytes + _UNIT_OVERHEAD_BYTES for entry in self._entries)
+        decoded = 0
+        if schema is not None:
+            each = sum(math.prod(f.shape) * f.dtype.itemsize for f in schema.fields if not f.varies)
+            decoded = num * each
+        else:
+            units = [self.read_unit(number, None) for number in sample(num)]
+            sizes = [math.prod(image_size(unit.data, unit.uri)) for unit in units]
+            decoded = num * _CHANNELS * sum(sizes) // max(len(sizes), 1)
+        remote = is_remote([entry.uri for entry in self._entries])
+        return Units(np.ones(num, np.int64), memory_bytes, remote, decoded)
+
+    def read_unit(self, index: int, schema: Schema | None) -> ImageUnit:
+        """Return one image, not decoded yet; see `units.UnitSource`.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        del schema
+        entry = self._entries[index]
+        file: StoredFile = entry.stored_file()
+        if entry.uri in self._by_index:
+            file = entry.counted_file()
+        data = file.read(0, entry.size_bytes)
+        if len(data) < entry.size_bytes:
+            raise DataError(
+                f"{entry.uri} has changed while it was read: it had {entry.size_bytes:,} bytes and "
+                f"now has {len(data):,}. Run the command again when the data is complete."
+            )
+        return ImageUnit(data, entry.uri, self._numbers[index] if self._classes else None)
+
+    @functools.cached_property
+    def _numbers(self) -> list[int]:
+        """Number of the class of each image."""
+        number = {name: i for i, name in enumerate(self._classes)}
+        return [number[name] for name in self._class_of if name is not None]
+
+    def _read(self, start: int, stop: int) -> list[ImageUnit]:
+        self._numbering.check(start, stop)
+        if is_remote([entry.uri for entry in self._entries[start:stop]]):
+            with ThreadPoolExecutor(_MOST_THREADS) as threads:
+                return [*threads.map(lambda i: self.read_unit(i, None), range(start, stop))]
+        return [self.read_unit(number, None) for number in range(start, stop)]
+
+
+class ImageUnit:
+    """An image file in memory, decoded on demand; see `units.Unit`.
+
+    Args:
+        data: Content of the file.
+        uri: Name of the file.
+        label: Number of its class; None if it has none.
+    """
+
+    def __init__(self, data: bytes, uri: str, label: int | None) -> None:
+        self.data = data
+        self.uri = uri
+        self.label = label
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the file, in bytes."""
+        return len(self.data) + _UNIT_OVERHEAD_BYTES
+
+    @staticmethod
+    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+        """Return the picked images, decoded; see `units.Unit`."""
+        return _decoded([picked.units[index] for index in picked.which.tolist()], schema)
+
+    @staticmethod
+    def serialized(picked: Picked) -> list[bytes]:
+        """Return the picked images as stored; see `units.Unit`."""
+        return [picked.units[index].serialized_one() for index in picked.which.tolist()]
+
+    def serialized_one(self) -> bytes:
+        """Return the image as a serialized `tf.Example`."""
+        label = {} if self.label is None else {LABEL: np.array([self.label], np.int64)}
+        return example.encode({IMAGE: [self.data], **label})
+
+
+# --- fields ------------------------------------------------------------------------------------
+
+
+class _Roles(NamedTuple):
+    """Fields of a schema by what they hold; None for what the schema leaves out."""
+
+    image: Field | None
+    label: Field | None
+
+
+@functools.lru_cache(maxsize=64)
+def _roles_of(schema: Schema) -> _Roles:
+    """Return which field is the image and which is the label.
+
+    Raises:
+        SchemaError: Several fields may be the image, or the label.
+        MissingFieldError: A field is neither.
+    """
+    numbers = [field for field in schema.fields if field.dtype.kind in "biuf"]
+    images = [field for field in numbers if len(field.shape) in _IMAGE_DIMENSIONS]
+    labels = [field for field in numbers if field.size == 1 and field not in images]
+    whole = [field for field in labels if field.dtype.kind != "f"]
+    for found, what in ((images, "an image (two or three dimensions)"), (whole, "a whole number")):
+        if len(found) > 1:
+            raise SchemaError(
+                f"data_schema(): {len(found)} fields are {what}: "
+                f"{listed(field.name for field in found)}. A record of a folder of images has one "
+                "image and one label."
+            )
+    # A loss may want the label as a fraction.
+    label = next(iter(whole or labels), None)
+    image = next(iter(images), None)
+    others = [field for field in schema.fields if field not in (image, label)]
+    if others:
+        raise MissingFieldError(
+            f"data_schema(): the field {others[0]} is neither an image nor a label; expected an "
+            'image such as {"name": "image", "shape": [224, 224, 3], "dtype": "float32"} and a '
+            'label such as {"name": "label", "shape": [], "dtype": "int64"}. A record of a folder '
+            "of images has nothing else."
+        )
+    return _Roles(image, label)
+
+
+def _decoded(images: Sequence[ImageUnit], schema: Schema | None) -> list[Record]:
+    if len(images) <= _FEW:
+        return [_record(image, schema) for image in images]
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        return [*threads.map(lambda image: _record(image, schema), images)]
+
+
+def _record(image: ImageUnit, schema: Schema | None) -> Record:
+    if schema is None:
+        record = {IMAGE: decode_image(image.data, image.uri, AS_STORED)}
+        if image.label is not None:
+            record[LABEL] = np.array([image.label], np.int64)
+        return record
+    roles = _roles_of(schema)
+    record = {}
+    for field in schema.fields:
+        if field is roles.image:
+            record[field.name] = decode_image(image.data, image.uri, pixels_of(field))
+        else:
+            record[field.name] = _label(image, field)
+    return record
+
+
+def _label(image: ImageUnit, field: Field) -> np.ndarray[Any, Any]:
+    if image.label is None:
+        raise MissingFieldError(
+            f"{image.uri} has no class, so the field {field.name!r} is missing. Put the images "
+            "into a folder for each class, and name the folder that contains them: "
+            "--data=pictures for pictures/cat/1.jpg."
+        )
+    where = f"{image.uri}, field {field.name!r}"
+    label = field.values(np.array(image.label, np.int64), where)
+    return np.array(label, field.dtype).reshape(field.shape)
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def _open(uri: str) -> FileEntry:
+    return entry_of(open_stored(uri), 1, _layout(None))
+
+
+def _layout(name: str | None) -> bytes:
+    return json.dumps(name).encode()
+
+
+def _class_in(entry: FileEntry) -> str | None:
+    """Return the class in an entry of an index.
+
+    Raises:
+        CorruptDataError: The entry is invalid.
+    """
+    try:
+        name = json.loads(entry.layout)
+    except ValueError as error:
+        raise bad_entry(entry, str(error)) from error
+    if entry.num_records != 1 or not isinstance(name, str | None):
+        raise bad_entry(entry, f"{entry.num_records} records of the class {name!r}")
+    return name
