@@ -170,10 +170,12 @@ class CorruptDataError(DataError):
         offset_bytes: Where the damaged part starts.
     """
 
-    def __init__(self, file: str, offset_bytes: int, expected: str, found: str) -> None:
+    def __init__(
+        self, file: str, offset_bytes: int, expected: str, found: str, advice: str | None = None
+    ) -> None:
+        advice = advice or "Write the file again from its source; nothing of it was used."
         super().__init__(
-            f"{file}: damaged at byte {offset_bytes}: expected {expected}, found {found}. Write "
-            "the file again from its source; nothing of it was used."
+            f"{file}: damaged at byte {offset_bytes}: expected {expected}, found {found}. {advice}"
         )
         self.file = file
         self.offset_bytes = offset_bytes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.data.record_source import RecordFile
+from elasticdl.data.record_source import NamesClasses, RecordFile
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Record
@@ -46,6 +46,11 @@ class ChosenRecords:
     def num_records(self) -> int:
         """Number of selected records."""
         return len(self._numbers)
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes of the whole source; see `record_source.NamesClasses`."""
+        return self._source.classes if isinstance(self._source, NamesClasses) else ()
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """See `record_source.RecordSource`."""

@@ -2,9 +2,9 @@
 
 A name is a file, a folder or a pattern with `*`, `?`, `[...]` and `**`; several names are separated
 by commas. A folder stands for the data files directly in it, or else for its images
-(`image_folders.py`). Plain paths, `~` and every protocol of fsspec are supported. Hidden and temporary files
-(`.x`, `_x`, `x.tmp`, ...) are skipped unless requested explicitly. If nothing is found, the error
-lists what exists.
+(`image_folders.py`). Plain paths, `~` and every protocol of fsspec are supported. Hidden and
+temporary files (`.x`, `_x`, `x.tmp`, ...) are skipped unless requested explicitly. If nothing is
+found, the error lists what exists.
 
 Callers: `sources.py`, `prepare.py`, `overview.py`.
 """

@@ -142,14 +142,14 @@ def _decoded(data: bytes, uri: str, mode: str) -> Array:
     except (DataError, MissingExtraError, MemoryError):
         raise
     except Exception as error:  # decoders raise errors of any kind for damaged files
-        raise CorruptDataError(uri, 0, f"{_EXPECTED} that can be decoded", str(error)) from error
+        raise _damaged(uri, f"one that cannot be decoded ({str(error).rstrip('.')})") from error
     return pixels if pixels.ndim == max(_SHAPES) else pixels[..., np.newaxis]
 
 
 def _opened(data: bytes, uri: str) -> Any:
     image = _pillow()
     if not data:
-        raise CorruptDataError(uri, 0, _EXPECTED, "an empty file (0 bytes)")
+        raise _damaged(uri, "an empty file")
     try:
         return image.open(io.BytesIO(data), formats=_FORMATS)
     except image.DecompressionBombError as error:
@@ -160,7 +160,11 @@ def _opened(data: bytes, uri: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # as above
-        raise CorruptDataError(uri, 0, _EXPECTED, "something else") from error
+        raise _damaged(uri, "something else") from error
+
+
+def _damaged(uri: str, found: str) -> CorruptDataError:
+    return CorruptDataError(uri, 0, _EXPECTED, found, "Replace or remove the file.")
 
 
 def _converted(image: Any, mode: str) -> Any:
@@ -202,7 +206,7 @@ def _resized(pixels: Array, height: int, width: int) -> Array:
         return first + (rows.take(right, axis=1) - first) * across
 
     top = row(above)
-    return top + (row(below) - top) * down
+    return np.asarray(top + (row(below) - top) * down)
 
 
 def _neighbours(size: int, wanted: int) -> tuple[Array, Array, Array]:

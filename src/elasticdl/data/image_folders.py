@@ -162,8 +162,8 @@ def _walk(place: Place, folder: str, folders: Sequence[str]) -> Tree:
     classes = dict.fromkeys(folders, 0)
     unread: list[str] = []
     other = None
-    here = (place.identity(folder),)
-    level = [(path, path, here) for path in folders]
+    links: tuple[Hashable, ...] = (place.identity(folder),)
+    level = [(path, path, links) for path in folders]
     num_listed = 0
     while level and (images or num_listed < _MOST_FOLDERS_WITHOUT):
         paths = {place.uri(path): path for path, _, _ in level}

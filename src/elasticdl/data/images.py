@@ -53,6 +53,7 @@ IMAGE, LABEL = "image", "label"
 _IMAGE_DIMENSIONS = (2, 3)
 _CHANNELS = 3
 _UNIT_OVERHEAD_BYTES = 200
+_PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
 # Decoding is what takes time; the decoders release Python's lock.
 _MOST_THREADS = 16
 _FEW = 4
@@ -124,24 +125,61 @@ class ImageSource:
         """Return the same images with the numbers that their classes have in a list.
 
         Args:
-            classes: Names of the classes, by number.
+            classes: Names of the classes, by number. As many names that are all different from
+                those of the folders rename the classes in their order.
 
         Raises:
             DataError: A class is not in the list.
         """
-        unknown = [name for name in self._classes if name not in classes]
+        if not self._classes:
+            return self
+        folders = set(self._class_of)
+        unknown = folders - set(classes)
+        if len(unknown) == len(folders) == len(classes):
+            # Names for people, such as "zero" for the folder "0".
+            return self
         if unknown:
-            at = next(i for i, name in enumerate(self._class_of) if name == unknown[0])
+            first = next(i for i, name in enumerate(self._class_of) if name in unknown)
             raise DataError(
-                f"{self._entries[at].uri} is in the class folder {unknown[0]!r}, which is not one "
-                f"of the model's classes {listed(classes)}. Rename or remove the folder, or name "
-                "the folder that contains those of the classes."
+                f"{self._entries[first].uri} is in the class folder {self._class_of[first]!r}, "
+                f"which is not one of the model's classes {listed(classes)}. Rename or remove the "
+                "folder, or name the folder that contains those of the classes."
             )
-        return self._with_classes(classes if self._classes else ())
+        return self._with_classes(classes)
 
     def without_classes(self) -> ImageSource:
         """Return the same images without labels."""
         return self._with_classes(())
+
+    def check_labels(self, schema: Schema) -> None:
+        """Check before a training that the labels can be learned.
+
+        Raises:
+            DataError: The schema has a label, and the images have no classes, only one, or classes
+                that are parts of a data set.
+            SchemaError: The schema does not fit images.
+        """
+        label = _roles_of(schema).label
+        if label is None:
+            return
+        if not self._classes:
+            raise _no_class(self.unclassified or self.files[0].uri, label)
+        names = listed(self._classes)
+        first = self.files[0].uri
+        if len(self._classes) == 1:
+            raise DataError(
+                f"{first} and all other images are in one class folder, {names}, so there is "
+                "nothing to learn. Name the folder that contains a folder for each class, such as "
+                "--data=pictures for pictures/cat and pictures/dog. If the images have one class "
+                f"here and others elsewhere, list all of them in the model file: classes = [...]"
+            )
+        if {name.lower() for name in self._classes} <= _PARTS:
+            raise DataError(
+                f"{first}: the folders {names} would be classes, but are named like parts of a "
+                "data set. Name them separately, such as --data=pictures/train "
+                "--validation_data=pictures/val. If they are classes, list them in the model "
+                "file: classes = [...]"
+            )
 
     def _with_classes(self, classes: Sequence[str]) -> ImageSource:
         other = copy.copy(self)
@@ -178,23 +216,21 @@ class ImageSource:
         return _decoded(self._read(start, stop), schema)
 
     def units(self, schema: Schema | None) -> Units:
-        """Return one unit per image; see `units.UnitSource`.
+        """Return one unit per image; see `units.UnitSource`."""
+        del schema
+        memory_bytes = sum(entry.size_bytes + _UNIT_OVERHEAD_BYTES for entry in self._entries)
+        remote = is_remote([entry.uri for entry in self._entries])
+        return Units(np.ones(self.num_records, np.int64), memory_bytes, remote)
+
+    def decoded_bytes(self) -> int:
+        """Return the memory of an image at its own size; see `units.Unpacking`.
 
         Raises:
             CorruptDataError: One of the images whose headers are sampled is damaged.
         """
-        num = self.num_records
-        memory_bytes = sum(entry.size_bytes + _UNIT_OVERHEAD_BYTES for entry in self._entries)
-        decoded = 0
-        if schema is not None:
-            each = sum(math.prod(f.shape) * f.dtype.itemsize for f in schema.fields if not f.varies)
-            decoded = num * each
-        else:
-            units = [self.read_unit(number, None) for number in sample(num)]
-            sizes = [math.prod(image_size(unit.data, unit.uri)) for unit in units]
-            decoded = num * _CHANNELS * sum(sizes) // max(len(sizes), 1)
-        remote = is_remote([entry.uri for entry in self._entries])
-        return Units(np.ones(num, np.int64), memory_bytes, remote, decoded)
+        units = [self.read_unit(number, None) for number in sample(self.num_records)]
+        sizes = [math.prod(image_size(unit.data, unit.uri)) for unit in units]
+        return _CHANNELS * max(sizes, default=0)
 
     def read_unit(self, index: int, schema: Schema | None) -> ImageUnit:
         """Return one image, not decoded yet; see `units.UnitSource`.
@@ -332,14 +368,18 @@ def _record(image: ImageUnit, schema: Schema | None) -> Record:
 
 def _label(image: ImageUnit, field: Field) -> np.ndarray[Any, Any]:
     if image.label is None:
-        raise MissingFieldError(
-            f"{image.uri} has no class, so the field {field.name!r} is missing. Put the images "
-            "into a folder for each class, and name the folder that contains them: "
-            "--data=pictures for pictures/cat/1.jpg."
-        )
+        raise _no_class(image.uri, field)
     where = f"{image.uri}, field {field.name!r}"
     label = field.values(np.array(image.label, np.int64), where)
     return np.array(label, field.dtype).reshape(field.shape)
+
+
+def _no_class(uri: str, label: Field) -> MissingFieldError:
+    return MissingFieldError(
+        f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
+        "a folder for each class, and name the folder that contains these folders: --data=pictures "
+        "for pictures/cat/1.jpg."
+    )
 
 
 # --- files -------------------------------------------------------------------------------------

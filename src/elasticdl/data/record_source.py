@@ -2,7 +2,7 @@
 
 Records are numbered 0 .. num_records-1 over all files, in the order of `files`; a range may
 span files, so that only the last minibatch of an epoch can be short. Each reader is one file in
-this folder (`recordio.py`, `tfrecord.py`, `csv.py`, `parquet.py`); `open_source` in
+this folder (`recordio.py`, `tfrecord.py`, `csv.py`, `parquet.py`, `images.py`); `open_source` in
 `sources.py` chooses one by the files' format.
 
 Laws, held by `tests/contracts/test_record_source.py` for every reader:
@@ -58,7 +58,7 @@ class RecordSource(Protocol):
         """Return records `start` to `stop` (exclusive) as stored.
 
         A reader of tables returns each row as a serialized `tf.Example`, so that pipelines
-        which parse examples work on tables too.
+        which parse examples work on tables too; a reader of images the encoded image.
 
         Raises:
             CorruptDataError: The file is damaged in this range.
@@ -73,7 +73,7 @@ class RecordSource(Protocol):
             start: First record.
             stop: One past the last.
             schema: The result of the user's `data_schema()`; None decodes each record by its own
-                description, every field as a 1-D array.
+                description, every field as a 1-D array; images as arrays of their own size.
 
         Raises:
             CorruptDataError: The file is damaged in this range.

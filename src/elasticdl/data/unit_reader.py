@@ -132,6 +132,11 @@ class UnitReader:
         return found
 
     @functools.cached_property
+    def decoded_bytes(self) -> int:
+        """Memory of a decoded record, in bytes; see `units.decoded_bytes`."""
+        return data_units.decoded_bytes(self.source, self._schema)
+
+    @functools.cached_property
     def numbering(self) -> Numbering:
         """Names of the records."""
         return numbering_of(self.source)

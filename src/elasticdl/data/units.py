@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elasticdl.data.batch import Record
+    from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -56,14 +57,11 @@ class Units(NamedTuple):
         sizes: int64 [units], records of each unit in stored order.
         memory_bytes: Estimated memory of all units together.
         remote: Reading a unit is mostly waiting.
-        decoded_bytes: Estimated memory of all records when they are decoded; 0 if it is about
-            `memory_bytes`.
     """
 
     sizes: Ints
     memory_bytes: int
     remote: bool = False
-    decoded_bytes: int = 0
 
 
 class Unit(Protocol):
@@ -111,6 +109,15 @@ class Picked(NamedTuple):
 
 
 @runtime_checkable
+class Unpacking(Protocol):
+    """A record source whose records take much more memory decoded than stored."""
+
+    def decoded_bytes(self) -> int:
+        """Return the estimated memory of a record that is decoded without a schema, in bytes."""
+        ...
+
+
+@runtime_checkable
 class UnitSource(Protocol):
     """A `RecordSource` that is read unit by unit.
 
@@ -131,6 +138,18 @@ class UnitSource(Protocol):
             SchemaError: A cell of a table does not fit the schema.
         """
         ...
+
+
+def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
+    """Return the memory of a decoded record, in bytes; 0 if it is about that of a stored one.
+
+    Raises:
+        DataError: The sample that an estimate is based on cannot be read.
+    """
+    if schema is not None:
+        fixed = [field for field in schema.fields if not field.varies]
+        return sum(field.size * field.dtype.itemsize for field in fixed)
+    return source.decoded_bytes() if isinstance(source, Unpacking) else 0
 
 
 def sample(count: int) -> list[int]:

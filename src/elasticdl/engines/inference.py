@@ -201,7 +201,7 @@ def _opened(
 ) -> OpenedModel:
     if isinstance(definition.input, BatchesInput):
         raise _own_batches_error(job, definition)
-    source = open_records(definition, job.data, indexes)
+    source = open_records(definition, job.data, indexes, mode)
     if job.validation_split is not None:
         source = split_records(source, job.validation_split).validation
     return OpenedModel(job, trained, definition, source, mode)
@@ -230,7 +230,10 @@ def define_trained(
     model = replace(trained_by.model, zoo=str(trained.zoo))
     quiet_frameworks()
     context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
-    return trained, zoo.define(model, context)
+    definition = zoo.define(model, context)
+    if not definition.classes:
+        definition = replace(definition, classes=trained.description.classes)
+    return trained, definition
 
 
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:

@@ -51,7 +51,7 @@ def _loaded(trained_model: str, data: str | None) -> Any:
     trained, definition = define_trained(job, Mode.PREDICTION)
     decoded = definition
     if data is not None:
-        source = open_records(definition, data, None)
+        source = open_records(definition, data, mode=Mode.PREDICTION)
     else:
         schema = _schema(definition, trained, trained_model)
         source = ArraySource(_zeros(schema), "zeros")

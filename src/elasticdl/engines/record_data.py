@@ -26,8 +26,9 @@ from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
+from elasticdl.data.units import decoded_bytes
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
-from elasticdl.engines import input_checks
+from elasticdl.engines import class_numbers, input_checks
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
 from elasticdl.engines.randomness import Stream, seeded
 from elasticdl.engines.shard_sizes import plan_shards
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 # Records listed in an error message: a person searches for the bad one among them.
 _MOST_NAMED = 128
-# Stored size of the records decoded at once; what is made of them may be much larger.
+# Size of the records decoded at once; what the input function makes of them may be much larger.
 _MAX_DECODED_BYTES = 64 * 2**20
 # Short, because the loop checks for other work only after each shard of the validation data.
 _MINIBATCHES_PER_VALIDATION_SHARD = 8
@@ -70,7 +71,10 @@ MINIBATCHES_AT_ONCE = 32
 
 
 def open_records(
-    definition: ModelDefinition, data: str, indexes: Mapping[str, DataIndex] | None = None
+    definition: ModelDefinition,
+    data: str,
+    indexes: Mapping[str, DataIndex] | None = None,
+    mode: Mode = Mode.TRAINING,
 ) -> RecordSource:
     """Open records with the model's own reader if it has one, otherwise with a built-in reader.
 
@@ -79,14 +83,18 @@ def open_records(
         data: Names of files, folders or patterns.
         indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
             nor opened to find its records.
+        mode: In prediction, classes of the data that the model does not know are no labels.
 
     Raises:
-        DataError: There are no records, or they cannot be read.
+        DataError: There are no records, or they cannot be read, or have classes that the model
+            does not know.
     """
     if definition.open_source is not None:
-        return definition.open_source(data)
-    index = None if indexes is None else indexes.get(data)
-    return open_source(data) if index is None else open_index(index)
+        source = definition.open_source(data)
+    else:
+        index = None if indexes is None else indexes.get(data)
+        source = open_source(data) if index is None else open_index(index)
+    return class_numbers.of_model(source, definition.classes, mode)
 
 
 def indexes_of(
@@ -295,8 +303,8 @@ def _record_batches(
     numbers = numbers[kept]
     gathered = reader.gather(numbers)
     # Decoding several batches at once is faster, but a shard may have thousands of them.
-    minibatch_bytes = size * reader.units.memory_bytes // plan.num_records + 1
-    at_once = size * max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // minibatch_bytes))
+    stored_bytes = reader.units.memory_bytes // plan.num_records
+    at_once = size * _minibatches_at_once(size * max(stored_bytes, reader.decoded_bytes))
     records: list[Record] = []
     begin = until = 0
     for first in range(0, len(kept), size):
@@ -320,6 +328,11 @@ def _record_batches(
         yield TrainingBatch(epoch, lease.shard, number, batch, is_last, num_left_out=num_left_out)
 
 
+def _minibatches_at_once(minibatch_bytes: int) -> int:
+    """Return how many minibatches of a size to decode at once, which is faster."""
+    return max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // max(minibatch_bytes, 1)))
+
+
 def batches_in_order(
     definition: ModelDefinition,
     source: RecordSource,
@@ -338,6 +351,9 @@ def batches_in_order(
     stop = source.num_records if stop is None else stop
     chunk = minibatch_size * MINIBATCHES_AT_ONCE
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    if isinstance(definition.input, RecordInput):
+        minibatch_bytes = minibatch_size * decoded_bytes(source, schema)
+        chunk = minibatch_size * _minibatches_at_once(minibatch_bytes)
     missing: list[Any] = []
     if mode is Mode.PREDICTION and schema is not None:
         schema, missing = _without_labels(definition, source, schema)

@@ -20,6 +20,7 @@ from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
+from elasticdl.engines import class_numbers
 from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.engine import context_of
@@ -323,10 +324,12 @@ def open_context(
         folder = None if opened.is_prebuilt else Path(opened.folder)
     data = _open_data(job, definition, {} if indexes is None else indexes)
     complete = job
-    if opened is not None and plan is None and isinstance(data, RecordData):
-        table = whole(data.source)
-        complete, definition = completed(job, definition, table, checkpoint, (passed, opened))
-        data = replace(data, definition=definition)
+    if isinstance(data, RecordData):
+        definition = data.definition
+        if opened is not None and plan is None:
+            table = whole(data.source)
+            complete, definition = completed(job, definition, table, checkpoint, (passed, opened))
+            data = replace(data, definition=definition)
     metadata: dict[str, Any] = {}
     if plan is None:
         metadata = _metadata(job, data, checkpoint)
@@ -355,6 +358,8 @@ def _open_data(
             )
         return IterableData(definition, job)
     source = open_records(definition, job.data, indexes)
+    # Validation data may lack some of the classes.
+    definition = class_numbers.of_data(definition, source)
     if job.validation_split is None:
         return RecordData(definition, source, indexes)
     split = split_records(source, job.validation_split)

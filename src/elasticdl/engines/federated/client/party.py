@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+from elasticdl.engines import class_numbers
 from elasticdl.engines.federated.client.client_state import GRADIENTS
 from elasticdl.engines.federated.protocol.messages import (
     LocalTraining,
@@ -352,6 +353,7 @@ class Party:
             context, _ = open_context(
                 replace(self.job, training=training), definition=self.definition
             )
+            class_numbers.require_names(self.definition, context.classes)
             trainer = self.create_trainer(context)
             trainer.require_sums("an aggregator, over parties")
             if trainer.keeps_averages:

@@ -26,6 +26,7 @@ import numpy as np
 from elasticdl.data import recordio
 from elasticdl.data.chosen import ChosenRecords
 from elasticdl.data.sources import open_source
+from elasticdl.data.units import Unpacking
 from elasticdl.engines.federated.simulation import partition
 from elasticdl.errors import DataError, MissingExtraError, OutputTakenError, UsageError
 
@@ -107,13 +108,13 @@ def write_federation(
         OutputTakenError: The folder already has a federation.
     """
     _check_free(folder)
-    source = open_source(data)
+    source = _opened(data)
     labels = _labels_of(source, label, needed=split not in {"iid", "size"})
     parts = SPLITS[split](labels, num_parties, seed, **settings)
     tests: list[Any] = [None] * num_parties
     test_source = None
     if validation_data is not None:
-        test_source = open_source(validation_data)
+        test_source = _opened(validation_data)
         tests = partition.iid(np.zeros(test_source.num_records), num_parties, seed)
     folder.mkdir(parents=True, exist_ok=True)
     section = model(folder)
@@ -159,6 +160,22 @@ def write_component_federation(
         parties.append(_write_party(folder, f"party{number}", address, data, model))
     path = _write_aggregator(folder, address, {**aggregator, "model": model})
     return FederationFiles(path, parties, data_dirs=data_dirs)
+
+
+def _opened(data: str) -> RecordSource:
+    """Open records whose stored form a party can read from a record file.
+
+    Raises:
+        DataError: They are images, which are stored encoded; or there are no records.
+    """
+    source = open_source(data)
+    if isinstance(source, Unpacking):
+        raise DataError(
+            f"{data} is a folder of images, which cannot be distributed to parties as it is. "
+            "Convert it to records first (elasticdl data prepare), or write the configs by hand: "
+            "the `data` of a party may name a folder of images."
+        )
+    return source
 
 
 def _check_free(folder: Path) -> None:

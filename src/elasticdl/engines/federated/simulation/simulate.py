@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import zoo
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.chosen import ChosenRecords
-from elasticdl.data.sources import open_source
-from elasticdl.definition import Mode
+from elasticdl.data.units import decoded_bytes
+from elasticdl.definition import Mode, RecordInput
 from elasticdl.engines.engine import context_of
 from elasticdl.engines.federated import training
 from elasticdl.engines.federated.client.client_state import latest, numbered
 from elasticdl.engines.federated.client.party import Party, shapes_of
 from elasticdl.engines.federated.client.recorder import MetricsFile
 from elasticdl.engines.federated.simulation.party_processes import PartyProcesses, num_processes_for
+from elasticdl.engines.record_data import open_records
 
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
@@ -265,7 +266,8 @@ def _party(
 ) -> Party:
     own = replace(job, data=member.data, validation_data=member.validation_data, federation=None)
     opens = definition.open_source if member.open_source is None else member.open_source
-    kept = replace(definition, open_source=lambda data: _kept(data, opens, member.name))
+    opened_by = replace(definition, open_source=opens)
+    kept = replace(definition, open_source=lambda data: _kept(data, opened_by, member.name))
     return Party(
         name=member.name,
         job=own,
@@ -278,11 +280,11 @@ def _party(
     )
 
 
-def _kept(
-    data: str, opens: Callable[[str], RecordSource] | None, name: str
-) -> RecordSource | ChosenRecords:
+def _kept(data: str, definition: ModelDefinition, name: str) -> RecordSource | ChosenRecords:
     """Open a party's records; keep a small data set in memory, as every round reads it again."""
-    source = open_source(data) if opens is None else opens(data)
-    if source.num_records * len(source.read_bytes(0, 1)[0]) > _MOST_KEPT_BYTES:
+    source = open_records(definition, data)
+    schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    record_bytes = max(len(source.read_bytes(0, 1)[0]), decoded_bytes(source, schema))
+    if source.num_records * record_bytes > _MOST_KEPT_BYTES:
         return source
     return ChosenRecords(source, range(source.num_records), name)

@@ -1,0 +1,102 @@
+"""Class numbers: a class has one number in the training, in other data, and in the trained model.
+
+    training data    the folders' sorted names, or `classes` of the model file --> definition
+    other data       numbered by the definition, whichever of the classes they contain
+    trained model    keeps the names (`artifacts/trained_model.py`)
+
+Only data whose classes are folders have numbers to be decided; the labels of other data are stored.
+
+Callers: `record_data.py`, `training_context.py`, `federated/client/party.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from elasticdl.data.record_source import NamesClasses, RecordSource
+from elasticdl.data.wording import listed
+from elasticdl.definition import Mode, ModelDefinition, RecordInput
+from elasticdl.errors import DataError, DefinitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.schema import Schema
+
+
+@runtime_checkable
+class ClassFolders(RecordSource, NamesClasses, Protocol):
+    """A record source that numbers its classes itself, by their names."""
+
+    def numbered_by(self, classes: Sequence[str]) -> RecordSource:
+        """Return the same records with the numbers that their classes have in a list.
+
+        Raises:
+            DataError: A class is not in the list.
+        """
+        ...
+
+    def without_classes(self) -> RecordSource:
+        """Return the same records without labels."""
+        ...
+
+    def check_labels(self, schema: Schema) -> None:
+        """Check before a training that the labels can be learned.
+
+        Raises:
+            DataError: They cannot.
+        """
+        ...
+
+
+def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> RecordSource:
+    """Return records with the class numbers of a model.
+
+    Args:
+        source: The records.
+        classes: Names of the model's classes by number; empty if they are not known.
+        mode: In prediction, records of unknown classes have no labels.
+
+    Raises:
+        DataError: A class is unknown to the model.
+    """
+    if not classes or not isinstance(source, ClassFolders):
+        return source
+    try:
+        return source.numbered_by(classes)
+    except DataError:
+        if mode is not Mode.PREDICTION:
+            raise
+        return source.without_classes()
+
+
+def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinition:
+    """Return a definition that knows the classes of its training data.
+
+    Raises:
+        DataError: The model needs labels, and the data have no classes to learn.
+    """
+    if definition.classes or not isinstance(source, ClassFolders):
+        return definition
+    if isinstance(definition.input, RecordInput) and definition.input.schema is not None:
+        source.check_labels(definition.input.schema)
+    return replace(definition, classes=source.classes)
+
+
+def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
+    """Check that the class numbers do not depend on the data of one party of a federation.
+
+    Args:
+        definition: The definition, as the model file has it.
+        classes: Names of the classes of the party's data.
+
+    Raises:
+        DefinitionError: They do.
+    """
+    if classes and not definition.classes:
+        raise DefinitionError(
+            f"{definition.origin}: the classes of this party are folders of images, and another "
+            "party may have other folders, so the numbers of the classes are unknown. List the "
+            f"classes of all parties in the model file: classes = [{listed(classes)}]"
+        )
