@@ -359,7 +359,7 @@ def _record(image: ImageUnit, schema: Schema | None) -> Record:
     roles = _roles_of(schema)
     record = {}
     for field in schema.fields:
-        if field is roles.image:
+        if field == roles.image:
             record[field.name] = decode_image(image.data, image.uri, pixels_of(field))
         else:
             record[field.name] = _label(image, field)

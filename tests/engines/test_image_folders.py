@@ -1,0 +1,224 @@
+"""A folder of images is trained on, evaluated and predicted like any other data."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.engines.test_in_process import assert_same_bits, weights
+
+import elasticdl
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.engines.federated.simulation import simulate
+from elasticdl.engines.federated.simulation.simulate import SimulatedMember
+from elasticdl.engines.progress import Silent
+from elasticdl.errors import DataError, ElasticDLError, SchemaError
+from elasticdl.job import Federation, Job, ModelReference, TrainingOptions
+
+INPUT = """
+import numpy as np
+
+def data_schema():
+    return [
+        {"name": "image", "shape": SHAPE, "dtype": "float32"},
+        {"name": "label", "shape": [], "dtype": "int64"},
+    ]
+
+def input_fn(records):
+    images = np.stack([r["image"] for r in records]) / np.float32(255)
+    return images, np.array([r["label"] for r in records])
+"""
+KERAS = (
+    INPUT.replace("SHAPE", "[6, 6, 1]")
+    + """
+import keras
+
+def custom_model():
+    return keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+
+def loss(labels, predictions):
+    return keras.losses.sparse_categorical_crossentropy(labels, predictions, from_logits=True)
+
+def optimizer():
+    return keras.optimizers.Adam(0.05)
+
+def eval_metrics_fn():
+    return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}
+"""
+)
+TORCH = (
+    INPUT.replace("SHAPE", "[3, 6, 6]")
+    + """
+import torch
+
+def custom_model():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 3))
+
+def loss(labels, predictions):
+    return torch.nn.functional.cross_entropy(predictions, labels)
+
+def optimizer(parameters):
+    return torch.optim.Adam(parameters, lr=0.05)
+
+def eval_metrics_fn():
+    return {"accuracy": lambda labels, output: (output.argmax(1) == labels).float()}
+"""
+)
+NUM_PER_CLASS = 16
+
+
+def draw(folder, classes, num=NUM_PER_CLASS):
+    """Draw pictures of one stroke each, whose place is the class."""
+    rng = np.random.default_rng(len(classes))
+    for number, name in classes.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(num):
+            pixels = rng.integers(0, 90, (8, 8)).astype(np.uint8)
+            pixels[:, 1 + 3 * number] = 250
+            Image.fromarray(pixels).save(folder / name / f"{i:02}.png")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    draw(folder / "train", {0: "bar", 1: "line", 2: "stroke"})
+    # Without the first class, all numbers would be others.
+    draw(folder / "rest", {1: "line", 2: "stroke"}, 4)
+    draw(folder / "odd", {0: "circle"}, 2)
+    (folder / "zoo").mkdir()
+    (folder / "zoo/keras_model.py").write_text(KERAS)
+    (folder / "zoo/torch_model.py").write_text(TORCH)
+    named = 'classes = ["bar", "line", "stroke"]\n'
+    (folder / "zoo/named_model.py").write_text(TORCH + named)
+    return folder
+
+
+def train(place, output, model_def, **options):
+    return elasticdl.train(
+        **{
+            "model_zoo": str(place / "zoo"),
+            "model_def": model_def,
+            "data": str(place / "train"),
+            "validation_data": str(place / "rest"),
+            "num_epochs": 6,
+            "minibatch_size": 8,
+            "output": str(output),
+            "reporter": Silent(),
+            **options,
+        }
+    )
+
+
+@pytest.fixture(scope="module", params=["keras_model", "torch_model"])
+def trained(request, place, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "out"
+    return request.param, train(place, folder, request.param)
+
+
+def test_a_folder_is_learned_and_validation_data_may_lack_classes(trained):
+    _, outcome = trained
+
+    assert outcome.metrics["val_accuracy"] == 1.0
+
+
+def test_the_trained_model_knows_the_names_of_the_folders(trained):
+    _, outcome = trained
+
+    description = load_trained_model(outcome.output).description
+    assert tuple(description.classes) == ("bar", "line", "stroke")
+
+
+def test_a_trained_model_is_evaluated_on_some_of_its_classes(trained, place):
+    _, outcome = trained
+
+    found = elasticdl.evaluate(
+        trained_model=outcome.output, data=str(place / "rest"), reporter=Silent()
+    )
+
+    assert found.metrics["accuracy"] == 1.0
+
+
+def test_an_unknown_class_is_refused_in_an_evaluation_and_ignored_in_a_prediction(
+    trained, place, tmp_path
+):
+    _, outcome = trained
+    asked = {"trained_model": outcome.output, "data": str(place / "odd"), "reporter": Silent()}
+
+    with pytest.raises(DataError, match=r"circle/00\.png is in the class folder 'circle', which"):
+        elasticdl.evaluate(**asked)
+    found = elasticdl.predict(**asked, output=str(tmp_path / "p.csv"))
+
+    assert found.metrics["num_records"] == 2
+
+
+def test_a_flat_folder_is_predicted_by_the_names_of_its_files(trained, place, tmp_path):
+    _, outcome = trained
+
+    elasticdl.predict(
+        trained_model=outcome.output,
+        data=str(place / "train/line"),
+        output=str(tmp_path / "p.csv"),
+        reporter=Silent(),
+    )
+
+    keys = [row.partition(",")[0] for row in (tmp_path / "p.csv").read_text().splitlines()[1:]]
+    assert keys == [f"{i:02}.png:0" for i in range(NUM_PER_CLASS)]
+
+
+def test_a_training_on_images_resumes_with_the_same_numbers(trained, place, tmp_path):
+    model_def, outcome = trained
+
+    train(place, tmp_path / "out", model_def, max_steps=10)
+    train(place, tmp_path / "out", model_def)
+
+    assert_same_bits(weights(tmp_path / "out"), weights(outcome.output))
+
+
+def test_images_without_classes_are_refused_before_the_first_step(place, tmp_path):
+    with pytest.raises(SchemaError, match="is in no class folder, so the field 'label' is missing"):
+        train(place, tmp_path / "out", "torch_model", data=str(place / "train/line"))
+
+
+# --- parties -------------------------------------------------------------------------------------
+
+
+def simulated(place, output, model_def):
+    model = ModelReference(str(place / "zoo"), model_def)
+    training = TrainingOptions(minibatch_size=8)
+    federation = Federation(num_rounds=6, num_parties=2, join_timeout_s=1.0)
+    job = Job("train", "", str(output), model=model, training=training, federation=federation)
+    members = [SimulatedMember(f"p{i}", str(place / name)) for i, name in enumerate(_OF_PARTIES)]
+    return simulate.train(job, Silent(), members)
+
+
+_OF_PARTIES = ("train", "rest")
+
+
+def test_parties_number_their_classes_by_the_model_file(place, tmp_path):
+    simulated(place, tmp_path / "out", "named_model")
+
+    found = elasticdl.evaluate(
+        trained_model=str(tmp_path / "out"), data=str(place / "rest"), reporter=Silent()
+    )
+    assert found.metrics["accuracy"] == 1.0
+
+
+def test_parties_without_common_numbers_of_their_classes_are_refused(place, tmp_path):
+    with pytest.raises(ElasticDLError, match=r"in the model file: classes = \['bar', 'line'"):
+        simulated(place, tmp_path / "out", "torch_model")
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_workers_learn_and_resume_a_folder(place, tmp_path):
+    options = {"num_workers": 2, "global_batch_size": 8, "minibatch_size": 4}
+    train(place, tmp_path / "out", "torch_model", **options, max_steps=5)
+    outcome = train(place, tmp_path / "out", "torch_model", **options)
+
+    assert outcome.step == 6 * 3 * NUM_PER_CLASS // 8
+    assert outcome.metrics["val_accuracy"] == 1.0
+    description = load_trained_model(outcome.output).description
+    assert tuple(description.classes) == ("bar", "line", "stroke")
