@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from elasticdl.data import csv, csv_index, recordio, tfrecord, units
 from elasticdl.data.example import encode
@@ -242,6 +243,17 @@ def test_a_column_that_is_not_in_the_schema_may_hold_anything(tmp_path):
     (features,) = batches_of(data, plan_of(data))
 
     assert sorted(features[:, 1].tolist()) == [0, 1]
+
+
+def test_records_that_are_read_one_by_one_are_not_shuffled_in_blocks(tmp_path, too_large):
+    for i in range(100):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        Image.new("L", (2, 2)).save(tmp_path / f"a/{i:02}.png")
+    too_large(1_000)
+
+    plan = plan_of(data_of(tmp_path))
+
+    assert plan.blocks == ()
 
 
 def test_large_records_behind_a_small_one_make_short_shards(tmp_path, monkeypatch):

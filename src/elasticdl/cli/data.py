@@ -39,9 +39,9 @@ def data() -> None:
     \b
     No data yet?
       elasticdl data sample digits --output=digits
-    Images, logs, anything that your own function can read?
+    Texts, logs, anything that your own function can read?
       elasticdl data prepare --model_zoo=my_zoo --model_def=my_model \\
-          --input='pictures/*/*.png' --output=my_data
+          --input='texts/*.txt' --output=my_data
     What is in a file?
       elasticdl data show my_data
     Some of the records for testing?
@@ -49,8 +49,8 @@ def data() -> None:
     Many files, or files on an object store?
       elasticdl data index my_data
 
-    RecordIO, TFRecord, CSV and Parquet files need no preparation: `elasticdl train --data` reads
-    them directly.
+    RecordIO, TFRecord, CSV and Parquet files, and images in a folder for each class, need no
+    preparation: `elasticdl train --data` reads them directly.
     """
 
 
@@ -297,7 +297,8 @@ def index(files: tuple[str, ...], *, quiet: bool) -> None:
     """Write an index beside data: its files and the positions of their records.
 
     DATA is what you pass to `elasticdl train --data`: files, folders or patterns, of RecordIO,
-    TFRecord, CSV or Parquet. Each folder with such files gets a hidden file, .elasticdl-index.
+    TFRecord, CSV, Parquet or images. Each folder with such files gets a hidden file,
+    .elasticdl-index.
     Opening these files then takes only a listing of the folder. Without an index, CSV files and
     TFRecord files with small records are read from start to end.
 
@@ -364,8 +365,8 @@ def show(
 ) -> None:
     """Show record files: the number of records, their fields, and the first records.
 
-    FILE is a file, a folder or a pattern, of RecordIO, TFRecord, CSV or Parquet. Records contain
-    their values but not their shapes: a schema adds these. Images are drawn.
+    FILE is a file, a folder or a pattern, of RecordIO, TFRecord, CSV, Parquet or images. Records
+    contain their values but not their shapes: a schema adds these. Images are drawn.
 
     \b
     Examples:

@@ -1,10 +1,11 @@
 """Shard sizes: how training data are cut into shards, weighing how well records mix and the cost.
 
-If all records fit into memory (`units.CACHE_BYTES`), any record may follow any other. Otherwise
-units of the source are shuffled as blocks, so that each unit is read once per epoch, and a shard is
-long enough to mix many blocks:
+If all records fit into memory (`units.CACHE_BYTES`), any record may follow any other. The same
+holds if each record is a unit of its own (images). Otherwise units of the source are shuffled as
+blocks, so that each unit is read once per epoch, and a shard is long enough to mix many blocks:
 
     records fit into memory      a block is a record, a shard 32 minibatches
+    a record is a unit           the same
     otherwise                    a block is a unit, a shard 128 of them, at most 256 MiB
 
 `data/units.py` knows the location of records; `sharding/shard.py` defines plans;
@@ -54,7 +55,8 @@ def plan_shards(units: Units, options: TrainingOptions, *, splits: bool) -> Shar
     most = max(1, MAX_SHARD_BYTES // (size * record_bytes))
     length = min(DEFAULT_MINIBATCHES_PER_SHARD, most, -(-num_records // size))
     blocks: tuple[tuple[int, int], ...] = ()
-    if options.shuffle and units.memory_bytes > data_units.CACHE_BYTES:
+    is_large = units.memory_bytes > data_units.CACHE_BYTES
+    if options.shuffle and is_large and int(units.sizes.max()) > 1:
         sizes = _blocks(units, record_bytes)
         wanted = min(_BLOCKS_PER_SHARD * num_records // len(sizes), num_records)
         if not splits:
