@@ -11,6 +11,7 @@ from elasticdl.data.index_file import write_index_files
 from elasticdl.data.overview import look_into
 from elasticdl.data.schema import MissingFieldError, Schema
 from elasticdl.data.sources import find_files, index_data, open_index, open_source
+from elasticdl.data.units import decoded_bytes
 from elasticdl.errors import CorruptDataError, DataError, NoDataError, SchemaError
 
 IMAGE = {"name": "pixels", "shape": [2, 2], "dtype": "uint8"}
@@ -239,6 +240,14 @@ def test_opening_reads_no_file(folder):
     assert source.num_records == 2
     with pytest.raises(DataError, match=r"^p/a/1\.png has changed while it was read"):
         source.read_bytes(0, 1)
+
+
+def test_the_memory_of_decoded_images_is_known_before_they_are_decoded(folder):
+    draw("p/a/1.png", "p/b/2.png")
+    source = open_source("p")
+
+    assert decoded_bytes(source, None) == 2 * 2 * 3
+    assert decoded_bytes(source, SCHEMA) == 2 * 2 + 8
 
 
 # --- numbers of classes --------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from tests.engines.test_in_process import assert_same_bits, weights
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.engines.federated.config.init import write_federation
 from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.simulation.simulate import SimulatedMember
 from elasticdl.engines.progress import Silent
@@ -205,6 +206,23 @@ def test_parties_number_their_classes_by_the_model_file(place, tmp_path):
 def test_parties_without_common_numbers_of_their_classes_are_refused(place, tmp_path):
     with pytest.raises(ElasticDLError, match=r"in the model file: classes = \['bar', 'line'"):
         simulated(place, tmp_path / "out", "torch_model")
+
+
+def test_images_are_not_distributed_to_parties_in_a_form_that_they_cannot_read(place, tmp_path):
+    with pytest.raises(DataError, match="is a folder of images, which cannot be distributed"):
+        write_federation(
+            tmp_path / "parties",
+            data=str(place / "train"),
+            validation_data=None,
+            num_parties=2,
+            split="iid",
+            settings={},
+            label=None,
+            seed=0,
+            address={},
+            aggregator={},
+            model=lambda _: {},
+        )
 
 
 # --- workers -------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from elasticdl.job import PredictionFormat
 @click.option(
     "--trained_model", required=True, metavar="DIR", help="Output folder of `elasticdl train`."
 )
-@click.option("--data", required=True, metavar="GLOB", help="Records; labels are not needed.")
+@click.option(
+    "--data", required=True, metavar="GLOB", help="Records or images; labels are not needed."
+)
 @click.option(
     "--output",
     required=True,

@@ -48,7 +48,7 @@ _DEFAULTS = TrainingOptions()
     "--data",
     required=True,
     metavar="GLOB",
-    help="Training data: a path, URI or glob of record files.",
+    help="Training data: a path, URI or glob of record files, or a folder of images.",
 )
 @click.option(
     "--validation_data",
