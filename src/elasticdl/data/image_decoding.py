@@ -9,7 +9,7 @@ in EXIF metadata is ignored, and an animation is its first frame. An integer dty
 
 Pillow is imported here only. Which files are images is decided in `formats.py`.
 
-Callers: `images.py`.
+Callers: `image_unit.py`; `images.py` for sizes.
 """
 
 from __future__ import annotations

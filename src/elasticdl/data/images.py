@@ -9,8 +9,8 @@ the file in `image`.
 Opening takes a listing: files are not read. JPEG files have no checksums, so only damage that the
 decoder notices is detected.
 
-`image_folders.py` finds images and their classes, `image_decoding.py` decodes. A class travels in
-an index as the layout of its file.
+`image_folders.py` finds images and their classes, `image_unit.py` makes their fields. A class
+travels in an index as the layout of its file.
 
 Callers: `sources.py`.
 """
@@ -21,42 +21,40 @@ import copy
 import functools
 import json
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.data import example
 from elasticdl.data.data_index import DataIndex, FileEntry, bad_entry, entries_by_index, entry_of
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.formats import IMAGES
-from elasticdl.data.image_decoding import AS_STORED, decode_image, image_size, pixels_of
+from elasticdl.data.image_decoding import image_size
 from elasticdl.data.image_folders import classes_of
+from elasticdl.data.image_unit import (
+    UNIT_OVERHEAD_BYTES,
+    ImageUnit,
+    decode_images,
+    no_class,
+    roles_of,
+)
 from elasticdl.data.record_source import RecordFile
-from elasticdl.data.schema import Field, MissingFieldError, Schema
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.units import Units, is_remote, sample
 from elasticdl.data.wording import listed
-from elasticdl.errors import DataError, SchemaError
+from elasticdl.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from elasticdl.data.batch import Record
+    from elasticdl.data.schema import Schema
     from elasticdl.data.stored_file import StoredFile
-    from elasticdl.data.units import Picked
 
-IMAGE, LABEL = "image", "label"
-"""Names of the fields without a schema, and of records as stored."""
-
-_IMAGE_DIMENSIONS = (2, 3)
 _CHANNELS = 3
-_UNIT_OVERHEAD_BYTES = 200
 _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
-# Decoding is what takes time; the decoders release Python's lock.
-_MOST_THREADS = 16
-_FEW = 4
+# Remote files that are read at once.
+_PARALLEL_READS = 16
 
 
 class ImageSource:
@@ -159,11 +157,11 @@ class ImageSource:
                 that are parts of a data set.
             SchemaError: The schema does not fit images.
         """
-        label = _roles_of(schema).label
+        label = roles_of(schema).label
         if label is None:
             return
         if not self._classes:
-            raise _no_class(self.unclassified or self.files[0].uri, label)
+            raise no_class(self.unclassified or self.files[0].uri, label)
         names = listed(self._classes)
         first = self.files[0].uri
         if len(self._classes) == 1:
@@ -213,12 +211,12 @@ class ImageSource:
             SchemaError: The schema does not fit images, or has a label and the images have none.
             IndexError: The range is not within 0 .. num_records.
         """
-        return _decoded(self._read(start, stop), schema)
+        return decode_images(self._read(start, stop), schema)
 
     def units(self, schema: Schema | None) -> Units:
         """Return one unit per image; see `units.UnitSource`."""
         del schema
-        memory_bytes = sum(entry.size_bytes + _UNIT_OVERHEAD_BYTES for entry in self._entries)
+        memory_bytes = sum(entry.size_bytes + UNIT_OVERHEAD_BYTES for entry in self._entries)
         remote = is_remote([entry.uri for entry in self._entries])
         return Units(np.ones(self.num_records, np.int64), memory_bytes, remote)
 
@@ -260,126 +258,9 @@ class ImageSource:
     def _read(self, start: int, stop: int) -> list[ImageUnit]:
         self._numbering.check(start, stop)
         if is_remote([entry.uri for entry in self._entries[start:stop]]):
-            with ThreadPoolExecutor(_MOST_THREADS) as threads:
+            with ThreadPoolExecutor(_PARALLEL_READS) as threads:
                 return [*threads.map(lambda i: self.read_unit(i, None), range(start, stop))]
         return [self.read_unit(number, None) for number in range(start, stop)]
-
-
-class ImageUnit:
-    """An image file in memory, decoded on demand; see `units.Unit`.
-
-    Args:
-        data: Content of the file.
-        uri: Name of the file.
-        label: Number of its class; None if it has none.
-    """
-
-    def __init__(self, data: bytes, uri: str, label: int | None) -> None:
-        self.data = data
-        self.uri = uri
-        self.label = label
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the file, in bytes."""
-        return len(self.data) + _UNIT_OVERHEAD_BYTES
-
-    @staticmethod
-    def records(picked: Picked, schema: Schema | None) -> list[Record]:
-        """Return the picked images, decoded; see `units.Unit`."""
-        return _decoded([picked.units[index] for index in picked.which.tolist()], schema)
-
-    @staticmethod
-    def serialized(picked: Picked) -> list[bytes]:
-        """Return the picked images as stored; see `units.Unit`."""
-        return [picked.units[index].serialized_one() for index in picked.which.tolist()]
-
-    def serialized_one(self) -> bytes:
-        """Return the image as a serialized `tf.Example`."""
-        label = {} if self.label is None else {LABEL: np.array([self.label], np.int64)}
-        return example.encode({IMAGE: [self.data], **label})
-
-
-# --- fields ------------------------------------------------------------------------------------
-
-
-class _Roles(NamedTuple):
-    """Fields of a schema by what they hold; None for what the schema leaves out."""
-
-    image: Field | None
-    label: Field | None
-
-
-@functools.lru_cache(maxsize=64)
-def _roles_of(schema: Schema) -> _Roles:
-    """Return which field is the image and which is the label.
-
-    Raises:
-        SchemaError: Several fields may be the image, or the label.
-        MissingFieldError: A field is neither.
-    """
-    numbers = [field for field in schema.fields if field.dtype.kind in "biuf"]
-    images = [field for field in numbers if len(field.shape) in _IMAGE_DIMENSIONS]
-    labels = [field for field in numbers if field.size == 1 and field not in images]
-    whole = [field for field in labels if field.dtype.kind != "f"]
-    for found, what in ((images, "an image (two or three dimensions)"), (whole, "a whole number")):
-        if len(found) > 1:
-            raise SchemaError(
-                f"data_schema(): {len(found)} fields are {what}: "
-                f"{listed(field.name for field in found)}. A record of a folder of images has one "
-                "image and one label."
-            )
-    # A loss may want the label as a fraction.
-    label = next(iter(whole or labels), None)
-    image = next(iter(images), None)
-    others = [field for field in schema.fields if field not in (image, label)]
-    if others:
-        raise MissingFieldError(
-            f"data_schema(): the field {others[0]} is neither an image nor a label; expected an "
-            'image such as {"name": "image", "shape": [224, 224, 3], "dtype": "float32"} and a '
-            'label such as {"name": "label", "shape": [], "dtype": "int64"}. A record of a folder '
-            "of images has nothing else."
-        )
-    return _Roles(image, label)
-
-
-def _decoded(images: Sequence[ImageUnit], schema: Schema | None) -> list[Record]:
-    if len(images) <= _FEW:
-        return [_record(image, schema) for image in images]
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
-        return [*threads.map(lambda image: _record(image, schema), images)]
-
-
-def _record(image: ImageUnit, schema: Schema | None) -> Record:
-    if schema is None:
-        record = {IMAGE: decode_image(image.data, image.uri, AS_STORED)}
-        if image.label is not None:
-            record[LABEL] = np.array([image.label], np.int64)
-        return record
-    roles = _roles_of(schema)
-    record = {}
-    for field in schema.fields:
-        if field == roles.image:
-            record[field.name] = decode_image(image.data, image.uri, pixels_of(field))
-        else:
-            record[field.name] = _label(image, field)
-    return record
-
-
-def _label(image: ImageUnit, field: Field) -> np.ndarray[Any, Any]:
-    if image.label is None:
-        raise _no_class(image.uri, field)
-    where = f"{image.uri}, field {field.name!r}"
-    label = field.values(np.array(image.label, np.int64), where)
-    return np.array(label, field.dtype).reshape(field.shape)
-
-
-def _no_class(uri: str, label: Field) -> MissingFieldError:
-    return MissingFieldError(
-        f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
-        "a folder for each class, and name the folder that contains these folders: --data=pictures "
-        "for pictures/cat/1.jpg."
-    )
 
 
 # --- files -------------------------------------------------------------------------------------

@@ -1,0 +1,160 @@
+"""An image file in memory, and its fields by a schema.
+
+The field with two or three dimensions is the image, the single number is the label; `images.py`
+describes records without a schema and as stored.
+
+Callers: `images.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from elasticdl.data import example
+from elasticdl.data.image_decoding import AS_STORED, decode_image, pixels_of
+from elasticdl.data.schema import Field, MissingFieldError, Schema
+from elasticdl.data.wording import listed
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.units import Picked
+
+IMAGE, LABEL = "image", "label"
+"""Names of the fields without a schema, and of records as stored."""
+
+UNIT_OVERHEAD_BYTES = 200
+"""Memory of the objects of a unit, beside the content of its file."""
+
+_IMAGE_DIMENSIONS = (2, 3)
+# Decoding is what takes time; the decoders release Python's lock.
+_MOST_THREADS = 16
+_FEW = 4
+
+
+class ImageUnit:
+    """An image file in memory, decoded on demand; see `units.Unit`.
+
+    Args:
+        data: Content of the file.
+        uri: Name of the file.
+        label: Number of its class; None if it has none.
+    """
+
+    def __init__(self, data: bytes, uri: str, label: int | None) -> None:
+        self.data = data
+        self.uri = uri
+        self.label = label
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the file, in bytes."""
+        return len(self.data) + UNIT_OVERHEAD_BYTES
+
+    @staticmethod
+    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+        """Return the picked images, decoded; see `units.Unit`."""
+        return decode_images([picked.units[index] for index in picked.which.tolist()], schema)
+
+    @staticmethod
+    def serialized(picked: Picked) -> list[bytes]:
+        """Return the picked images as stored; see `units.Unit`."""
+        return [picked.units[index].serialized_one() for index in picked.which.tolist()]
+
+    def serialized_one(self) -> bytes:
+        """Return the image as a serialized `tf.Example`."""
+        label = {} if self.label is None else {LABEL: np.array([self.label], np.int64)}
+        return example.encode({IMAGE: [self.data], **label})
+
+
+class Roles(NamedTuple):
+    """Fields of a schema by what they hold; None for what the schema leaves out."""
+
+    image: Field | None
+    label: Field | None
+
+
+@functools.lru_cache(maxsize=64)
+def roles_of(schema: Schema) -> Roles:
+    """Return which field is the image and which is the label.
+
+    Raises:
+        SchemaError: Several fields may be the image, or the label.
+        MissingFieldError: A field is neither.
+    """
+    numbers = [field for field in schema.fields if field.dtype.kind in "biuf"]
+    images = [field for field in numbers if len(field.shape) in _IMAGE_DIMENSIONS]
+    labels = [field for field in numbers if field.size == 1 and field not in images]
+    whole = [field for field in labels if field.dtype.kind != "f"]
+    for found, what in ((images, "an image (two or three dimensions)"), (whole, "a whole number")):
+        if len(found) > 1:
+            raise SchemaError(
+                f"data_schema(): {len(found)} fields are {what}: "
+                f"{listed(field.name for field in found)}. A record of a folder of images has one "
+                "image and one label."
+            )
+    # A loss may want the label as a fraction.
+    label = next(iter(whole or labels), None)
+    image = next(iter(images), None)
+    others = [field for field in schema.fields if field not in (image, label)]
+    if others:
+        raise MissingFieldError(
+            f"data_schema(): the field {others[0]} is neither an image nor a label; expected an "
+            'image such as {"name": "image", "shape": [224, 224, 3], "dtype": "float32"} and a '
+            'label such as {"name": "label", "shape": [], "dtype": "int64"}. A record of a folder '
+            "of images has nothing else."
+        )
+    return Roles(image, label)
+
+
+def decode_images(images: Sequence[ImageUnit], schema: Schema | None) -> list[Record]:
+    """Return images as records, several decoded at a time.
+
+    Raises:
+        CorruptDataError: A file is not an image, or is damaged.
+        SchemaError: The schema does not fit images, or has a label and an image has none.
+    """
+    if len(images) <= _FEW:
+        return [_record(image, schema) for image in images]
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        return [*threads.map(lambda image: _record(image, schema), images)]
+
+
+def _record(image: ImageUnit, schema: Schema | None) -> Record:
+    if schema is None:
+        record = {IMAGE: decode_image(image.data, image.uri, AS_STORED)}
+        if image.label is not None:
+            record[LABEL] = np.array([image.label], np.int64)
+        return record
+    roles = roles_of(schema)
+    record = {}
+    for field in schema.fields:
+        if field == roles.image:
+            record[field.name] = decode_image(image.data, image.uri, pixels_of(field))
+        else:
+            record[field.name] = _label(image, field)
+    return record
+
+
+def _label(image: ImageUnit, field: Field) -> np.ndarray[Any, Any]:
+    if image.label is None:
+        raise no_class(image.uri, field)
+    where = f"{image.uri}, field {field.name!r}"
+    label = field.values(np.array(image.label, np.int64), where)
+    return np.array(label, field.dtype).reshape(field.shape)
+
+
+def no_class(uri: str, label: Field) -> MissingFieldError:
+    """Return the error for an image that lacks the label."""
+    return MissingFieldError(
+        f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
+        "a folder for each class, and name the folder that contains these folders: --data=pictures "
+        "for pictures/cat/1.jpg."
+    )
