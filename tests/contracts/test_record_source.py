@@ -204,14 +204,14 @@ def test_records_are_decoded_by_a_schema(fmt: Format, source: RecordSource) -> N
 
 @pytest.fixture(params=["training", "validation"])
 def side(request: pytest.FixtureRequest, fmt: Format, uris: list[str]) -> SplitSource:
-    """Return each side of a split of `EXAMPLES`."""
+    """Return each side of a split of the examples."""
     return getattr(split_records(fmt.open(uris), 0.4), request.param)
 
 
-def test_a_side_of_a_split_is_a_source(side: SplitSource) -> None:
+def test_a_side_of_a_split_is_a_source(fmt: Format, side: SplitSource) -> None:
     numbers = side.numbering.span(0, side.num_records)
 
-    check_record_source(side, [example.encode(EXAMPLES[number]) for number in numbers])
+    check_record_source(side, [example.encode(fmt.examples[number]) for number in numbers])
 
 
 @pytest.mark.parametrize("cache_bytes", [units.CACHE_BYTES, 100])

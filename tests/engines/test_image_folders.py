@@ -7,11 +7,13 @@ from tests.engines.test_in_process import assert_same_bits, weights
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.data.split_files import split_files
+from elasticdl.data.split_parts import parse_parts
 from elasticdl.engines.federated.config.init import write_federation
 from elasticdl.engines.federated.simulation import simulate
 from elasticdl.engines.federated.simulation.simulate import SimulatedMember
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DataError, ElasticDLError, SchemaError
+from elasticdl.errors import DataError, ElasticDLError, SchemaError, UsageError
 from elasticdl.job import Federation, Job, ModelReference, TrainingOptions
 
 INPUT = """
@@ -177,6 +179,26 @@ def test_a_training_on_images_resumes_with_the_same_numbers(trained, place, tmp_
 def test_images_without_classes_are_refused_before_the_first_step(place, tmp_path):
     with pytest.raises(SchemaError, match="is in no class folder, so the field 'label' is missing"):
         train(place, tmp_path / "out", "torch_model", data=str(place / "train/line"))
+
+
+def test_a_share_of_the_images_is_held_out(place, tmp_path):
+    outcome = train(
+        place, tmp_path / "out", "torch_model", validation_data=None, validation_split=0.25
+    )
+
+    assert outcome.metrics["val_accuracy"] == 1.0
+    description = load_trained_model(outcome.output).description
+    assert tuple(description.classes) == ("bar", "line", "stroke")
+
+
+def test_images_are_not_copied_by_a_split_into_files(place, tmp_path):
+    with pytest.raises(UsageError, match="is a folder of images, which are not copied"):
+        split_files(
+            str(place / "train"),
+            str(tmp_path / "parts"),
+            parse_parts("a=0.5,b=0.5"),
+            on_progress=lambda *_: None,
+        )
 
 
 # --- parties -------------------------------------------------------------------------------------
