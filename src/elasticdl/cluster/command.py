@@ -58,19 +58,7 @@ def command(job: Job) -> list[str]:
 def _options(job: Job) -> Iterator[str]:
     if job.model is not None:
         yield from _of_model(job.model)
-    if job.trained_model is not None:
-        yield _option("trained_model", job.trained_model)
-    yield _option("data", job.data)
-    if job.validation_data is not None:
-        yield _option("validation_data", job.validation_data)
-    if job.validation_split is not None:
-        yield f"--validation_split={job.validation_split!r}"
-    if job.output is not None:
-        yield _option("output", job.output)
-    if job.command == "predict":
-        yield _option("format", job.prediction_format)
-    if job.columns:
-        yield _option("columns", ",".join(job.columns))
+    yield from _of_data(job)
     # Evaluation and prediction have their own default size.
     defaults = TrainingOptions(minibatch_size=0 if job.command != "train" else 64)
     yield from _changed(job.training, defaults, {})
@@ -84,6 +72,22 @@ def _options(job: Job) -> Iterator[str]:
         yield from _of_tracking(job.tracking)
     if job.engine is not None:
         yield _option("engine", job.engine)
+
+
+def _of_data(job: Job) -> Iterator[str]:
+    if job.trained_model is not None:
+        yield _option("trained_model", job.trained_model)
+    yield _option("data", job.data)
+    if job.validation_data is not None:
+        yield _option("validation_data", job.validation_data)
+    if job.validation_split is not None:
+        yield f"--validation_split={job.validation_split!r}"
+    if job.output is not None:
+        yield _option("output", job.output)
+    if job.command == "predict":
+        yield _option("format", job.prediction_format)
+    if job.columns:
+        yield _option("columns", ",".join(job.columns))
 
 
 def _of_model(model: ModelReference) -> Iterator[str]:

@@ -152,7 +152,7 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function; show its errors in the notebook as messages without a traceback."""
+    """Call a function; raise its errors as ones that a notebook shows without a traceback."""
     try:
         return do()
     except KeyboardInterrupt:
@@ -169,8 +169,6 @@ def _quietly(do: Callable[[], Any]) -> Any:
         failure.exit_code = error.exit_code
     except ElasticDLError as error:
         failure = error
-    # IPython calls this instead of printing its own traceback.
-    failure._render_traceback_ = lambda: [f"error: {failure}"]  # type: ignore[attr-defined]
     raise failure
 
 
