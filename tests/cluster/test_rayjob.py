@@ -144,6 +144,16 @@ def test_the_command_makes_the_same_job_again(job):
     )
 
 
+def test_the_command_of_a_prediction_has_its_columns():
+    from elasticdl.cluster.command import command
+
+    job = job_options.prediction_job(
+        trained_model="s3://b/m", data="s3://b/d", output="s3://b/p.csv", columns=["id", "name"]
+    )
+
+    assert "--columns=id,name" in command(job)
+
+
 def test_workers_are_pods_and_gpus_are_asked_for_by_workers_only():
     made = manifest(
         job_of(num_spare_workers=1, gpus_per_worker=2), options_of(worker=Resources("4", "8Gi"))

@@ -87,3 +87,5 @@ def test_classes_are_named_by_the_model_or_else_by_the_data(zoo, data) -> None:
     assert open_context(job, definition=definition)[0].classes == ("cat", "dog", "fox")
     assert open_context(job, definition=of_model)[0].classes == ("a", "b", "c")
     assert open_context(job, definition=replace(definition, open_source=None))[0].classes == ()
+    split = replace(job, validation_data=None, validation_split=0.2)
+    assert open_context(split, definition=definition)[0].classes == ("cat", "dog", "fox")

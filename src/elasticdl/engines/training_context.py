@@ -103,7 +103,8 @@ class TrainingContext:
         """Names of the classes, from the model or else from the data; empty if unknown."""
         if self.definition.classes:
             return self.definition.classes
-        source: object = getattr(self.data, "source", None)
+        # A side of a split has no names of its own.
+        source: object = whole(self.data.source) if isinstance(self.data, RecordData) else None
         return source.classes if isinstance(source, NamesClasses) else ()
 
     def record_fields(self) -> Schema | None:
