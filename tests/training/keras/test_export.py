@@ -207,3 +207,19 @@ def test_dropout_that_is_fixed_to_training_rests_as_in_predict(tmp_path, keras):
     x = batch(7).features
     expected = trainer.model.predict(x, verbose=0)
     np.testing.assert_allclose(served(tmp_path, x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_columns_for_inputs_of_one_value_are_served_as_they_were_trained(tmp_path, keras):
+    def scaled():
+        x, scale = keras.Input((4,), name="x"), keras.Input((1,), name="scale")
+        return keras.Model([x, scale], keras.layers.Dense(2)(x * scale[:, 0:1]))
+
+    rng = np.random.default_rng(0)
+    features = {
+        "x": rng.normal(size=(4, 4)).astype("float32"),
+        "scale": rng.normal(size=4).astype("float32"),
+    }
+    trainer = trainer_of(scaled, Batch(features, np.zeros((4, 2), np.float32), 4))
+
+    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}

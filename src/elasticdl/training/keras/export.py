@@ -208,9 +208,14 @@ def _as_asked(inputs: Arrays, asked: Any) -> Any:
     """Return inputs with the types and the nesting that a functional model requires."""
     if isinstance(asked, (list, tuple)) and not isinstance(inputs, (list, tuple)):
         inputs = [inputs[spec.name] for spec in asked] if isinstance(inputs, Mapping) else [inputs]
-    return keras.tree.map_structure(
-        lambda spec, array: tf.cast(tf.convert_to_tensor(array), spec.dtype), asked, inputs
-    )
+    return keras.tree.map_structure(_as_spec, asked, inputs)
+
+
+def _as_spec(spec: tf.TensorSpec, array: Any) -> tf.Tensor:
+    tensor = tf.cast(tf.convert_to_tensor(array), spec.dtype)
+    # As `fit`, the trainer gives a column of [n] values to an input of the shape [n, 1].
+    is_column = spec.shape.rank == tensor.shape.rank + 1 and spec.shape[-1] == 1
+    return tensor[..., tf.newaxis] if is_column else tensor
 
 
 def _check_same(outputs: Any, example: Example, it: str) -> None:
