@@ -103,6 +103,32 @@ def test_categories_are_their_values():
     assert plain(frame) == {"kind": ["b", "a", "b"]}
 
 
+@pytest.mark.parametrize(
+    ("package", "kind", "message"),
+    [
+        ("polars", "LazyFrame", r"data\.collect\(\)"),
+        ("datasets", "DatasetDict", r'data\["train"\]'),
+    ],
+)
+def test_what_has_no_rows_of_its_own_is_refused_by_name(package, kind, message):
+    data = type(kind, (dict,), {"__module__": f"{package}.frame"})(train=1)
+
+    with pytest.raises(UsageError, match=f"data is a {package}.{kind}, which .*{message}"):
+        arrow_rows(data)
+
+
+def test_views_of_text_as_polars_has_them_are_text():
+    views = pa.array(["a", None, "b"], pa.string_view())
+    kinds = pa.DictionaryArray.from_arrays(
+        pa.array([1, 0, None], pa.uint32()), pa.array(["b", "a"], pa.string_view())
+    )
+
+    table = rows_of(OfArrow(pa.table({"text": views, "kind": kinds})))
+
+    assert table.schema.types == [pa.large_string(), pa.large_string()]
+    assert table.to_pydict() == {"text": ["a", None, "b"], "kind": ["a", "b", None]}
+
+
 @pytest.mark.parametrize("data", [(X, Y), {"x": X, "y": Y}, ({"x": X}, Y), (X, {"y": Y})])
 def test_arrays_are_columns_with_the_values_of_a_row(data):
     table = rows_of(data)

@@ -37,9 +37,18 @@ from elasticdl.data.array_shapes import with_shape
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.batch import leaves
 from elasticdl.data.find_files import exists
+from elasticdl.data.memory_tables import (
+    as_numpy,
+    converted,
+    kinds_of,
+    plain_table,
+    table_of,
+    table_of_rows,
+    with_label,
+)
 from elasticdl.data.snapshot import TableWriter
 from elasticdl.data.stored_file import local_path
-from elasticdl.data.wording import counted, listed
+from elasticdl.data.wording import counted
 from elasticdl.errors import DataError, UsageError
 
 _BATCH_ROWS = 1 << 14
@@ -128,10 +137,10 @@ def arrow_rows(data: Any) -> ArrowRows:
         UsageError: It is of a type that is not known here.
         DataError: Its columns have different lengths, or values that cannot be stored.
     """
-    table = _table(data)
+    table = table_of(data)
     if table is not None:
         return _of_table(table)
-    root, kinds = _kinds(data)
+    root, kinds = kinds_of(data)
     if root == "tensorflow" and "DatasetV2" in kinds:
         return _of_elements(*_of_tensorflow(data))
     if {"Dataset", "DataLoader"} & kinds:
@@ -139,12 +148,12 @@ def arrow_rows(data: Any) -> ArrowRows:
     if isinstance(data, Mapping):
         return _of_columns(data)
     if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
-        return _of_table(_of_rows(data))
+        return _of_table(table_of_rows(data))
     if isinstance(data, tuple) and len(data) == _WITH_WEIGHTS:
         raise UsageError(_WEIGHTS)
     if isinstance(data, tuple) and len(data) == _PAIR:
-        x = _table(data[0])
-        return _of_columns(_pair(*data)) if x is None else _of_table(_with_label(x, data[1]))
+        x = table_of(data[0])
+        return _of_columns(_pair(*data)) if x is None else _of_table(with_label(x, data[1]))
     if isinstance(data, (list, tuple)) and not data:
         raise UsageError(f"data is an empty {type(data).__name__}; {_EXPECTED}.")
     raise UsageError(f"data is a {type(data).__module__}.{type(data).__name__}; {_EXPECTED}.")
@@ -152,91 +161,11 @@ def arrow_rows(data: Any) -> ArrowRows:
 
 def has_columns(data: Any) -> bool:
     """Return whether data is a table: a DataFrame, an Arrow table or the like."""
-    return _table(data) is not None
-
-
-def _kinds(data: Any) -> tuple[str, set[str]]:
-    """Return the package and the classes of an object, without importing the package."""
-    return type(data).__module__.partition(".")[0], {kind.__name__ for kind in type(data).__mro__}
-
-
-def _table(data: Any) -> pa.Table | None:
-    """Return an object that has columns as a table; None for any other object."""
-    root, kinds = _kinds(data)
-    if root == "pandas" and "DataFrame" in kinds:
-        _check_distinct([str(name) for name in data.columns])
-        return _converted(
-            lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data)
-        )
-    if root == "datasets" and "Dataset" in kinds:
-        return data.with_format("arrow")[:]
-    # Arrow's own interface, which most packages with tables have (the Arrow PyCapsule Interface).
-    if hasattr(data, "__arrow_c_stream__"):
-        return _converted(lambda: pa.table(data))
-    return None
-
-
-def _with_index(table: pa.Table, frame: Any) -> pa.Table:
-    """Return the columns of a DataFrame of pandas, and its index if that has a name.
-
-    Raises:
-        DataError: The index has the name of a column, and other values.
-    """
-    for level, name in enumerate(frame.index.names):
-        if name is None:
-            continue
-        values = pa.array(frame.index.get_level_values(level), from_pandas=True)
-        if str(name) not in table.column_names:
-            table = table.append_column(str(name), values)
-        elif not table[str(name)].combine_chunks().equals(values):
-            raise DataError(
-                f"The DataFrame has a column {str(name)!r}, and an index of this name with other "
-                "values. Rename one of them, or leave the index out: frame.reset_index(drop=True)."
-            )
-    return table
-
-
-def _of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return dicts as a table; a column that a dict lacks has no value there."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if not names:
-        raise DataError("The rows of data have no columns.")
-    columns = {
-        str(name): [_plain_value(row[name]) if name in row else None for row in rows]
-        for name in names
-    }
-    return _converted(lambda: pa.table(columns))
-
-
-def _plain_value(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _with_label(table: pa.Table, label: Any) -> pa.Table:
-    """Return the columns of a DataFrame, and one for y, by the name that a Series has."""
-    name = str(getattr(label, "name", None) or "y")
-    column = _converted(lambda: pa.array(_as_numpy(label).tolist()))
-    if len(column) != table.num_rows:
-        raise DataError(
-            f"x has {counted(table.num_rows, 'row')}, but y has {counted(len(column), 'value')}."
-        )
-    return table.append_column(name, column)
-
-
-def _check_distinct(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f"Two columns are called {listed(twice)}. Give one of them another name.")
+    return table_of(data) is not None
 
 
 def _of_table(table: pa.Table) -> ArrowRows:
-    names = table.column_names
-    _check_distinct(names)
-    for i, column in enumerate(table.columns):
-        if pa.types.is_dictionary(column.type):
-            # Two equal columns may have dictionaries in different orders.
-            table = table.set_column(i, names[i], column.cast(column.type.value_type))
-    table = table.replace_schema_metadata()
+    table = plain_table(table)
     # Joined, so that equal data has equal batches, whatever its chunks are.
     batches = (
         batch
@@ -249,7 +178,7 @@ def _of_table(table: pa.Table) -> ArrowRows:
 def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
     if not columns:
         raise DataError("data is an empty dict; expected one array for each column.")
-    arrays = {str(name): _as_numpy(value) for name, value in columns.items()}
+    arrays = {str(name): as_numpy(value) for name, value in columns.items()}
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
         shown = ", ".join(
@@ -287,9 +216,9 @@ def _of_elements(elements: Callable[[], Iterable[Any]], num_rows: int | None) ->
 
 def _element(element: Any) -> dict[str, Any]:
     if isinstance(element, Mapping):
-        return {str(name): _as_numpy(value) for name, value in element.items()}
+        return {str(name): as_numpy(value) for name, value in element.items()}
     if isinstance(element, (tuple, list)) and len(element) == _PAIR:
-        return {name: _as_numpy(value) for name, value in _pair(*element).items()}
+        return {name: as_numpy(value) for name, value in _pair(*element).items()}
     raise UsageError(
         f"An element of data is a {type(element).__name__}; expected a dict, or a pair (x, y)."
     )
@@ -364,7 +293,7 @@ def _draws(step: Any) -> bool:
 
 
 def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None]:
-    is_loader = "DataLoader" in _kinds(data)[1]
+    is_loader = "DataLoader" in kinds_of(data)[1]
     if is_loader:
         _check_loader(data)
     # A Subset has a `dataset` too, of which it is a part.
@@ -396,15 +325,6 @@ def _check_loader(loader: Any) -> None:
         )
 
 
-def _as_numpy(value: Any) -> np.ndarray[Any, Any]:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise DataError(f"data has a value that is no array: {error}.") from error
-
-
 def _stacked(name: str, values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     if len({value.shape for value in values}) == 1:
         return np.stack(values)
@@ -433,14 +353,7 @@ def _column(values: np.ndarray[Any, Any]) -> pa.Array:
     if values.ndim > 1:
         flat = pa.array(np.ascontiguousarray(values).reshape(-1))
         return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
-    return _converted(lambda: pa.array(values.tolist() if values.dtype.kind in "SU" else values))
-
-
-def _converted(convert: Callable[[], Any]) -> Any:
-    try:
-        return convert()
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"data cannot be stored as a table: {error}") from error
+    return converted(lambda: pa.array(values.tolist() if values.dtype.kind in "SU" else values))
 
 
 def _copy(source: Path, uri: str) -> None:

@@ -1,0 +1,166 @@
+"""Tables in memory: objects with columns, of any package, as Arrow tables that can be stored.
+
+    DataFrame of pandas, Dataset of Hugging Face, Arrow table, DataFrame of polars, list of dicts
+
+No package is imported to recognise its objects. Callers: `in_memory.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from elasticdl.data.wording import counted, listed
+from elasticdl.errors import DataError, UsageError
+
+# Package -> class -> what it is not, and what to give in its place.
+_UNREAD = {
+    "polars": {"LazyFrame": "has no rows yet. Give its DataFrame: data.collect()."},
+    "datasets": {
+        "DatasetDict": 'holds several data sets. Give one of them, such as data["train"].',
+        "IterableDatasetDict": "holds several data sets. Give one of them.",
+        "IterableDataset": "is read from its start only. Load it without streaming=True.",
+    },
+}
+
+
+def kinds_of(data: Any) -> tuple[str, set[str]]:
+    """Return the package and the classes of an object, without importing the package."""
+    return type(data).__module__.partition(".")[0], {kind.__name__ for kind in type(data).__mro__}
+
+
+def table_of(data: Any) -> pa.Table | None:
+    """Return an object that has columns as a table; None for any other object.
+
+    Raises:
+        UsageError: It has no rows of its own.
+        DataError: It cannot be a table.
+    """
+    root, kinds = kinds_of(data)
+    for kind, way_out in _UNREAD.get(root, {}).items():
+        if kind in kinds:
+            raise UsageError(f"data is a {root}.{kind}, which {way_out}")
+    if root == "pandas" and "DataFrame" in kinds:
+        _check_distinct([str(name) for name in data.columns])
+        return converted(
+            lambda: _with_index(pa.Table.from_pandas(data, preserve_index=False), data)
+        )
+    if root == "datasets" and "Dataset" in kinds:
+        return data.with_format("arrow")[:]
+    # Arrow's own interface, which most packages with tables have (the Arrow PyCapsule Interface).
+    if hasattr(data, "__arrow_c_stream__"):
+        return converted(lambda: pa.table(data))
+    return None
+
+
+def _with_index(table: pa.Table, frame: Any) -> pa.Table:
+    """Return the columns of a DataFrame of pandas, and its index if that has a name.
+
+    Raises:
+        DataError: The index has the name of a column, and other values.
+    """
+    for level, name in enumerate(frame.index.names):
+        if name is None:
+            continue
+        values = pa.array(frame.index.get_level_values(level), from_pandas=True)
+        if str(name) not in table.column_names:
+            table = table.append_column(str(name), values)
+        elif not table[str(name)].combine_chunks().equals(values):
+            raise DataError(
+                f"The DataFrame has a column {str(name)!r}, and an index of this name with other "
+                "values. Rename one of them, or leave the index out: frame.reset_index(drop=True)."
+            )
+    return table
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return dicts as a table; a column that a dict lacks has no value there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        raise DataError("The rows of data have no columns.")
+    columns = {
+        str(name): [_plain_value(row[name]) if name in row else None for row in rows]
+        for name in names
+    }
+    return converted(lambda: pa.table(columns))
+
+
+def _plain_value(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def with_label(table: pa.Table, label: Any) -> pa.Table:
+    """Return the columns of a DataFrame, and one for y, by the name that a Series has."""
+    name = str(getattr(label, "name", None) or "y")
+    column = converted(lambda: pa.array(as_numpy(label).tolist()))
+    if len(column) != table.num_rows:
+        raise DataError(
+            f"x has {counted(table.num_rows, 'row')}, but y has {counted(len(column), 'value')}."
+        )
+    return table.append_column(name, column)
+
+
+def _check_distinct(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"Two columns are called {listed(twice)}. Give one of them another name.")
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """Return a table without metadata, dictionaries and views.
+
+    Raises:
+        DataError: Two columns have the same name.
+    """
+    names = table.column_names
+    _check_distinct(names)
+    for i, column in enumerate(table.columns):
+        plain = _plain(column)
+        if plain is not column:
+            table = table.set_column(i, names[i], plain)
+    return table.replace_schema_metadata()
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without dictionaries and views, in which Arrow can pick rows.
+
+    Two equal columns may have dictionaries in different orders. Polars has views for text.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        values = pa.chunked_array([pa.array([], kind.value_type)])
+        plain = _plain(values).type
+        parts = [chunk.dictionary.cast(plain).take(chunk.indices) for chunk in column.chunks]
+        return pa.chunked_array(parts, plain)
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if pa.types.is_binary_view(kind) else column
+
+
+def as_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """Return a value, which may be a tensor, as an array.
+
+    Raises:
+        DataError: It is ragged.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"data has a value that is no array: {error}.") from error
+
+
+def converted(convert: Callable[[], Any]) -> Any:
+    """Return the result of a conversion to Arrow.
+
+    Raises:
+        DataError: It fails.
+    """
+    try:
+        return convert()
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"data cannot be stored as a table: {error}") from error
