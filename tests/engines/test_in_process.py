@@ -122,6 +122,24 @@ def test_a_trained_model_that_may_only_be_read_is_evaluated(train, data, tmp_pat
         )
 
 
+def test_draws_at_the_top_of_the_file_are_the_same_in_each_process(train, zoo, data, tmp_path):
+    zoo("""
+        CENTRES = np.random.normal(size=(4, 4)).astype("float32")
+
+        def input_fn(records):
+            labels = np.stack([r["label"] for r in records])
+            return np.stack([r["x"] @ CENTRES for r in records]), labels
+    """)
+    outcome = train(num_epochs=1, validation_data=str(data), output=str(tmp_path / "one"))
+    # As another process would have been, by now.
+    np.random.random(100)  # noqa: NPY002 - users call np.random.*
+    train(num_epochs=1, validation_data=str(data), output=str(tmp_path / "two"))
+
+    assert_same_bits(weights(tmp_path / "one"), weights(tmp_path / "two"))
+    measured = elasticdl.evaluate(trained_model=str(tmp_path / "one"), data=str(data))
+    assert measured.metrics["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-6)
+
+
 def test_a_finished_job_is_not_trained_again(train, tmp_path):
     first = train()
     again = train()

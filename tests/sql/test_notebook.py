@@ -66,10 +66,17 @@ def test_statements_run_in_a_notebook(notebook) -> None:
     assert "█" in shown[1]["text/plain"]
     # The names differ in all rows, so the model takes no notice of them.
     assert result_of(outputs[4]) == "['role']"
-    assert error_of(outputs[5]).splitlines()[0].startswith("StatementError: line 2, column 24: There is no")
+    assert (
+        error_of(outputs[5])
+        .splitlines()[0]
+        .startswith("StatementError: line 2, column 24: There is no")
+    )
     assert "Traceback" not in error_of(outputs[5])
     assert "is 1 in every row" in text_of(outputs[6])
-    assert error_of(outputs[6]) == "StatementFailedError: The statement failed (exit code 4); see above."
+    assert (
+        error_of(outputs[6])
+        == "StatementFailedError: The statement failed (exit code 4); see above."
+    )
     assert "without quotes" in error_of(outputs[7])
     assert "--database=mongo://nowhere" in error_of(outputs[8])
     # The settings before it still hold.

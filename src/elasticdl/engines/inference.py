@@ -34,6 +34,7 @@ from elasticdl.prediction.input_columns import InputColumns
 from elasticdl.prediction.phase import Predictor
 from elasticdl.prediction.writers import PredictionWriter, open_writer
 from elasticdl.training.create import create_trainer, quiet_frameworks
+from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,7 +231,8 @@ def define_trained(
     model = replace(trained_by.model, zoo=str(trained.zoo))
     quiet_frameworks()
     context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
-    definition = zoo.define(model, context)
+    with seeded_import(trained_by.training.seed):
+        definition = zoo.define(model, context)
     if not definition.classes:
         definition = replace(definition, classes=trained.description.classes)
     return trained, definition

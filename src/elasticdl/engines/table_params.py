@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import zoo
 from elasticdl.data.record_source import TableSource
 from elasticdl.definition import CompletedParams
+from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +67,9 @@ def completed(
     def notes() -> Sequence[str]:
         return [*definition.notes(), *found.notes]
 
-    return replace(job, model=model), replace(zoo.define(model, *opened), notes=notes)
+    with seeded_import(job.training.seed):
+        definition = zoo.define(model, *opened)
+    return replace(job, model=model), replace(definition, notes=notes)
 
 
 def metadata_of(job: Job, complete: Job) -> dict[str, Any]:

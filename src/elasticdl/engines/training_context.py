@@ -34,6 +34,7 @@ from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.sharding.shard import ShardPlan
 from elasticdl.training.create import create_trainer
+from elasticdl.training.import_seed import seeded_import
 from elasticdl.training.trainer import EvaluationProbe, ExportProbe
 
 if TYPE_CHECKING:
@@ -321,7 +322,8 @@ def open_context(
     if definition is None:
         opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
         passed = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
-        definition = zoo.define(job.model, passed, opened)
+        with seeded_import(job.training.seed):
+            definition = zoo.define(job.model, passed, opened)
         folder = None if opened.is_prebuilt else Path(opened.folder)
     data = _open_data(job, definition, {} if indexes is None else indexes)
     complete = job

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError, framework_needed
+from elasticdl.training.import_seed import kept_state, seed_loaded
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
@@ -74,8 +75,8 @@ def quiet_frameworks() -> None:
     model never waits for TensorFlow to load.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if not any(isinstance(finder, _SilentTensorFlow) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _SilentTensorFlow())
+    if not any(isinstance(finder, _QuietFrameworks) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _QuietFrameworks())
 
 
 def limit_threads(count: int) -> None:
@@ -125,13 +126,16 @@ def use_this_thread_only() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
-class _SilentTensorFlow(MetaPathFinder):
-    """Imports TensorFlow and discards what it writes past Python's own streams meanwhile."""
+class _QuietFrameworks(MetaPathFinder):
+    """Imports TensorFlow and discards what it writes past Python's own streams meanwhile.
+
+    It and PyTorch are seeded for a user's file that imports them; see `import_seed.py`.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "tensorflow":
+        if fullname not in ("tensorflow", "torch", "keras"):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
@@ -139,8 +143,12 @@ class _SilentTensorFlow(MetaPathFinder):
         execute = spec.loader.exec_module
 
         def execute_silently(module: ModuleType) -> None:
-            with _no_stderr():
+            with (
+                kept_state(),
+                _no_stderr() if fullname == "tensorflow" else contextlib.nullcontext(),
+            ):
                 execute(module)
+            seed_loaded(fullname)
 
         spec.loader.exec_module = execute_silently  # type: ignore[method-assign]
         return spec

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("elasticdl")
 
+LIKE_BATCH_NORM = (
+    "%s: in training, an example depends on the other examples of its batch, and the model keeps "
+    "statistics of its own. If it normalizes by them, each worker does so by its own minibatch, as "
+    "with BatchNorm, and the numbers differ from those of one process."
+)
+"""Warning for a model that compares the examples of a batch and keeps statistics."""
+
 # A check takes several forward passes.
 _MOST_EPOCHS = 8
 

@@ -174,3 +174,25 @@ def test_a_layer_that_begins_to_look_at_its_batch_later_is_reported_once(caplog)
     (message,) = [each.getMessage() for each in caplog.records]
     assert "since step 4 at the latest" in message
     assert "depend on the other examples of its batch" in message
+
+
+def test_a_mean_over_the_batch_beside_a_counter_is_reported(caplog) -> None:
+    import keras
+
+    class Centered(keras.layers.Layer):
+        def build(self, shape):
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x, training=False):
+            if not training:
+                return x
+            self.calls.assign_add(1.0)
+            return x - keras.ops.mean(x, axis=0)
+
+    trainer = trainer_of(lambda: [Centered()])
+
+    for _ in range(2):
+        trainer.gradients(batch_of())
+
+    (message,) = [each.getMessage() for each in caplog.records if "statistics" in each.getMessage()]
+    assert "in training, an example depends on the other examples of its batch" in message

@@ -169,3 +169,28 @@ def test_a_model_that_begins_to_look_at_its_batch_later_is_reported_once(caplog)
     (message,) = [each.getMessage() for each in caplog.records]
     assert "since step 4 at the latest" in message
     assert "depend on the other examples of its batch" in message
+
+
+class CenteredInTraining(nn.Module):
+    """Looks at the mean of the batch in training only, and counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            x = x - x.mean(0)
+        return self.out(x)
+
+
+def test_a_mean_over_the_batch_beside_a_counter_is_reported(caplog):
+    trainer = trainer_of(definition_of(CenteredInTraining))
+
+    for _ in range(2):
+        trainer.gradients(batch_of(8))
+
+    (message,) = [each.getMessage() for each in caplog.records if "statistics" in each.getMessage()]
+    assert "in training, an example depends on the other examples of its batch" in message

@@ -38,6 +38,7 @@ from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import JobFinished, JobStarted
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
 from elasticdl.training.create import create_trainer, quiet_frameworks
+from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
@@ -95,7 +96,8 @@ def train(
             code_sha256 = copy_code(job, begun.scratch, checkpoint, begun.reporter)
             quiet_frameworks()
             opened = zoo.open_zoo(job.model.zoo)
-            definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
+            with seeded_import(job.training.seed):
+                definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
             recorder = _Recorder(begun, job, definition)
             if not serves:
                 recorder.begin(step, job.federation.num_rounds)

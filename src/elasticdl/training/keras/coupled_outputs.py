@@ -5,8 +5,10 @@ the examples of a batch (a minibatch standard deviation, attention across the ba
 batches on two workers than in one process. The first batches are run through the model, whole and
 in two parts, and outputs and losses are compared. The model runs as in training, because some
 models mix examples in training only, but without dropout and with BatchNormalization as in
-inference. If its outputs are random then, or it moves a statistic (a running mean of its own, which
-differs on workers as BatchNormalization does), it runs in inference mode.
+inference. If its outputs are random then, it runs in inference mode. If it moves a statistic, it
+may be a normalization of the user's own: differences in training are a warning then, because each
+worker normalizes over its own batch as BatchNormalization does, and it runs in inference mode as
+well.
 
 The loss is computed right after each run, because it may read what the model left in an attribute.
 
@@ -19,8 +21,9 @@ Callers: `trainer.py`, before the first gradients and some later ones (`repeated
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -66,7 +69,7 @@ class Runs:
     moves_statistics: Callable[[Trial], bool]
 
 
-def check(runs: Runs, batch: Trial, model: keras.Model, origin: Origin, of_loss: Origin) -> None:
+def check(runs: Runs, batch: Trial, model: keras.Model, origin: Origin, of_loss: Origin) -> bool:
     """Check that the outputs and the loss of a batch are those of its parts.
 
     Args:
@@ -76,15 +79,28 @@ def check(runs: Runs, batch: Trial, model: keras.Model, origin: Origin, of_loss:
         origin: Prefix of error messages.
         of_loss: Prefix of error messages about the loss.
 
+    Returns:
+        Whether the outputs differ in training only, where the model also moves a statistic: it may
+        be a normalization.
+
     Raises:
-        DefinitionError: They differ, and neither randomness nor BatchNormalization explains it.
+        DefinitionError: They differ, and neither randomness nor a normalization explains it.
     """
     if batch.num_examples == 1:
-        return
-    for training in (True, False):
-        with _quiet(model) if training else nullcontext():
-            if _compare(runs, batch, model, origin, of_loss, training=training):
-                return
+        return False
+    with _quiet(model):
+        found = _compare(runs, batch, model, origin, of_loss, training=True)
+    if found is not _Found.EQUAL:
+        _compare(runs, batch, model, origin, of_loss, training=False)
+    return found is _Found.LIKE_A_NORMALIZATION
+
+
+class _Found(Enum):
+    """The result of a comparison that did not fail."""
+
+    EQUAL = auto()
+    NOTHING = auto()
+    LIKE_A_NORMALIZATION = auto()
 
 
 def _compare(
@@ -95,8 +111,8 @@ def _compare(
     of_loss: Origin,
     *,
     training: bool,
-) -> bool:
-    """Return whether a comparison was possible."""
+) -> _Found:
+    """Compare the outputs and the loss in one mode."""
     size, rtol = batch.num_examples, rounding_of(model)
     first = max(1, size // 3)
 
@@ -105,23 +121,24 @@ def _compare(
         return _numbers(made.outputs), runs.loss_of(made), runs.divisor_of(made)
 
     try:
-        if training and runs.moves_statistics(batch):
-            return False
+        moves = training and runs.moves_statistics(batch)
         whole, loss, _ = run(batch, 0)
         again, loss_again, _ = run(batch, 1)
         one, *of_one = run(batch.rows(np.arange(first)), 0)
         other, *of_other = run(batch.rows(np.arange(first, size)), 0)
     except Exception:  # noqa: BLE001 - the first batch of this size reports it as the user's error
-        return False
+        return _Found.NOTHING
     is_random = loss != loss_again or not _are_near(whole, again, 0.0)
     if is_random:
-        return False
+        return _Found.NOTHING
     joined = [
         _joined(*outputs, num_examples=size) for outputs in zip(whole, one, other, strict=True)
     ]
     if not _are_near(whole, joined, rtol):
         if runs.normalizes_by_batch(batch):
-            return True
+            return _Found.EQUAL
+        if moves:
+            return _Found.LIKE_A_NORMALIZATION
         raise DefinitionError(
             f"{origin}: the model's outputs for an example depend on the other examples of its "
             f"batch: the outputs for a batch of {size} differ from those for its first {first} and "
@@ -129,10 +146,13 @@ def _compare(
             "would each compare only the examples of their own batch. The model trains in one "
             "process without --global_batch_size."
         )
+    if moves:
+        # In inference mode, the loss is compared as well.
+        return _Found.NOTHING
     splitting.check_run(
         loss, [of_one[0], of_other[0]], [of_one[1], of_other[1]], (first, size - first), of_loss
     )
-    return True
+    return _Found.EQUAL
 
 
 @contextmanager

@@ -77,7 +77,8 @@ def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) 
             f"{place or origin}: {type(owner).__name__} changes its weight {others[0].path} where "
             "it is called with training=False. In a plain script validation and prediction change "
             "it too, from batch to batch, and training continues with the changed value. Here "
-            "they do not change it, because workers share them. Change it in training only: def "
+            "they do not change it, because workers share them. Compute with a masked or projected "
+            "weight (kernel * mask) and assign nothing; change a statistic in training only: def "
             "call(self, inputs, training=None): if training: ...; or train without validation "
             "data, and evaluate and predict with a layer that changes nothing."
         )

@@ -9,6 +9,7 @@ second function whose batch axis is open.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ from elasticdl.training.keras.seeds import Seeds
 from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.keras.statistics import KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
-from elasticdl.training.repeated_checks import RepeatedChecks
+from elasticdl.training.repeated_checks import LIKE_BATCH_NORM, RepeatedChecks
 from elasticdl.training.trainer import (
     Contribution,
     Examined,
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
 
 _SEED_VARIABLE = "seed_generator_state"
 _CHECKS_OF_OUTPUTS = 2
+
+_log = logging.getLogger("elasticdl")
 _WEIGHTS_SHAPE = (
     "\n"
     "  As in Keras, sample weights have the shape of the loss or axes of 1: one per pixel, or (n, "
@@ -188,6 +191,7 @@ class KerasTrainer:
         self._loss_was_split = self._moves_weights = False
         self._num_output_checks = 0
         self._repeated = RepeatedChecks(definition.origin)
+        self._has_reported_normalization = False
         self._single: Trial | None = None
         self._looked_outside = False
         self._is_evaluation_checked = False
@@ -766,6 +770,10 @@ class KerasTrainer:
             outputs = self._forward_without_trace(trial.features, at, training=training)
             return outputs, [float(tf.reduce_sum(extra)) for extra in self.model.losses]
 
+        def alone(trial: Trial, step: int, training: bool) -> Any:
+            with moved_weights.restored(self._statistics):
+                return forward(trial, step, training)[0]
+
         definition = self._definition
         optimizers.check_gradients_add_up(self._trainable, definition.origin)
         variables = (*self._trainable, *self._statistics)
@@ -801,15 +809,18 @@ class KerasTrainer:
             if kind is not None:
                 self._num_output_checks += trial.num_examples > 1
                 runs = self._loss.runs(
-                    lambda part, step, training: forward(part, step, training)[0],
+                    alone,
                     kind,
                     lambda part: self._normalizes_by_batch(part.features),
                     lambda part: self._moves_statistics(part.features),
                 )
                 with contextlib.nullcontext() if is_early else self._repeated.reported(self.step):
-                    coupled_outputs.check(
+                    normalizes = coupled_outputs.check(
                         runs, trial, self.model, definition.origin, definition.where("loss")
                     )
+                    if normalizes and not self._has_reported_normalization:
+                        self._has_reported_normalization = True
+                        _log.warning(LIKE_BATCH_NORM, definition.origin)
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
 

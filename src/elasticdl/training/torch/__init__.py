@@ -14,6 +14,7 @@ clipping.py     gradient clipping
 averages.py     averages of the weights: EMA, SWA
 precision.py    steps in bfloat16 and float16
 metrics.py      metrics as states that add up
+parameter_moves.py  detects that forward writes into parameters
 refusals.py     rejects what would be ignored, lost or summed wrongly, by the model's class
 outside.py      detects state that is in no checkpoint
 hooks.py        the events of a run: callbacks and schedulers

@@ -7,16 +7,17 @@ gradients are summed. BatchNorm is exempt: that each worker normalizes over its 
 documented difference.
 
 The model runs as in training, with dropout and BatchNorm as in evaluation, because some models mix
-examples in training only. If two seeds give two results, the model draws random numbers. If it
-changes a buffer, its outputs may depend on that (a running mean of its own, which differs on
-workers as BatchNorm does). In both cases nothing could be compared, so it runs in evaluation mode
-instead.
+examples in training only. If two seeds give two results, the model draws random numbers, and
+nothing can be compared, so it runs in evaluation mode instead. If it also changes a buffer, it may
+be a normalization of the user's own: differences in training are a warning then, because each
+worker normalizes over its own batch as a BatchNorm does, and it runs in evaluation mode as well.
 
 Used by `trainer.py`, before the first updates and some later ones (`repeated_checks.py`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from torch import nn
 
 from elasticdl.data.batch import leaves
 from elasticdl.errors import DefinitionError
+from elasticdl.training.repeated_checks import LIKE_BATCH_NORM
 from elasticdl.training.torch.buffers import differs
 from elasticdl.training.torch.outputs import as_arrays
 from elasticdl.training.torch.steps import Pairs, Steps, Tensors
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from elasticdl.training.torch.buffers import Buffers
     from elasticdl.training.torch.losses import BatchLoss, TorchLoss
     from elasticdl.training.torch.touched import Modes
+
+_log = logging.getLogger("elasticdl")
 
 # The first batch of a worker repeats two records, which may be alike.
 _CHECKS = 2
@@ -84,6 +88,7 @@ class PartCheck:
         self._origin, self._model, self._steps, self._loss = origin, model, steps, loss
         self._modes, self._buffers, self._drawing = modes, buffers, drawing
         self._num_checks, self._pairs = 0, Pairs()
+        self._has_reported = False
 
     @property
     def is_done(self) -> bool:
@@ -120,7 +125,7 @@ class PartCheck:
         try:
             whole, again = (self._run(batch, moment, training=training) for moment in (0, 1))
             is_random = _value(whole) != _value(again)
-            if is_random or whole.moves or not _are_near(whole.outputs, again.outputs):
+            if is_random or not _are_near(whole.outputs, again.outputs):
                 return False
             one = self._run(batch.rows(slice(0, first)), 0, training=training)
             other = self._run(batch.rows(slice(first, size)), 0, training=training)
@@ -137,12 +142,20 @@ class PartCheck:
             for parts in zip(whole.outputs, one.outputs, other.outputs, strict=True)
         ]
         if not _are_near(whole.outputs, joined):
+            if whole.moves:
+                if not self._has_reported:
+                    self._has_reported = True
+                    _log.warning(LIKE_BATCH_NORM, self._origin)
+                return False
             raise DefinitionError(
                 f"{self._origin}: the model's outputs for an example depend on the "
                 f"other examples of its batch: those of a batch of {size} differ from those of "
                 f"its first {first} and last {size - first} examples. It trains in one process "
                 "without --global_batch_size."
             )
+        if whole.moves:
+            # In evaluation mode, the loss is compared as well.
+            return False
         if whole.loss is not None and one.loss is not None and other.loss is not None:
             self._loss.compare(first, size, whole.loss, [one.loss, other.loss])
         return True

@@ -194,25 +194,21 @@ class Refusals:
                     "use another fusion, such as fedavg."
                 )
 
-    def check_unmoved(
-        self, parameters: Mapping[str, nn.Parameter], versions: Sequence[int]
-    ) -> None:
+    def check_unmoved(self, moved: Sequence[str]) -> None:
         """Make sure that computing gradients has changed no parameter.
 
         Args:
-            parameters: The parameters, by name.
-            versions: How often each had been changed before.
+            moved: Names of the parameters that have changed.
 
         Raises:
             DefinitionError: `forward` writes into one: an average of weights, `max_norm`.
         """
-        for (name, parameter), before in zip(parameters.items(), versions, strict=True):
-            if parameter._version != before:  # noqa: SLF001 - no public name
-                raise DefinitionError(
-                    f"{self._origin}: the model's `forward` changes its parameter {name} (as an "
-                    "average of weights or an embedding with max_norm does), which workers would "
-                    f"do separately. {_ALONE} Or keep averages in buffers."
-                )
+        for name in moved:
+            raise DefinitionError(
+                f"{self._origin}: the model's `forward` changes its parameter {name} (as an "
+                "average of weights or an embedding with max_norm does), which workers would "
+                f"do separately. {_ALONE} Or keep averages in buffers."
+            )
 
     def check_unchanged(self, changed: Sequence[str]) -> None:
         """Make sure that a model changes nothing when it is evaluated.
@@ -244,7 +240,8 @@ class Refusals:
             f"{place}: {type(module).__name__} ({path or 'the model'}) changes its {leaf} where it "
             "is called in evaluation mode. In a plain script validation and prediction change it "
             "too, from batch to batch, and training continues with the changed value. Here they "
-            "do not change it, because workers share them. Change it in training only: if "
+            "do not change it, because workers share them. Compute with a masked or projected "
+            "weight (weight * mask) and assign nothing; change a statistic in training only: if "
             "self.training: ... (or disable the observers of quantization in eval()); or train "
             "without validation data, and evaluate and predict with a module that changes nothing."
         )

@@ -61,6 +61,7 @@ from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summe
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays
 from elasticdl.training.torch.outside import check_loss, check_nothing_outside
+from elasticdl.training.torch.parameter_moves import ParameterMoves
 from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
 from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
@@ -238,15 +239,16 @@ class TorchTrainer:
             refuse_complex(complex_ones, self._definition.origin, ALONE)
             has_callbacks = bool(self.hooks.callbacks)
             is_due = self._repeated.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
+            is_checked = is_due or not self._part_check.is_done
+            moves = ParameterMoves(self._parameters, with_values=is_checked)
             if not self._part_check.is_done:
                 self._part_check.check(self._batch_tensors(batch))
             elif is_due:
                 with self._repeated.reported(self.step):
                     self._part_check.check(self._batch_tensors(batch))
-            versions = [p._version for p in self._parameters.values()]  # noqa: SLF001 - no public name
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
-                self._refusals.check_unmoved(self._parameters, versions)
+                self._refusals.check_unmoved(moves.found())
                 divisor = float(step.loss.divisor)
                 # Where no target counts, the mean is 0 / 0 and the sum is 0.
                 gradients = [

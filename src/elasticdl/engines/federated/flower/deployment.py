@@ -42,6 +42,7 @@ from elasticdl.engines.publish import copy_code
 from elasticdl.errors import TrainingError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.training.create import quiet_frameworks
+from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -160,7 +161,8 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
             quiet_frameworks()
             copy_code(job, code, None, reporter)
             opened = zoo.open_zoo(job.model.zoo)
-            definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
+            with seeded_import(job.training.seed):
+                definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
             party = Party(
                 name=config.name,
                 job=job,

@@ -24,6 +24,7 @@ from elasticdl.engines.federated.client.party import Party, shapes_of
 from elasticdl.engines.federated.client.recorder import MetricsFile
 from elasticdl.engines.federated.simulation.party_processes import PartyProcesses, num_processes_for
 from elasticdl.engines.record_data import open_records
+from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from elasticdl.engines.training_context import TrainingContext
     from elasticdl.job import Job, ModelReference
     from elasticdl.training.trainer import State, Trainer, Weights
-
 
 _MOST_KEPT_BYTES = 16 * 2**20
 
@@ -127,7 +127,8 @@ class _Definitions:
         words = repr(replace(member.model, config_file=None))
         if words not in self._made:
             context = context_of(self._job, Mode.TRAINING)
-            self._made[words] = zoo.define(member.model, context)
+            with seeded_import(self._job.training.seed):
+                self._made[words] = zoo.define(member.model, context)
         return self._made[words]
 
 
