@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 import elasticdl
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
 from elasticdl.errors import DataError, UsageError
 
 INPUT = """
@@ -151,29 +153,65 @@ def test_a_model_of_a_table_is_loaded_without_data_and_knows_its_classes(table_m
     assert words == pd.read_parquet(file)["prediction"].tolist()
 
 
+ALL_FIELDS = """
+import keras
+import numpy as np
+
+def custom_model():
+    return keras.Sequential([keras.layers.Dense(1)])
+
+def input_fn(records):
+    fields = sorted(set(records[0]) - {"y"})
+    y = [r.get("y", [0]) for r in records]
+    return np.stack([np.concatenate([r[f] for f in fields]) for r in records]), np.stack(y)
+
+loss = "mse"
+
+def optimizer():
+    return keras.optimizers.SGD(0.01)
+"""
+FIELDS = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": X[:, 2]})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda frame: frame.drop(columns="b"), "they have no 'b'. Use"),
-        (lambda frame: frame.assign(extra=1.0), "they also have 'extra'. Use"),
-        (lambda f: f.rename(columns={"word": "words"}), "'word', and they also have 'words'; did"),
+        (lambda frame: frame.assign(extra=np.float32(1)), "they also have 'extra'. Use"),
     ],
 )
-def test_other_columns_are_named(table_model, tmp_path, change, message):
-    model, output = table_model
-    frame = change(TABLE)
+def test_other_columns_are_named_where_no_schema_says_them(tmp_path, change, message):
+    (tmp_path / "model.py").write_text(ALL_FIELDS)
+    output = str(tmp_path / "out")
+    elasticdl.train(data=FIELDS, model_zoo=str(tmp_path), model_def="model", output=output)
+    frame = change(FIELDS)
 
     with pytest.raises(DataError, match=message):
-        model.predict(frame)
+        elasticdl.load(output).predict(frame)
     with pytest.raises(DataError, match=message):
         elasticdl.predict(trained_model=output, data=frame, output=str(tmp_path / "p.csv"))
 
 
-def test_predict_of_keras_takes_what_it_did(table_model):
-    model, _ = table_model
-    features = {"numbers": np.zeros((2, 2), np.float32), "tokens": np.zeros((2, 1), np.int32)}
+def test_a_renamed_field_of_a_prebuilt_table_model_is_refused(tmp_path):
+    def write(name, fields):
+        with recordio.Writer(str(tmp_path / name)) as writer:
+            for row in FIELDS.rename(columns=fields).to_dict("records"):
+                writer.write(encode({field: np.float32([value]) for field, value in row.items()}))
+        return str(tmp_path / name)
 
-    np.testing.assert_allclose(model.predict(features, verbose=0), model(features), rtol=1e-5)
+    output = str(tmp_path / "out")
+    data = write("train.recordio", {})
+    elasticdl.train(data=data, model_def="regressor.DNN", params='label="y"', output=output)
+
+    with pytest.raises(DataError, match="they have no 'a', and they also have 'aa'; did you mean"):
+        elasticdl.evaluate(trained_model=output, data=write("new.recordio", {"a": "aa"}))
+
+
+def test_predict_of_keras_takes_what_it_did(tmp_path):
+    model = elasticdl.load(trained(tmp_path, KERAS))
+    x = np.ones((2, 5), np.float32)
+
+    np.testing.assert_allclose(model.predict(x, verbose=0), model(x), rtol=1e-5)
 
 
 def test_a_copy_of_a_loaded_model_is_a_plain_model(tmp_path):
