@@ -32,7 +32,7 @@ PartNumbers: TypeAlias = npt.NDArray[np.uint8]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MOST_PARTS = 100
-# The turns repeat after so many records: exact for shares with up to four decimals.
+# Length of the repeating assignment, in records: exact for shares with up to four decimals.
 _NUM_TURNS = 10_000
 
 

@@ -1,1 +1,0 @@
-"""Plugins as another package would have them: one of each kind."""
