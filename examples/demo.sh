@@ -46,7 +46,7 @@ cat <<TEXT
   source .venv/bin/activate
   elasticdl train --model_zoo=examples --model_def=mnist_functional_api \\
       --data=demo/data/train --num_epochs=20 --output=demo/longer
-          press Ctrl-C, or kill it, and give the command again: it goes on
+          press Ctrl-C or kill it, and run the same command: it resumes
   elasticdl zoo list              models that train without writing anything
   elasticdl zoo init my_zoo       a model file to make your own
   docs/first-steps.md             the same in words
