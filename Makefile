@@ -30,7 +30,7 @@ MINUTES ?= 10
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fix bench demo chaos parity dist clean proto lock vendor \
+.PHONY: help setup check test fix bench demo docs chaos parity dist clean proto lock vendor \
 	test-oldest test-newest test-versions lock-oldest
 
 help: ## Say what can be done here
@@ -65,7 +65,7 @@ demo: $(RUN_STAMP) ## Train, evaluate and predict handwritten digits, start to e
 chaos: $(DEV_STAMP) ## Kill whatever trains, wherever it is; count each record (MINUTES=10)
 	$(PYTEST) -m chaos -s --chaos-minutes=$(MINUTES) $(ARGS)
 
-parity: $(DEV_STAMP) ## Train every feature of docs/compatibility.md in every place
+parity: $(DEV_STAMP) ## Train every feature of docs/trust/compatibility.md in every place
 	$(PYTEST) $(PARALLEL) tests/parity $(ARGS)
 	@# With ARGS there may be none: pytest says so with 5.
 	$(PYTEST) $(PARALLEL) -m exhaustive --ignore=tests/parity $(ARGS) || [ $$? -eq 5 ]
@@ -80,6 +80,10 @@ test-newest: ## Run the tests but the slow ones with the newest versions that ar
 
 test-versions: $(DEV_STAMP)
 	$(PYTEST) $(PARALLEL) -m 'not chaos and not exhaustive and not slow' $(ARGS)
+
+docs: $(DEV_STAMP) ## Build the documentation site into build/docs/
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/docs
+	@echo 'Open build/docs/index.html'
 
 dist: $(DEV_STAMP) ## Build the sdist and the wheel into dist/
 	rm -rf dist

@@ -8,7 +8,7 @@ nobody has been given yet (the middle of an epoch), and those in which leases ar
 
 There is no peer: the bars are a millisecond, a megabyte, and no batch twice or missing. Each figure
 is of `RUNS` seeds: the median of their means, the slowest step of all. The pictures in
-`docs/ledger/` are drawn from the same figures.
+`docs/images/` are drawn from the same figures.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.ledger_simulation import Scenario, simulate
 
-PICTURES = Path(__file__).parent.parent / "docs" / "ledger"
+PICTURES = Path(__file__).parent.parent / "docs" / "images"
 RUNS = 5
 BAR_US = 1000
 BAR_BYTES = 1_000_000
@@ -135,10 +135,10 @@ def draw(result):
     with mpl.rc_context({"svg.hashsalt": "ledger", "font.size": 10, "svg.fonttype": "none"}):
         workers, records = result["by_workers"], result["by_records_1000_workers"]
         failures = result["by_failure_rate_10000_workers"]
-        cost("cost_by_workers", workers, "workers (a billion records)", yscale="log")
-        cost("cost_by_records", records, "records (1,000 workers)", ylim=(0, None))
+        cost("cost-by-workers", workers, "workers (a billion records)", yscale="log")
+        cost("cost-by-records", records, "records (1,000 workers)", ylim=(0, None))
         label = "part of 10,000 workers that dies in each step"
-        cost("cost_by_failure_rate", failures, label, ylim=(0, None))
+        cost("cost-by-failure-rate", failures, label, ylim=(0, None))
         end_of_epoch(workers, result["by_workers_never_splitting"])
 
 
@@ -165,7 +165,7 @@ def end_of_epoch(split, whole):
         steps = [figures["end"]["num_steps"] for figures in group.values()]
         axes.plot(list(group), steps, "o-", label=title)
     axes.set(xscale="log", ylim=(0, None))
-    save(axes, "end_of_epoch")
+    save(axes, "end-of-epoch")
 
 
 def plot(x_label, y_label):
@@ -181,4 +181,4 @@ def plot(x_label, y_label):
 def save(axes, name):
     axes.legend(fontsize=8, frameon=False)
     PICTURES.mkdir(exist_ok=True)
-    axes.figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
+    axes.figure.savefig(PICTURES / f"ledger-{name}.svg", metadata={"Date": None})

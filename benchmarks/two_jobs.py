@@ -9,7 +9,7 @@ same size want up to four each, the second comes some seconds after the first.
 
 What a worker computes is a pause (`zoo/paced.py`), so that six of them fit on two cores. Measured
 from the start of the first job to the end of the last: how long that took, and which share of
-the six places trained meanwhile. `docs/elastic/two_jobs.png` is drawn from the same figures.
+the six places trained meanwhile. `docs/images/two-jobs.png` is drawn from the same figures.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.training import HERE, write_data
 
-PICTURE = HERE.parent / "docs" / "elastic" / "two_jobs.png"
+PICTURE = HERE.parent / "docs" / "images" / "two-jobs.png"
 NUM_PLACES = 6
 NUM_RECORDS, MINIBATCH_SIZE, NUM_EPOCHS = 8192, 16, 1
 SECOND_COMES_S = 10

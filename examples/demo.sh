@@ -49,5 +49,5 @@ cat <<TEXT
           press Ctrl-C or kill it, and run the same command: it resumes
   elasticdl zoo list              models that train without writing anything
   elasticdl zoo init my_zoo       a model file to make your own
-  docs/first-steps.md             the same in words
+  docs/start/first-steps.md             the same in words
 TEXT

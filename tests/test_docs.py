@@ -32,7 +32,7 @@ from elasticdl.dialects import DIALECTS
 from elasticdl.engines.federated.strategies.fusions import FUSIONS, Fusion
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 BLOCK = re.compile(r"^```(.+?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -164,7 +164,7 @@ def test_help_names_every_dialect() -> None:
 
 
 def test_every_error_is_documented_with_its_exit_code() -> None:
-    page = (ROOT / "docs/exit-codes.md").read_text()
+    page = (ROOT / "docs/reference/exit-codes.md").read_text()
     rows = re.findall(r"^\| (\d+) .*\| ([^|]+) \|$", page, re.MULTILINE)
     documented = {name: int(code) for code, names in rows for name in re.findall(r"`(\w+)`", names)}
 
@@ -187,7 +187,7 @@ def row_of(fusion: Fusion) -> str:
 
 
 def test_every_fusion_is_documented_as_it_is() -> None:
-    page = (ROOT / "docs/federated.md").read_text()
+    page = (ROOT / "docs/guides/federated.md").read_text()
     section = page.partition("## Fusions")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
 

@@ -40,7 +40,7 @@ def test_all_is_all_extras_but_the_ones_for_gpus_and_developers():
 
 
 def test_every_extra_is_documented():
-    table = (ROOT / "docs" / "first-steps.md").read_text().partition("## Train")[0]
+    table = (ROOT / "docs" / "start" / "first-steps.md").read_text().partition("## Train")[0]
 
     assert [each for each in EXTRAS if f"`{each}`" not in table] == ["dev"]
 
@@ -49,7 +49,7 @@ def test_commands_name_extras_that_exist():
     files = [
         ROOT / "README.md",
         ROOT / "Makefile",
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "src").rglob("*.py"),
     ]
     named = {

@@ -26,7 +26,7 @@ from and what to do. The command line prints the message alone; `--debug` adds t
     │   └── TrackingError     the tracking server cannot be reached or refuses
     └── UnavailableError      what the job runs on is temporarily unavailable      exit code 75
 
-The exit codes are part of the command line's contract (docs/exit-codes.md).
+The exit codes are part of the command line's contract (docs/reference/exit-codes.md).
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ MetricValues: TypeAlias = Mapping[str, float | Sequence[float]]
 """Metric name -> its value, or one value per class or threshold; NaN where nothing was counted."""
 
 CommittedRow: TypeAlias = tuple[int, int, int, int, int]
-"""(epoch, rank, shard, first_batch, stop_batch): batches `first_batch` to `stop_batch`
-(exclusive) of a shard that a rank trained on, all numbered from 0."""
+"""Batches of a shard that a rank trained on, as epoch, rank, shard, first batch and the batch after
+the last one; all numbered from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class StepCommitted(_Event):
         num_records: Records these steps trained on (not the total so far).
         loss: Mean loss over those records; NaN if there are none.
         records_per_s: `num_records` divided by the seconds since the previous event.
-        rows: The committed batches, in order: `CommittedRow`s.
+        rows: The committed batches, in order, each a `CommittedRow`.
         num_left_out: Records of those batches that were left out (`--skip_bad_records`).
         longest_s: Longest time from one of these commits to the next, in seconds: how long the
             training stood still. 0 if unknown.

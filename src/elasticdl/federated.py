@@ -1,13 +1,13 @@
 """Federated training from Python: train one model with parties that keep their data.
 
-These functions do what the command `elasticdl federated` does.
+These functions do what the command `elasticdl federated` does::
 
     from elasticdl import federated
 
     federated.init("hospitals", data="data/train/*.recordio", model_def="mnist", num_parties=3)
     federated.simulate("hospitals/aggregator.yml")
 
-Configs are IBM FL's YAML files; docs/federated.md has their keys.
+Configs are IBM FL's YAML files; docs/guides/federated.md has their keys.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ installed:
     slurm = "my_package.slurm:train"            # a function from `engines.run.Run` to `TrainResult`
 
 What ElasticDL has built in comes first, so a plugin can add a name and never replace one. Nothing
-of a plugin is imported before it is needed. docs/plugins.md has an example of each.
+of a plugin is imported before it is needed. docs/guides/plugins.md has an example of each.
 
 Callers: `dialects/__init__.py`, `data/formats.py`, `data/sources.py`, `tracking/create.py`,
 `api.py`.

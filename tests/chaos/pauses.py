@@ -1,4 +1,4 @@
-"""How long nobody made an update, and how long that may last: the table in docs/elastic.md.
+"""How long nobody made an update, and how long that may last: the table in docs/guides/elastic.md.
 
 The bounds are made of the settings. What takes a start (of Ray, of a process that imports the
 frameworks) is measured in the storm's own first one, so that a loaded machine has its time.

@@ -5,7 +5,7 @@ sees in `events.jsonl` who trains; who made the last updates together, it is tol
 and sooner. Nothing in here looks into the engine.
 
 At its end a storm asserts what is true of each: every end of the driver had the exit code of
-docs/exit-codes.md, no pause was longer than docs/elastic.md says (`pauses.py`), and after another
+docs/reference/exit-codes.md, no pause was longer than docs/guides/elastic.md says (`pauses.py`), and after another
 run of the same user nothing is left on the machine (`leftovers.py`).
 
 Callers: `test_storm.py` and `test_digits.py`.
@@ -39,7 +39,7 @@ ZOO = Path(__file__).parent / "zoo"
 NEEDS_A_JOIN = {"tracing", "serving", "fetching", "healed"}
 DRIVER, ELSEWHERE, PAUSED = "driver", "elsewhere", "paused"
 FROZEN, TERMINATED, INTERRUPTED, FULL_DISK = "frozen", "terminated", "interrupted", "full disk"
-# How the driver ends then: docs/exit-codes.md. (A shell makes 137 of the first one.)
+# How the driver ends then: docs/reference/exit-codes.md. (A shell makes 137 of the first one.)
 EXIT_CODES = {DRIVER: -signal.SIGKILL, TERMINATED: 143, INTERRUPTED: 130, FULL_DISK: 6}
 # Other processes of a job: what is killed -> a part of its name or command line.
 SURROUNDINGS = {
@@ -452,7 +452,7 @@ class Storm(Training):
         return pauses.pauses_between(self.progress(), self._strikes, starts_s)
 
     def assert_no_pause_was_too_long(self):
-        """Assert it by the table of docs/elastic.md."""
+        """Assert it by the table of docs/guides/elastic.md."""
         start_s = self.progress()[0] - self._started_s
         for pause in self.pauses():
             limit_s = pause.bound.in_s(HEARTBEAT_TIMEOUT_S, JOIN_TIMEOUT_S, 1.5 * start_s)

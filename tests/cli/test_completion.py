@@ -1,4 +1,4 @@
-"""Completion in the shells for which `docs/first-steps.md` has a line."""
+"""Completion in the shells for which `docs/start/first-steps.md` has a line."""
 
 from __future__ import annotations
 

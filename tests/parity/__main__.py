@@ -1,4 +1,4 @@
-"""Writes `docs/compatibility.md`: `python -m tests.parity`."""
+"""Writes `docs/trust/compatibility.md`: `python -m tests.parity`."""
 
 from tests.parity.features import all_features
 from tests.parity.page import PAGE, page

@@ -1,4 +1,4 @@
-"""Writes `docs/compatibility.md` from the table of features; see `features.py`.
+"""Writes `docs/trust/compatibility.md` from the table of features; see `features.py`.
 
 Callers: `python -m tests.parity` writes the page, `test_page.py` holds it.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.parity.features import FRAMEWORKS, PLACES, Feature, Promise
 
-PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+PAGE = Path(__file__).parents[2] / "docs" / "trust" / "compatibility.md"
 
 _TITLES = {"keras": "Keras", "torch": "PyTorch"}
 
@@ -28,7 +28,7 @@ This page is generated from the tests: each cell is a test.
 |---|---|
 | One process | `elasticdl train` |
 | Resumed | the training is killed at some step, and the same command is run again |
-| One worker | the [elastic engine](elastic.md) with one worker |
+| One worker | the [elastic engine](../guides/elastic.md) with one worker |
 | Two workers | the elastic engine with two workers; each has half of each batch of the script |
 
 On workers, `--global_batch_size` is the batch size of the script. The records are arranged for

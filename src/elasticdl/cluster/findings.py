@@ -25,7 +25,7 @@ _HELM = "helm install kuberay-operator kuberay/kuberay-operator"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 
-# As listed in docs/kubernetes.md: (verb, resource, group).
+# As listed in docs/guides/kubernetes.md: (verb, resource, group).
 RIGHTS = (
     ("create", "rayjobs", "ray.io"),
     ("get", "rayjobs", "ray.io"),

@@ -7,7 +7,7 @@ A Ray started here accepts no connection from the network, and none without the 
                  RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token
 
 Ray executes any pickle that reaches its control store, so an open port gives strangers a shell
-(docs/security.md).
+(docs/trust/security.md).
 
 Callers: `placement.py`.
 """

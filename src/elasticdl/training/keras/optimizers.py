@@ -123,7 +123,7 @@ def warn_of_repeated_rows(
         _log.warning(
             "%s: %s: %s squares the gradients of repeated ids of a batch one by one, as "
             "clipping by norm does. Here gradients are summed first; see "
-            '"Differences from a plain script" in docs/training.md.',
+            '"Differences from a plain script" in docs/trust/differences.md.',
             origin,
             ", ".join(paths),
             type(plain(optimizer)[0]).__name__,

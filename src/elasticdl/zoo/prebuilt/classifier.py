@@ -51,7 +51,7 @@ class DNN(keras.Model):
         label: Name of the field to predict.
         ignore: Names of fields that are no features, such as an identifier.
         embedding_size: How many numbers stand for a text.
-        columns: The features, a dict each; see "Features of a table" in docs/model-files.md.
+        columns: The features, a dict each; see "Features of a table" in docs/guides/model-files.md.
             Without it, all fields are features.
     """
 

@@ -67,7 +67,7 @@ class Columns:
         """Return the features in the param `columns`.
 
         Args:
-            entries: Plain JSON; see `docs/model-files.md`.
+            entries: Plain JSON; see `docs/guides/model-files.md`.
             label: The column to learn, which cannot be a feature.
 
         Raises:

@@ -39,7 +39,7 @@ class DNN(keras.Model):
         label_scale: ... about its spread. The network learns (label - mean) / scale; far from
             0 and 1, saying so saves many epochs. Predictions are in the label's own unit.
         embedding_size: How many numbers stand for a text.
-        columns: The features, a dict each; see "Features of a table" in docs/model-files.md.
+        columns: The features, a dict each; see "Features of a table" in docs/guides/model-files.md.
             Without it, all fields are features.
     """
 

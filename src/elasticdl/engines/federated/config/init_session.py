@@ -46,7 +46,7 @@ def session_section(config: str, folder: Path) -> dict[str, Any]:
     if not isinstance(source, str) or not any(key in values for key in CLASS_KEYS):
         raise DefinitionError(
             f"{file}: not the config of a training session: expected {SOURCE} and the names of "
-            f"classes ({', '.join(CLASS_KEYS)}). See docs/sessions.md."
+            f"classes ({', '.join(CLASS_KEYS)}). See docs/guides/sessions.md."
         )
     in_runs = file.parent.parent.name == _RUNS
     project = file.parents[2] if in_runs else file.parent
