@@ -6,6 +6,9 @@ The pages are Markdown, so that they can also be read in the repository. Only th
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import elasticdl
 
 project = "ElasticDL"
@@ -25,16 +28,28 @@ exclude_patterns = ["build"]
 # Links to sections are those of the Markdown files themselves.
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
-# A block is "python file=my_model.py" where its file has a name.
-myst_fence_as_directive: list[str] = []
-suppress_warnings = ["misc.highlighting_failure"]
 
+# Docstrings are Markdown in this respect: `name` is code.
+default_role = "literal"
+# `--` begins an option.
+smartquotes = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-add_module_names = False
 copybutton_prompt_text = "$ "
 
 html_theme = "furo"
 html_title = "ElasticDL"
 html_show_sphinx = False
 html_copy_source = False
+
+
+def _escape(app: Any, ctx: Any, lines: list[str]) -> None:
+    """Keep `*` and `name_` in the help of a command from being read as markup."""
+    del app, ctx
+    lines[:] = [re.sub(r"\*|(?<=\w)_(?!\w)", r"\\\g<0>", line) for line in lines]
+
+
+def setup(app: Any) -> None:
+    """Connect what is above; Sphinx calls it."""
+    for part in ("description", "options", "arguments", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", _escape)

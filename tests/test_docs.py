@@ -128,6 +128,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_the_site_is_built_without_a_warning(tmp_path) -> None:
+    pytest.importorskip("sphinx")
+    build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "-q", str(ROOT / "docs")]
+
+    result = subprocess.run([*build, str(tmp_path)], check=False, capture_output=True, text=True)
+
+    assert result.returncode == 0, result.stderr
+    assert "--num_epochs" in (tmp_path / "reference/commands.html").read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_python_on_a_page_is_python(page: Path) -> None:
     for info, block in BLOCK.findall(page.read_text()):
