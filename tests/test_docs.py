@@ -15,7 +15,6 @@ import io
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -105,10 +104,8 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory) -> Reader:
-    """Return somebody who has read the README and has what is in a clone."""
-    folder = tmp_path_factory.mktemp("reader")
-    shutil.copytree(ROOT / "examples", folder / "examples")
-    reader = Reader(folder)
+    """Return somebody who has installed the package, without a clone, and has read the README."""
+    reader = Reader(tmp_path_factory.mktemp("reader"))
     reader.follow(PAGES[0], in_a_shell=True)
     return reader
 
