@@ -5,8 +5,8 @@ sees in `events.jsonl` who trains; who made the last updates together, it is tol
 and sooner. Nothing in here looks into the engine.
 
 At its end a storm asserts what is true of each: every end of the driver had the exit code of
-docs/reference/exit-codes.md, no pause was longer than docs/guides/elastic.md says (`pauses.py`), and after another
-run of the same user nothing is left on the machine (`leftovers.py`).
+docs/reference/exit-codes.md, no pause was longer than docs/guides/elastic.md says (`pauses.py`),
+and after another run of the same user nothing is left on the machine (`leftovers.py`).
 
 Callers: `test_storm.py` and `test_digits.py`.
 """

@@ -103,7 +103,8 @@ def group() -> None:
     "--fusion",
     default="fedavg",
     show_default=True,
-    help="Fusion of the models, or strategy: fedavg, fedprox, multi_krum, ... (docs/guides/federated.md).",
+    help="Fusion of the models, or strategy: fedavg, fedprox, multi_krum, ... "
+    "(docs/guides/federated.md).",
 )
 @click.option("--num_rounds", default=10, show_default=True, help="Number of rounds.")
 @click.option(

@@ -3,8 +3,8 @@
     events --Progress.after--> Progress --annotations--> elasticdl.org/progress: epoch 3/10, 41 %
 
 Pure: events in, texts out; the only clock is that of the events. The names and units of the
-annotations are a contract (docs/guides/kubernetes.md). If a pod has no right to write annotations, the
-same texts are written as one line of its log (`line_of`), which `job show` and `job list` read
+annotations are a contract (docs/guides/kubernetes.md). If a pod has no right to write annotations,
+the same texts are written as one line of its log (`line_of`), which `job show` and `job list` read
 instead.
 
 Callers: `annotate.py` writes; `follow.py` and `job show|list` read.
