@@ -98,7 +98,7 @@ def small_disk():
 
 
 def test_the_exit_codes_of_a_storm_are_the_documented_ones(repository):
-    text = (repository / "docs" / "exit-codes.md").read_text()
+    text = (repository / "docs" / "reference" / "exit-codes.md").read_text()
 
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
     assert {code for code in EXIT_CODES.values() if code >= 0} <= documented

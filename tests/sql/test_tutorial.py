@@ -23,7 +23,7 @@ from elasticdl.errors import ElasticDLError
 from elasticdl.sql.execute import SqlSession, execute
 from elasticdl.sql.results import show
 
-PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "sql.md"
 EXAMPLE = re.compile(r"^```sql\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 BOX = re.compile(r"[─│╭╮╰╯├┤┬┴┼█▉▊▋▌▍▎▏\s]+")
