@@ -1,0 +1,204 @@
+"""Record files from Python: `elasticdl.data.RecordWriter` and `elasticdl.data.Records`.
+
+    from elasticdl import data
+
+    with data.RecordWriter("points.recordio") as writer:
+        writer.write({"x": [1.5, 2.0], "label": 1})
+
+    data.Records("points.recordio")[0]["x"]
+
+Callers: users, who have the names from `elasticdl.data`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from elasticdl.data.field import STRING, Field
+from elasticdl.data.recordio import Writer as RecordIOWriter
+from elasticdl.data.schema import Schema
+from elasticdl.data.sources import open_source
+from elasticdl.data.tfrecord import TFRecordWriter
+from elasticdl.data.whole_or_nothing import WholeOrNothing
+from elasticdl.data.wording import shown
+from elasticdl.errors import SchemaError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Record
+    from elasticdl.data.recordio_chunk import Compressor
+
+_WRITERS = {".recordio": RecordIOWriter, ".tfrecord": TFRecordWriter, ".tfrecords": TFRecordWriter}
+_RECORDS_AT_ONCE = 1024
+
+
+class RecordWriter(WholeOrNothing):
+    """Writes records into a RecordIO or TFRecord file, as serialized `tf.Example`s.
+
+    Used in a `with` statement: the file appears as a whole at its end; an exception in its body
+    leaves no file.
+
+    Args:
+        path: A path or a URI that ends with `.recordio`, `.tfrecord` or `.tfrecords`. An existing
+            file is replaced at the end.
+        schema: The fields of each record, as `data_schema()` of a model file returns them. By
+            default, each field has the shape and dtype of its value in the first record.
+        compressor: RecordIO: `none`, `snappy` (default) or `gzip`; TFRecord: `none` (default),
+            `gzip` or `zlib`.
+
+    Raises:
+        UsageError: The ending or the compressor is unknown.
+        DefinitionError: The schema is invalid.
+        OutputError: The place cannot be written to.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/points.recordio"
+        >>> with RecordWriter(path) as writer:
+        ...     writer.write({"x": [1.5, 2.0], "label": 1})
+        ...     writer.write({"x": [0.0, 3.0], "label": 0})
+        >>> [int(record["label"][0]) for record in Records(path)]
+        [1, 0]
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Any = None,
+        *,
+        compressor: Compressor | None = None,
+    ) -> None:
+        uri = os.fspath(path)
+        writer = _WRITERS.get(PurePath(uri).suffix)
+        if writer is None:
+            raise UsageError(
+                f"{uri}: expected a name that ends with {', '.join(sorted(_WRITERS))}."
+            )
+        self._schema = None if schema is None else Schema.from_user(schema, "schema")
+        self._file = writer(uri) if compressor is None else writer(uri, compressor)
+        self._num_records = 0
+
+    @property
+    def schema(self) -> list[dict[str, Any]] | None:
+        """The fields of the records, for a `data_schema()`; None before the first record."""
+        return None if self._schema is None else [field.entry() for field in self._schema.fields]
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record.
+
+        Args:
+            record: Field name -> value: a number, text, bytes, an array, or nested lists.
+
+        Raises:
+            SchemaError: A field is missing, unknown or of another shape, or its value would change
+                (3.5 for an integer).
+            OutputError: The place cannot be written to.
+            ValueError: The file is closed.
+        """
+        where = f"Record {self._num_records}"
+        if self._schema is None:
+            self._schema = _schema_of(record, where)
+        self._file.write(self._schema.encode(record, where))
+        self._num_records += 1
+
+    def close(self) -> None:
+        """Complete the file; it appears under its name.
+
+        Raises:
+            OutputError: The place cannot be written to; no file is left.
+        """
+        self._file.close()
+
+    def discard(self) -> None:
+        """Leave no file."""
+        self._file.discard()
+
+
+class Records(Sequence[Mapping[str, Any]]):
+    """The records of files, folders or patterns, in any format that ElasticDL reads.
+
+    A sequence: it has a length, an index and slices, and is iterated in bounded memory.
+
+    Args:
+        data: A path, a URI or a glob; separate several with commas.
+        schema: The fields to read, as `data_schema()` of a model file returns them. By default,
+            all fields. RecordIO and TFRecord store no shapes: without a schema, a field is a list
+            of float32, int64 or bytes.
+
+    Raises:
+        DataError: A file cannot be read, or has an unknown format.
+        NoDataError: There are no records.
+        DefinitionError: The schema is invalid.
+    """
+
+    def __init__(self, data: str | os.PathLike[str], schema: Any = None) -> None:
+        self._source = open_source(os.fspath(data))
+        self._schema = None if schema is None else Schema.from_user(schema, "schema")
+
+    def __len__(self) -> int:
+        return self._source.num_records
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        """Return a record, or a list of records: field name -> array.
+
+        Raises:
+            IndexError: There is no such record.
+            SchemaError: A record does not have the fields of the schema.
+            CorruptDataError: A file violates its format.
+        """
+        if isinstance(index, slice):
+            numbers = range(len(self))[index]
+            if numbers.step != 1:
+                return [self[number] for number in numbers]
+            return self._read(numbers.start, max(numbers.start, numbers.stop))
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"There is no record {number}: there are {len(self)}.")
+        number %= len(self)
+        return self._read(number, number + 1)[0]
+
+    def __iter__(self) -> Iterator[Record]:
+        for start in range(0, len(self), _RECORDS_AT_ONCE):
+            yield from self._read(start, min(start + _RECORDS_AT_ONCE, len(self)))
+
+    def _read(self, start: int, stop: int) -> list[Record]:
+        return self._source.read_records(start, stop, self._schema)
+
+
+def _schema_of(record: Any, where: str) -> Schema:
+    """Return the fields of a record, each with the shape and dtype of its value."""
+    if not isinstance(record, Mapping) or not record:
+        raise SchemaError(f"{where}: expected a dict of fields, got {shown(record)}.")
+    return Schema(tuple(_field_of(name, value, where) for name, value in record.items()))
+
+
+def _field_of(name: str, value: Any, where: str) -> Field:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise SchemaError(
+            f"{where}, field {name!r}: its lists have different lengths; expected an array, or "
+            f"lists that make one. It is {shown(value)}."
+        ) from None
+    if array.dtype.kind in "SUO":
+        if not all(isinstance(each, (str, bytes)) for each in array.ravel().tolist()):
+            raise SchemaError(
+                f"{where}, field {name!r}: expected numbers, text or bytes, got {shown(value)}."
+            )
+        return Field(name, array.shape, STRING)
+    if array.dtype.kind not in "biuf":
+        raise SchemaError(
+            f"{where}, field {name!r}: values of the dtype {array.dtype} cannot be stored; "
+            "expected numbers, text or bytes."
+        )
+    return Field(name, array.shape, array.dtype)
