@@ -436,9 +436,7 @@ def parse_schema(text: str) -> Schema:
 def _load(model_zoo: str | None, model_def: str) -> Reference:
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
     from elasticdl.job import ModelReference  # noqa: PLC0415
-    from elasticdl.training.create import quiet_frameworks  # noqa: PLC0415
 
-    quiet_frameworks()
     return zoo.load(ModelReference(zoo=model_zoo, model_def=model_def))
 
 

@@ -33,7 +33,7 @@ from elasticdl.job import Job
 from elasticdl.prediction.input_columns import InputColumns
 from elasticdl.prediction.phase import Predictor
 from elasticdl.prediction.writers import PredictionWriter, open_writer
-from elasticdl.training.create import create_trainer, quiet_frameworks
+from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
@@ -229,7 +229,6 @@ def define_trained(
     trained_by = Job.from_json(trained.description.job_json)
     assert trained_by.model is not None  # noqa: S101 - a training job
     model = replace(trained_by.model, zoo=str(trained.zoo))
-    quiet_frameworks()
     context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
     with seeded_import(trained_by.training.seed):
         definition = zoo.define(model, context)

@@ -31,7 +31,6 @@ from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
 from elasticdl.sql.statements import Span
-from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo.prebuilt.derived import derive
 from elasticdl.zoo.prebuilt.label_params import (
     MANY_CLASSES,
@@ -194,7 +193,6 @@ def _check_params(request: TrainRequest) -> None:
     if not {"classes", "num_classes"} & params.keys():
         # The number of classes is known only once the rows are read.
         params.pop("class_counts", None)
-    quiet_frameworks()
     zoo.define(ModelReference(request.model_zoo, request.model, params=params))
 
 

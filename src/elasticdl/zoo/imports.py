@@ -30,6 +30,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import generators
+from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
     from elasticdl.zoo.folder import Zoo, ZooPlace
@@ -79,6 +80,7 @@ def import_place(zoo: Zoo, place: ZooPlace) -> ModuleType:
     """
     # Before a file can execute `from random import random`.
     generators.install()
+    quiet_frameworks()
     name = _PREBUILT_PACKAGE + place.module if zoo.is_prebuilt else place.module
     known = sys.modules.get(name)
     if known is None:

@@ -13,6 +13,7 @@ from elasticdl.definition import Mode
 from elasticdl.dialects.component_classes import COMPONENTS, lines_in
 from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import UsageError
+from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import imports, specs
 from elasticdl.zoo.folder import Zoo, ZooPlace, find, open_zoo, public_names
 
@@ -96,6 +97,7 @@ def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Refere
 
 
 def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Reference:
+    quiet_frameworks()
     spec = specs.open_spec(zoo, model.model_def)
     file, _, line = spec.where.rpartition(":")
     _check_overrides(model.overrides)

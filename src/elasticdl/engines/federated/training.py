@@ -37,7 +37,7 @@ from elasticdl.errors import OutputError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import JobFinished, JobStarted
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
-from elasticdl.training.create import create_trainer, quiet_frameworks
+from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ def train(
         verbs = AggregatorCommands(begun, followed, serves, address)
         with open_control(verbs.at_once) as verbs.orders:
             code_sha256 = copy_code(job, begun.scratch, checkpoint, begun.reporter)
-            quiet_frameworks()
             opened = zoo.open_zoo(job.model.zoo)
             with seeded_import(job.training.seed):
                 definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)

@@ -41,7 +41,6 @@ from elasticdl.engines.federated.flower.supernode import Supernode
 from elasticdl.engines.publish import copy_code
 from elasticdl.errors import TrainingError
 from elasticdl.scratch import TemporaryFolder
-from elasticdl.training.create import quiet_frameworks
 from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
@@ -158,7 +157,6 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                 stack.enter_context(CheckpointStore(folder)),
                 stack.enter_context(CheckpointStore(OutputFolder(state / GLOBAL_FOLDER))),
             )
-            quiet_frameworks()
             copy_code(job, code, None, reporter)
             opened = zoo.open_zoo(job.model.zoo)
             with seeded_import(job.training.seed):
