@@ -1,6 +1,7 @@
 """Batches of a DataLoader are a function of (seed, epoch, number), on every process."""
 
 import csv
+import random
 import textwrap
 
 import numpy as np
@@ -255,6 +256,161 @@ def test_a_generator_of_the_loader_goes_on_from_epoch_to_epoch_as_in_a_plain_loo
 
     assert [order_of(epochs, number) for number in (2, 0, 1)] == [plain[2], plain[0], plain[1]]
     assert sorted(plain[0]) == list(range(60))
+
+
+class Wrapped:
+    """A sampler around another one."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        return iter(self.sampler)
+
+
+class Drawn:
+    """A sampler whose order is drawn by a function, which may keep state in `self`."""
+
+    def __init__(self, draw, **state):
+        self.draw = draw
+        vars(self).update(state)
+
+    def __len__(self):
+        return 60
+
+    def __iter__(self):
+        return iter(self.draw(self))
+
+
+def by_numpy(sampler):
+    return sampler.rng.permutation(60).tolist()
+
+
+def in_place(sampler):
+    sampler.rng.shuffle(sampler.order)
+    return list(sampler.order)
+
+
+def by_counter(sampler):
+    sampler.epoch += 1
+    generator = torch.Generator().manual_seed(sampler.epoch)
+    return torch.randperm(60, generator=generator).tolist()
+
+
+def seeded():
+    return torch.Generator().manual_seed(1)
+
+
+def batches_of(sampler):
+    return {"batch_sampler": torch.utils.data.BatchSampler(sampler, 8, drop_last=False)}
+
+
+ROWS = torch.utils.data.TensorDataset(torch.arange(60.0)[:, None], torch.zeros(60, 1))
+WITH_STATE = {
+    "in a batch sampler": lambda: batches_of(
+        torch.utils.data.RandomSampler(ROWS, generator=seeded())
+    ),
+    "weighted": lambda: batches_of(
+        torch.utils.data.WeightedRandomSampler(torch.arange(60) + 1.0, 60, generator=seeded())
+    ),
+    "wrapped": lambda: {
+        "sampler": Wrapped(torch.utils.data.RandomSampler(ROWS, generator=seeded())),
+        "batch_size": 8,
+    },
+    "of NumPy": lambda: {"sampler": Drawn(by_numpy, rng=np.random.default_rng(7)), "batch_size": 8},
+    "of Python, in place": lambda: {
+        "sampler": Drawn(in_place, rng=random.Random(7), order=list(range(60))),
+        "batch_size": 8,
+    },
+    "a counter": lambda: batches_of(Drawn(by_counter, epoch=0)),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_STATE)
+def test_state_of_a_sampler_goes_on_from_epoch_to_epoch_as_in_a_plain_loop(kind):
+    made = torch.utils.data.DataLoader(ROWS, **WITH_STATE[kind]())
+    plain = [[int(x) for batch, _ in made for x in batch[:, 0]] for _ in range(3)]
+    made = torch.utils.data.DataLoader(ROWS, **WITH_STATE[kind]())
+
+    epochs = torch_loaders.epochs_of(made, SYMBOL, None, torch_loaders.as_module)
+
+    assert plain[0] != plain[1]
+    assert [order_of(epochs, number) for number in (2, 0, 1)] == [plain[2], plain[0], plain[1]]
+
+
+class Reading:
+    """What `epochs_of` makes its errors with."""
+
+    def error(self, _symbol, *sentences):
+        return DefinitionError(" ".join(sentences))
+
+
+def test_an_order_that_cannot_be_drawn_again_is_refused():
+    unseeded = Drawn(lambda _: random.SystemRandom().sample(range(60), 60))
+    made = torch.utils.data.DataLoader(ROWS, 8, sampler=unseeded)
+
+    with pytest.raises(DefinitionError, match=r"train_dataloader\(\) has another order each time"):
+        torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+
+def test_opening_a_loader_leaves_the_generators_of_the_process_alone():
+    made = torch.utils.data.DataLoader(
+        ROWS, 8, sampler=Drawn(lambda _: torch.randperm(60).tolist())
+    )
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+
+    torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+    assert torch.equal(torch.rand(3), expected)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Adds noise from a generator of its own, which a transform holds."""
+
+    def __init__(self, generator, draw):
+        self.transforms = [{"generator": generator}]
+        self.draw = draw
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        return torch.full((1,), index + self.draw(self.transforms[0]["generator"])), 0.0
+
+
+NOISE = {
+    "PyTorch": lambda: Noisy(seeded(), lambda g: torch.rand((), generator=g)),
+    "NumPy": lambda: Noisy(np.random.default_rng(1), lambda g: g.random()),
+    "NumPy, of old": lambda: Noisy(np.random.RandomState(1), lambda g: g.rand()),
+    "Python": lambda: Noisy(random.Random(1), lambda g: g.random()),
+}
+
+
+@pytest.mark.parametrize("kind", NOISE)
+@pytest.mark.parametrize("is_subset", [False, True])
+def test_a_dataset_that_draws_from_its_own_generator_is_refused(kind, is_subset):
+    noisy = NOISE[kind]()
+    rows = torch.utils.data.Subset(noisy, range(60)) if is_subset else noisy
+    made = torch.utils.data.DataLoader(rows, 8)
+    epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+    name = r"`(dataset\.)?transforms\[0\]\['generator'\]`"
+    with pytest.raises(
+        DefinitionError, match=f"its dataset draws from a generator of its own, {name}"
+    ):
+        next(epochs.begin(0, 0))
+
+
+def test_a_generator_that_a_dataset_does_not_use_is_no_matter():
+    made = torch.utils.data.DataLoader(Noisy(seeded(), lambda _: 0.0), 8)
+    epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+    assert len(list(epochs.begin(0, 0))) == 8
 
 
 SYMBOL = type("Symbol", (), {"name": "train_dataloader", "__str__": lambda self: "rows.py:1"})()

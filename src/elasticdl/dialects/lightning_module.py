@@ -386,11 +386,12 @@ class _Loaders:
             raise self._reading.error(
                 symbol, f"{symbol.name}() returned {len(loaders)} loaders.", "Return one of them."
             )
-        self._own_generators.check(loaders[0], mode, symbol, self._reading)
         if mode is Mode.PREDICTION:
             check_in_order(loaders[0], symbol, self._reading)
-            return epochs_of(loaders[0], symbol, self._reading, as_whole)
-        return epochs_of(loaders[0], symbol, self._reading, as_module)
+        parts_of = as_whole if mode is Mode.PREDICTION else as_module
+        epochs = epochs_of(loaders[0], symbol, self._reading, parts_of)
+        self._own_generators.check(loaders[0], mode, symbol, self._reading)
+        return epochs
 
 
 class _DataModules(_Loaders):

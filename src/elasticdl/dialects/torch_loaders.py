@@ -24,6 +24,7 @@ from elasticdl.data.batch import Batch, batch_of
 from elasticdl.definition import BatchesInput, Epochs, Mode
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import call
+from elasticdl.dialects.sampler_orders import DatasetGenerators, SamplerOrders, set_epoch
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
@@ -91,11 +92,12 @@ class LoaderFunctions:
                 "Add it, or leave out --validation_data.",
             )
         loader = call(symbol, data, **self._given[mode])
-        self._own_generators.check(loader, mode, symbol, self._reading)
         if mode is Mode.PREDICTION:
             check_in_order(loader, symbol, self._reading)
-            return epochs_of(loader, symbol, self._reading, _features)
-        return epochs_of(loader, symbol, self._reading, _as_forward)
+        parts_of = _features if mode is Mode.PREDICTION else _as_forward
+        epochs = epochs_of(loader, symbol, self._reading, parts_of)
+        self._own_generators.check(loader, mode, symbol, self._reading)
+        return epochs
 
     def _takes(self, symbol: Symbol) -> str:
         takes = next(iter(signature_of(symbol).parameters), None)
@@ -148,15 +150,26 @@ def epochs_of(
     if getattr(loader, "drop_last", False):
         num_examples = num_batches * loader.batch_size
 
-    orders = _Orders(loader)
+    orders = SamplerOrders(loader)
+    if indexed and not orders.find_state():
+        raise reading.error(
+            symbol,
+            f"the sampler of {symbol.name}() has another order each time, even with the same "
+            "seeds.",
+            "Draw from the global generators of PyTorch, NumPy or Python, which are seeded for "
+            "each epoch, or from a generator with a fixed seed.",
+        )
+    states = [(each, each.get_state()) for each in orders.generators if hasattr(each, "get_state")]
 
     def begin(epoch: int, first: int) -> Iterator[Batch]:
         if not indexed:
-            orders.begin(epoch)
+            for generator, state in states:
+                generator.set_state(state)
+            set_epoch(epoch, loader.sampler, loader.batch_sampler, loader)
             return _guarded(lambda: iter(loader), name, parts_of)
         # Drawn here: the order depends on the epoch, a batch's random numbers on the batch.
         order = orders.of(epoch)
-        return _guarded(lambda: _made(loader, order[first:]), name, parts_of)
+        return _guarded(lambda: _checked(loader, order[first:], name), name, parts_of)
 
     return Epochs(
         num_examples=num_examples,
@@ -210,7 +223,7 @@ class OwnGenerators:
         Raises:
             DefinitionError: The loader for another mode has one of them.
         """
-        mine = [g for g in map(_generator_of, _owners(loader)) if g is not None]
+        mine = SamplerOrders(loader).generators
         for other, theirs in self._known.items():
             if other is not mode and any(g is t for g in mine for t in theirs):
                 raise reading.error(
@@ -222,53 +235,23 @@ class OwnGenerators:
         self._known[mode] = mine
 
 
-def _owners(loader: Any) -> list[Any]:
-    return [getattr(loader, name, None) for name in ("sampler", "batch_sampler")] + [loader]
+def _checked(loader: Any, order: Sequence[Any], name: str) -> Iterator[Any]:
+    """Yield the batches of an order.
 
-
-def _generator_of(owner: Any) -> Any:
-    generator = getattr(owner, "generator", None)
-    return generator if hasattr(generator, "get_state") else None
-
-
-class _Orders:
-    """The order of a loader in any epoch, as if all earlier epochs had been requested before.
-
-    Without a generator of its own, a loader draws from the process's generator, which is seeded by
-    (seed, epoch). A user's own generator continues from epoch to epoch, as in a plain loop.
+    Raises:
+        DefinitionError: The dataset draws from a generator of its own: its numbers would depend on
+            the batches made before, which are others on each worker and after a resume.
     """
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._owners = _owners(loader)
-        found = map(_generator_of, self._owners)
-        self._starts: dict[Any, Any] = {g: g.get_state() for g in found if g is not None}
-
-    def begin(self, epoch: int) -> None:
-        """Reset the generators to their initial state, and pass the epoch to samplers."""
-        for generator, state in self._starts.items():
-            generator.set_state(state)
-        self._tell(epoch)
-
-    def of(self, epoch: int) -> list[Any]:
-        """Return the dataset indexes of each batch of an epoch."""
-        loader = self._loader
-        self.begin(epoch)
-        order: list[Any] = []
-        for number in range(0 if self._starts else epoch, epoch + 1):
-            self._tell(number)
-            if loader.generator in self._starts:
-                # A DataLoader draws a seed for its workers first.
-                self._starts[loader.generator].new_empty(()).long().random_(
-                    generator=loader.generator
-                )
-            order = list(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
-        return order
-
-    def _tell(self, epoch: int) -> None:
-        for owner in self._owners:
-            if callable(set_epoch := getattr(owner, "set_epoch", None)):
-                set_epoch(epoch)
+    generators = DatasetGenerators(loader.dataset)
+    for made in _made(loader, order):
+        if (used := generators.used()) is not None:
+            raise DefinitionError(
+                f"{name}: its dataset draws from a generator of its own, `{used.lstrip('.')}`. The "
+                "numbers would depend on the batches made before, which are others on each worker "
+                "and in a resumed training. Draw from the global generators of PyTorch, NumPy or "
+                "Python, which are seeded for each batch."
+            )
+        yield made
 
 
 def _made(loader: Any, order: Sequence[Any]) -> Iterator[Any]:

@@ -1,0 +1,199 @@
+"""The order of a PyTorch `DataLoader` in any epoch, as if all earlier ones had been drawn before.
+
+A sampler may have state that moves from epoch to epoch: a generator of PyTorch, NumPy or Python, a
+counter, a list that it shuffles in place; itself, or in a sampler that it wraps. So an order is
+always drawn from a copy of the samplers as the user made them, which draws the earlier epochs
+first. Every process gets the same order, whichever epoch it resumes from.
+
+Callers: `torch_loaders.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+_OF_TORCH = "torch.utils.data.sampler"
+# How far generators are searched for in the attributes of a dataset.
+_DEPTH = 4
+
+
+class SamplerOrders:
+    """The orders of a loader's epochs.
+
+    Without a generator of its own, a loader draws from the generators of the process, which the
+    caller seeds by (seed, epoch). State of its own continues from epoch to epoch, as in a plain
+    loop.
+
+    Args:
+        loader: A DataLoader whose dataset has items.
+
+    Attributes:
+        generators: The random generators that its samplers hold, at any depth, and its own.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._parts = (loader.sampler, loader.batch_sampler, loader.generator)
+        # Datasets are neither state nor small.
+        memo: dict[int, Any] = {id(each): each for each in _datasets(loader.dataset)}
+        try:
+            self._made: Any = copy.deepcopy(self._parts, memo)
+        except Exception:  # noqa: BLE001 - a user's class may raise anything
+            self._made = None
+        # What was copied is listed there, to keep it alive.
+        copied = memo.get(id(memo), [])
+        if self._made is None:
+            copied = [loader.generator, *_attributes(loader.sampler), *_attributes(loader)]
+        self.generators = [each for each in copied if is_generator(each)]
+        self._has_state = bool(self.generators)
+
+    def find_state(self) -> bool:
+        """Find out whether the samplers have state of their own; call it once.
+
+        Returns:
+            Whether every epoch's order can be drawn again. It cannot if the order is another one
+            each time, also with the same seeds.
+        """
+        sampler, batch_sampler, _ = self._parts
+        samplers = (sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+        # Those of PyTorch have no state but their generators.
+        if all(type(each).__module__ == _OF_TORCH for each in samplers if each is not None):
+            return True
+        state = _State()
+        parts = self._fresh()
+        first = pickle.dumps(self._draw(parts, 0))
+        state.restore()
+        self._has_state = self._has_state or pickle.dumps(self._draw(parts, 0)) != first
+        state.restore()
+        repeated = pickle.dumps(self.of(0))
+        state.restore()
+        return repeated == first
+
+    def of(self, epoch: int) -> list[Any]:
+        """Return the dataset indexes of each batch of an epoch."""
+        parts = self._fresh()
+        order: list[Any] = []
+        for number in range(0 if self._has_state else epoch, epoch + 1):
+            order = self._draw(parts, number)
+        return order
+
+    def _fresh(self) -> Any:
+        if self._made is None:
+            return self._parts
+        memo: dict[int, Any] = {id(each): each for each in _datasets(self._loader.dataset)}
+        return copy.deepcopy(self._made, memo)
+
+    def _draw(self, parts: Any, epoch: int) -> list[Any]:
+        sampler, batch_sampler, generator = parts
+        set_epoch(epoch, sampler, batch_sampler, self._loader)
+        if generator is not None:
+            # A DataLoader draws a seed for its workers first.
+            generator.get_state().new_empty(()).long().random_(generator=generator)
+        return list(sampler if batch_sampler is None else batch_sampler)
+
+
+def set_epoch(epoch: int, *owners: Any) -> None:
+    """Pass the epoch to those that accept it, as a plain loop does."""
+    for owner in owners:
+        if callable(accept := getattr(owner, "set_epoch", None)):
+            accept(epoch)
+
+
+def is_generator(value: Any) -> bool:
+    """Return whether a value is a random generator of PyTorch, NumPy or Python."""
+    if isinstance(value, (random.Random, np.random.Generator, np.random.RandomState)):
+        return True
+    return type(value).__name__ == "Generator" and hasattr(value, "get_state")
+
+
+class DatasetGenerators:
+    """The random generators in the attributes of a dataset, and whether they are used.
+
+    Args:
+        dataset: A dataset with items.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._found = dict(_generators(dataset, "", _DEPTH, set()))
+        self._before = self._states()
+
+    def used(self) -> str | None:
+        """Return the name of one that has drawn since this object was made; None if none has."""
+        for name, state in self._states().items():
+            if state != self._before[name]:
+                return name
+        return None
+
+    def _states(self) -> Mapping[str, bytes]:
+        return {name: pickle.dumps(_state_of(each)) for name, each in self._found.items()}
+
+
+class _State:
+    """The state of the generators of the process when this object was made."""
+
+    def __init__(self) -> None:
+        self._torch = sys.modules["torch"]
+        self._states = (
+            random.getstate(),
+            np.random.get_state(),  # noqa: NPY002 - users call np.random.*
+            self._torch.get_rng_state(),
+        )
+
+    def restore(self) -> None:
+        """Give all of them this state again."""
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])  # noqa: NPY002 - as above
+        self._torch.set_rng_state(self._states[2])
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    state = generator.get_state()
+    return state.tolist() if hasattr(state, "tolist") else state
+
+
+def _datasets(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those that it is made of (`Subset`, `ConcatDataset`)."""
+    yield dataset
+    inner = getattr(dataset, "dataset", None)
+    more = getattr(dataset, "datasets", None)
+    for each in ([] if inner is None else [inner]) + list(more or ()):
+        yield from _datasets(each)
+
+
+def _generators(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if is_generator(value):
+        yield name, value
+    elif depth:
+        if isinstance(value, Mapping):
+            inside = {f"{name}[{key!r}]": each for key, each in value.items()}
+        elif isinstance(value, (list, tuple)):
+            # Transforms are a few; a long list is data.
+            inside = {f"{name}[{i}]": each for i, each in enumerate(value[:32])}
+        else:
+            inside = {f"{name}.{key}": each for key, each in _attributes_by_name(value).items()}
+        for where, each in inside.items():
+            yield from _generators(each, where, depth - 1, seen)
+
+
+def _attributes_by_name(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, type) or type(value).__module__ == "builtins":
+        return {}
+    return getattr(value, "__dict__", {})
+
+
+def _attributes(value: Any) -> list[Any]:
+    return list(_attributes_by_name(value).values())
