@@ -195,6 +195,24 @@ def test_a_generator_that_two_loaders_share_is_refused(tmp_path, data):
         train(tmp_path, data, zoo)
 
 
+def test_a_model_of_a_loader_is_loaded(tmp_path, data):
+    train(tmp_path, data, written(tmp_path))
+    trained = weights(tmp_path, "out")
+
+    loaded = elasticdl.load(str(tmp_path / "out"))
+    elsewhere = tmp_path / "elsewhere.npy"
+    data.rename(elsewhere)
+    with pytest.raises(UsageError, match=r"built on a batch of it, but .* cannot be read"):
+        elasticdl.load(str(tmp_path / "out"))
+    again = elasticdl.load(str(tmp_path / "out"), data=str(elsewhere))
+
+    for model in (loaded, again):
+        assert not model.training
+        assert model.state_dict().keys() == trained.keys()
+        for name, value in model.state_dict().items():
+            assert np.array_equal(value.numpy(), trained[name])
+
+
 MAXIMUM = """
 
 import torchmetrics

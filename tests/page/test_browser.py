@@ -323,7 +323,7 @@ QUESTIONS = {
     "when was a worker lost, and why?": (
         "elastic",
         "#findings",
-        r"Worker 1 was lost at 2023-11-1\d \d\d:\d\d:31, at step 10: it died",
+        r"Worker 1 was lost at 2023-11-1\d \d\d:\d\d:31, around step 10: it died",
     ),
     "how long did the others wait?": ("elastic", "#findings", r"The others waited 4\.0 s"),
     "when was it replaced?": ("elastic", "#findings", r"replaced after 5\.6 s"),

@@ -46,6 +46,7 @@ def test_what_is_nobodys_code_is_not_copied(zoo: Path) -> None:
     write(zoo, ".git/config")
     write(zoo, ".env")
     write(zoo, "a/__pycache__/m.cpython-311.pyc")
+    write(zoo, "train.log")
     write(zoo, "env/pyvenv.cfg")
     write(zoo, "env/lib/x.py")
     write(zoo, "out/trained_model.pb")

@@ -318,7 +318,7 @@ def _evaluate_own_batches(
     job: Job, trained: TrainedModel, definition: ModelDefinition, reporter: Reporter
 ) -> Outcome:
     """Evaluate a model on the validation data of its own pipeline, as in its training."""
-    batches, epochs = _own_batches(job, trained, definition, Mode.EVALUATION)
+    batches, epochs = own_batches(job, trained, definition, Mode.EVALUATION)
     trainer = restored_trainer(trained, definition, next(batches.batches(0)), job)
     reporter.started("Evaluating", epochs.num_examples, "examples")
     states: MetricStates = {}
@@ -330,9 +330,14 @@ def _evaluate_own_batches(
     return _save(job, trained, epochs.num_examples, trainer.evaluation_metrics.results(states))
 
 
-def _own_batches(
+def own_batches(
     job: Job, trained: TrainedModel, definition: ModelDefinition, mode: Mode
 ) -> tuple[Validation, Epochs]:
+    """Open the pipeline of a model that makes its batches itself, and return its only epoch.
+
+    Raises:
+        ElasticDLError: The user's code or the data cannot be used.
+    """
     assert isinstance(definition.input, BatchesInput)  # noqa: S101 - the caller has checked
     seed = Job.from_json(trained.description.job_json).training.seed
     return open_once(definition.input, job.data, seed, mode)
@@ -415,7 +420,7 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
                 f"--columns={','.join(job.columns)}: {job.trained_model} reads batches of a "
                 "DataLoader, which have no columns to copy."
             )
-        own, epochs = _own_batches(job, trained, definition, Mode.PREDICTION)
+        own, epochs = own_batches(job, trained, definition, Mode.PREDICTION)
         trainer = restored_trainer(trained, definition, next(own.batches(0)), job)
         # A loader has no files, so its examples are numbered.
         examples = RecordFile(_EXAMPLE, epochs.num_examples)

@@ -2,6 +2,7 @@
 
 Keras and some PyTorch models have no weights before they were called, so the model is called on an
 example: the first records of data that the caller names, or zeros of the shapes in `data_schema()`.
+A model that makes its batches itself (a DataLoader) is called on the first one.
 
 Callers: `api.py`.
 """
@@ -20,8 +21,13 @@ from elasticdl.data.arrays import ArraySource
 from elasticdl.data.field import STRING
 from elasticdl.data.in_memory import arrow_rows, store
 from elasticdl.data.schema import Schema
-from elasticdl.definition import Mode, RecordInput
-from elasticdl.engines.inference import OpenedModel, define_trained
+from elasticdl.definition import BatchesInput, Mode, RecordInput
+from elasticdl.engines.inference import (
+    OpenedModel,
+    define_trained,
+    own_batches,
+    restored_trainer,
+)
 from elasticdl.engines.loaded_model import with_additions
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import named
@@ -49,6 +55,8 @@ def _loaded(trained_model: str, data: str | None) -> Any:
     training = TrainingOptions(minibatch_size=_NUM_EXAMPLES)
     job = Job("predict", data or "", None, trained_model=trained_model, training=training)
     trained, definition = define_trained(job, Mode.PREDICTION)
+    if isinstance(definition.input, BatchesInput):
+        return _of_own_batches(job, trained, definition)
     decoded = definition
     if data is not None:
         source = open_records(definition, data, mode=Mode.PREDICTION)
@@ -78,6 +86,36 @@ def _loaded(trained_model: str, data: str | None) -> Any:
     if definition.framework == "torch":
         trainer.model.eval()
     return with_additions(opened, trainer, first[1])
+
+
+def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition) -> Any:
+    """Return a model that is built on a batch of its own DataLoader or pipeline.
+
+    Raises:
+        UsageError: There are no data at the place of the training data, and none are named.
+    """
+    assert isinstance(definition.input, BatchesInput)  # noqa: S101 - the caller has checked
+    own = definition.input
+    mode = Mode.TRAINING
+    if own.validates or own.predicts:
+        mode = Mode.EVALUATION if own.validates else Mode.PREDICTION
+    trained_by = Job.from_json(trained.description.job_json)
+    job = replace(job, data=job.data or trained_by.data)
+    try:
+        batches, _ = own_batches(job, trained, definition, mode)
+        trainer: Any = restored_trainer(trained, definition, next(batches.batches(0)), job)
+    except ElasticDLError as error:
+        raise UsageError(
+            f"{job.trained_model} reads its data with its own code, and is built on a batch of "
+            f"it, but {job.data} cannot be read: {error}\n  Name data that its code reads: "
+            f"elasticdl.load({job.trained_model!r}, data=...)."
+        ) from error
+    classes = tuple(trained.description.classes)
+    if classes and not hasattr(trainer.model, "classes"):
+        trainer.model.classes = classes
+    if definition.framework == "torch":
+        trainer.model.eval()
+    return trainer.model
 
 
 def _schema(definition: ModelDefinition, trained: TrainedModel, trained_model: str) -> Schema:

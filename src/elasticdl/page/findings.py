@@ -36,6 +36,9 @@ _EVALUATIONS_AFTER = 2
 _WORSE_BY, _TIMES_NOISE = 0.05, 4.0
 _ENOUGH_FOR_NOISE = 8
 _MEAN_OF = 3
+# Where the loss is noisy, this many evaluations at the end are compared with those before and after
+# the minimum.
+_RECENT, _AROUND, _TIMES_DEVIATION = 5, 2, 3.0
 # Speeds before and after the loss of a worker cover at most 60 s, and at least 3 s.
 _SPEED_S, _LEAST_SPEED_S = 60.0, 3.0
 # Lower speeds are shown with decimals.
@@ -100,7 +103,7 @@ def _overfitting(history: JobHistory) -> list[PageFinding]:
     numbers = f"{last:.4g} at {unit} {last_step:,}, minimum {least:.4g} at {unit} {step:,}"
     if worse <= _WORSE_BY * abs(least):
         return [PageFinding("good", f"No overfitting so far: validation loss {numbers}.")]
-    if worse <= _TIMES_NOISE * noise:
+    if worse <= _TIMES_NOISE * noise and not _has_risen(values, best, noise):
         text = "The validation loss varies too much to tell whether the model is overfitting"
         return [PageFinding("note", f"{text}: {numbers}.")]
     before, after = _training_loss(history, step), _training_loss(history, last_step)
@@ -115,6 +118,20 @@ def _overfitting(history: JobHistory) -> list[PageFinding]:
             f"{after:.4g}.",
         )
     ]
+
+
+def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
+    """Return whether the last evaluations are worse than those around the best one.
+
+    Means of several evaluations vary less than one value, and the minimum is a lucky one.
+    """
+    around = values[max(0, best - _AROUND) : best + _AROUND + 1]
+    recent = values[best + _AROUND + 1 :][-_RECENT:]
+    if len(recent) < _RECENT:
+        return False
+    deviation = noise * math.sqrt(1 / len(around) + 1 / len(recent))
+    rise = float(recent.mean() - around.mean())
+    return rise > max(_TIMES_DEVIATION * deviation, _WORSE_BY * float(around.mean()))
 
 
 def _training_loss(history: JobHistory, step: int) -> float | None:
@@ -163,7 +180,7 @@ def _losses(history: JobHistory) -> list[PageFinding]:
 
 def _loss(history: JobHistory, stay: Stay) -> PageFinding:
     left = stay.left or 0.0
-    text = f"Worker {stay.rank} was lost at {clock_text(left)}, at step {stay.step:,}: it "
+    text = f"Worker {stay.rank} was lost at {clock_text(left)}, around step {stay.step:,}: it "
     text += f"{brief(stay.reason)}."
     waited = waited_s(history, left)
     if waited is not None:
@@ -183,6 +200,7 @@ def _loss(history: JobHistory, stay: Stay) -> PageFinding:
                 f", and its replacement trained after {duration_text(joined.first_batch - left)}"
             )
         text += "."
+    text += " No record was lost: the batches that it had not committed were assigned again."
     back = following[0].first_batch if following else None
     return PageFinding("warning", text + _speeds(history, left, waited or 0.0, back), left)
 

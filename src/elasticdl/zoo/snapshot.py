@@ -1,8 +1,8 @@
 """Snapshot of a zoo's code, for the folder of a trained model.
 
-Sources and small files are copied. Hidden folders, caches, virtual environments, outputs of jobs
-and links out of the zoo are not, because they are not user code. Files that are too large to be
-code are left out and listed, so that the user notices.
+Sources and small files are copied. Hidden folders, caches, virtual environments, logs, outputs of
+jobs and links out of the zoo are not, because they are not user code. Files that are too large to
+be code are left out and listed, so that the user notices.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _SOURCES = frozenset(
     {".py", ".pyi", ".txt", ".toml", ".cfg", ".ini", ".yaml", ".yml", ".json", ".md"}
 )
 _NO_CODE = frozenset({"__pycache__", "__pypackages__", "node_modules", "site-packages"})
+# A log may be that of the job itself, and grow.
+_NOT_BY_USERS = (".pyc", ".pyo", ".log")
 # Files that show what kind of folder they are in; every output of a job has `.generation`.
 _MARKS = ("pyvenv.cfg", "trained_model.pb", ".generation")
 
@@ -107,7 +109,7 @@ def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
                 if entry.is_dir():
                     if not entry.is_symlink() and _may_hold_code(path, no_code):
                         inner.append(path)
-                elif entry.is_file() and not entry.name.endswith((".pyc", ".pyo")):
+                elif entry.is_file() and not entry.name.endswith(_NOT_BY_USERS):
                     yield str(path.relative_to(root)), entry.stat().st_size
         folders = inner
 
