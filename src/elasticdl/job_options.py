@@ -345,6 +345,23 @@ _ALIASES = {"batch_size": "minibatch_size"}
 _LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
 
 
+def _no_option(name: str) -> UsageError:
+    """Return the error for a keyword argument of `train` that does not exist."""
+    # Only for an error.
+    from elasticdl.data.wording import did_you_mean  # noqa: PLC0415
+    from elasticdl.option_hints import hint  # noqa: PLC0415
+    from elasticdl.option_types import TrainOptions  # noqa: PLC0415
+
+    known = sorted({*TrainOptions.__annotations__, "params", "validation_data"})
+    if (found := hint(name)) is not None:
+        if name == "verbose":
+            found = "Use reporter=, which shows the progress."
+        return UsageError(f"There is no option {name!r}. {found.replace('--', '')}")
+    return UsageError(
+        f"There is no option {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}."
+    )
+
+
 def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
     fields = {f.name: f for f in dataclasses.fields(TrainingOptions)}
     values: dict[str, Any] = {}
@@ -353,12 +370,7 @@ def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
         if name != given and name in options:
             raise UsageError(f"{given} and {name} are the same option. Use only one of them.")
         if name not in fields:
-            from elasticdl.data.wording import did_you_mean  # noqa: PLC0415 - only for an error
-
-            raise UsageError(
-                f"There is no option {name!r}{did_you_mean(name, fields)} There are: "
-                f"{', '.join(fields)}."
-            )
+            raise _no_option(name)
         default = fields[name].default
         if name == "best_mode":
             values[name] = _best_mode(value)

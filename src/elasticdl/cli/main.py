@@ -10,6 +10,7 @@ import difflib
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -144,7 +145,7 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
             return 2
         case click.ClickException():
             shown = io.StringIO()
-            _all_missing(error).show(file=shown)
+            _with_hint(_all_missing(error)).show(file=shown)
             click.echo(printable(shown.getvalue()), nl=False, err=True)
             return error.exit_code
         case click.Abort() | KeyboardInterrupt():
@@ -218,6 +219,25 @@ def _all_missing(error: click.ClickException) -> click.ClickException:
         return error
     names = ", ".join(each.get_error_hint(error.ctx) for each in missing)
     return click.UsageError(f"Missing: {names}.", error.ctx)
+
+
+def _with_hint(error: click.ClickException) -> click.ClickException:
+    """Return an error about an unknown option that names what takes its place."""
+    if not isinstance(error, click.NoSuchOption):
+        return error
+    from elasticdl.option_hints import hint  # noqa: PLC0415 - only for an error
+
+    underscored = error.option_name.replace("-", "_").replace("__", "--", 1)
+    if underscored in (error.possibilities or ()):
+        found: str | None = f"Use {underscored}."
+    else:
+        found = hint(error.option_name.lstrip("-"))
+    known = error.ctx.command.params if error.ctx is not None else ()
+    has = {name for parameter in known for name in parameter.opts}
+    # `evaluate` has fewer options than `train`.
+    if found is None or not has.issuperset(re.findall(r"--\w+", found)):
+        return error
+    return click.UsageError(f"There is no option {error.option_name}. {found}", error.ctx)
 
 
 class _Warnings:

@@ -23,6 +23,7 @@ import numpy as np
 from elasticdl.data import recordio, tfrecord
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.field import Field
+from elasticdl.data.index_file import INDEX_FILE
 from elasticdl.data.schema import Schema
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import MissingExtraError, OutputError, OutputTakenError, UsageError
@@ -127,7 +128,8 @@ def _make_folders(files: Sequence[Path]) -> None:
     for folder in sorted({path.parent for path in files}):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            others = sorted({path.name for path in folder.iterdir()} - {p.name for p in files})
+            known = {path.name for path in files} | {INDEX_FILE}
+            others = sorted({path.name for path in folder.iterdir()} - known)
         except OSError as error:
             raise OutputError(f"{folder} cannot be written: {error.strerror}.") from error
         if others:

@@ -1,0 +1,74 @@
+"""Options of other tools are answered with those of ElasticDL."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import elasticdl
+from elasticdl import option_hints
+from elasticdl.cli.main import cli, main
+from elasticdl.errors import UsageError
+
+HINTED = {
+    "epochs": "Use --num_epochs.",
+    "batch-size": "Use --batch_size.",
+    "lr": "--params='lr=...'",
+    "callbacks": "returned by callbacks() in the model file",
+    "devices": "--num_workers trains on several workers",
+    "resume": "The same command resumes a training",
+}
+
+
+@pytest.mark.parametrize("name", HINTED)
+def test_the_command_line_says_what_takes_the_place_of_an_option(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", f"--{name}=1"])
+
+    shown = " ".join(capsys.readouterr().err.split())
+    assert ended.value.code == 2
+    assert f"There is no option --{name}. " in shown
+    assert HINTED[name] in shown
+
+
+def test_other_unknown_options_have_suggestions_by_spelling():
+    result = CliRunner().invoke(cli, ["train", "--num_epoch=2"])
+
+    assert "--num_epochs" in result.output
+
+
+def test_a_command_is_not_told_of_options_that_it_lacks(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--epochs=1"])
+
+    assert "--num_epochs" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("epochs", "There is no option 'epochs'. Use num_epochs."),
+        ("callbacks", "There is no option 'callbacks'. Callbacks are returned by callbacks()"),
+        ("verbose", "Use reporter=, which shows the progress."),
+    ],
+)
+def test_python_says_it_too(name, sentence):
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        elasticdl.train(model_def="mnist", data="x", output="y", **{name: 1})
+
+
+def test_all_options_are_listed_for_an_unknown_one():
+    with pytest.raises(UsageError, match="There are: .*num_epochs.*num_workers.*validation_split"):
+        elasticdl.train(model_def="mnist", data="x", output="y", frobnicate=1)
+
+
+def test_hints_name_options_that_exist():
+    train = cli.get_command(click.Context(cli), "train")
+    known = {name for parameter in train.params for name in parameter.opts} | {"--trained_model"}
+    texts = [option_hints.hint(name) for name in option_hints._HINTS]
+
+    assert set(re.findall(r"--[a-z_]+", " ".join(texts))) - known == set()
+    assert {f"--{name}" for name in option_hints._HINTS} & known == set()
