@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elasticdl import data
-from elasticdl.errors import NoDataError, SchemaError, UsageError
+from elasticdl.errors import NoDataError, OutputError, SchemaError, UsageError
 
 NAMES = ["points.recordio", "points.tfrecord", "points.tfrecords"]
 
@@ -65,6 +65,20 @@ def test_a_given_schema_is_kept(tmp_path):
         writer.write({"x": [1, 2]})
 
     assert data.Records(tmp_path / "x.recordio", fields)[0]["x"].tolist() == [1.0, 2.0]
+
+
+def test_the_folder_is_created(tmp_path):
+    with data.RecordWriter(tmp_path / "a" / "b" / "x.recordio") as writer:
+        writer.write({"x": 1})
+
+    assert len(data.Records(tmp_path / "a" / "b")) == 1
+
+
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
+    (tmp_path / "a").write_text("a file")
+
+    with pytest.raises(OutputError, match="x.recordio cannot be written"):
+        data.RecordWriter(tmp_path / "a" / "x.recordio")
 
 
 def test_an_exception_leaves_no_file(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import random
+import shutil
 import textwrap
 
 import numpy as np
@@ -196,12 +197,13 @@ def test_a_generator_that_two_loaders_share_is_refused(tmp_path, data):
 
 
 def test_a_model_of_a_loader_is_loaded(tmp_path, data):
-    train(tmp_path, data, written(tmp_path))
+    here, elsewhere = tmp_path / "here.npy", tmp_path / "elsewhere.npy"
+    shutil.copyfile(data, here)
+    train(tmp_path, here, written(tmp_path))
     trained = weights(tmp_path, "out")
 
     loaded = elasticdl.load(str(tmp_path / "out"))
-    elsewhere = tmp_path / "elsewhere.npy"
-    data.rename(elsewhere)
+    here.rename(elsewhere)
     with pytest.raises(UsageError, match=r"built on a batch of it, but .* cannot be read"):
         elasticdl.load(str(tmp_path / "out"))
     again = elasticdl.load(str(tmp_path / "out"), data=str(elsewhere))

@@ -12,10 +12,11 @@ Callers: users, who have the names from `elasticdl.data`.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -24,6 +25,7 @@ from elasticdl.data.field import STRING, Field
 from elasticdl.data.recordio import Writer as RecordIOWriter
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
+from elasticdl.data.stored_file import local_path
 from elasticdl.data.tfrecord import TFRecordWriter
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.data.wording import shown
@@ -45,7 +47,7 @@ class RecordWriter(WholeOrNothing):
 
     Args:
         path: A path or a URI that ends with `.recordio`, `.tfrecord` or `.tfrecords`. An existing
-            file is replaced at the end.
+            file is replaced at the end; its folder is created.
         schema: The fields of each record, as `data_schema()` of a model file returns them. By
             default, each field has the shape and dtype of its value in the first record.
         compressor: RecordIO: `none`, `snappy` (default) or `gzip`; TFRecord: `none` (default),
@@ -80,6 +82,7 @@ class RecordWriter(WholeOrNothing):
                 f"{uri}: expected a name that ends with {', '.join(sorted(_WRITERS))}."
             )
         self._schema = None if schema is None else Schema.from_user(schema, "schema")
+        _make_folder(uri)
         self._file = writer(uri) if compressor is None else writer(uri, compressor)
         self._num_records = 0
 
@@ -173,6 +176,14 @@ class Records(Sequence[Mapping[str, Any]]):
 
     def _read(self, start: int, stop: int) -> list[Record]:
         return self._source.read_records(start, stop, self._schema)
+
+
+def _make_folder(uri: str) -> None:
+    """Create the folder of a local file, as `--output` of the commands does."""
+    if (path := local_path(uri)) is not None:
+        # If that fails, opening the file does, with the reason.
+        with contextlib.suppress(OSError):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
 def _schema_of(record: Any, where: str) -> Schema:
