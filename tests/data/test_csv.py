@@ -428,6 +428,8 @@ def test_an_empty_text_that_may_not_be_missing_stays_an_empty_text(write):
         ("2020-01-02T01:00:00+01:00", 1577923200),
         ("2020-01-02T00:00:00Z", 1577923200),
         ("1577923200", 1577923200),
+        ("02.01.2020", 1577923200),
+        ("2020/1/2 00:00", 1577923200),
     ],
 )
 def test_text_of_a_time_field_is_seconds(write, text, seconds):
@@ -438,13 +440,23 @@ def test_text_of_a_time_field_is_seconds(write, text, seconds):
     assert (record["t"].dtype, record["t"].item()) == (np.int64, seconds)
 
 
-def test_text_that_is_no_time_is_named(write):
+def test_text_of_a_time_field_may_have_several_forms(write):
+    schema = Schema.from_user([{"name": "t", "shape": [], "dtype": "float64", "time": True}])
+    times = ["02.01.2020", "2020-01-02", "02.01.2020 00:00:01"]
+
+    records = read_all(write("\n".join(["t,x", *(f"{time},1" for time in times)]) + "\n"), schema)
+
+    assert [record["t"].item() for record in records] == [1577923200, 1577923200, 1577923201]
+
+
+@pytest.mark.parametrize("text", ["soon", "1.2.3", "5/6/2024"])
+def test_text_that_is_no_time_is_named(write, text):
     entry = {"name": "t", "shape": [], "dtype": "float64", "time": True}
 
     with pytest.raises(
-        SchemaError, match="record 1: column 't': holds b'soon', which is not a date"
+        SchemaError, match=f"record 1: column 't': holds b'{text}', which is not a date"
     ):
-        read_all(write("t\n2020-01-02\nsoon\n"), Schema.from_user([entry]))
+        read_all(write(f"t\n2020-01-02\n{text}\n"), Schema.from_user([entry]))
 
 
 def test_true_is_1_in_a_field_of_numbers(write):

@@ -62,6 +62,23 @@ def test_the_columns_of_a_csv_file_have_the_kind_of_all_their_cells(
     assert found["age"].mean == (31 + 2.5) / 2
 
 
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["31.12.2024", "1.2.2023", ""], "time"),
+        (["31.12.2024 23:59", "01.02.2023 00:01:02", "2024-01-31"], "time"),
+        (["2024/12/31", "2023/2/1", "NA"], "time"),
+        (["1.2.3", "10.11.12", "2.0.1"], "text"),
+        (["31.12.2024", "1.2.03", "1.2.2023"], "text"),
+        (["5/6/2024", "7/8/2024", "12/31/2024"], "text"),
+    ],
+)
+def test_dates_with_a_clear_order_are_times(folder: Path, cells: list[str], kind: str) -> None:
+    (folder / "a.csv").write_text("\n".join(["at;x", *(f"{cell};1" for cell in cells)]))
+
+    assert summaries("a.csv")["at"].kind == kind
+
+
 def test_every_type_of_parquet_has_a_kind(folder: Path) -> None:
     columns = {
         "decimal": pa.array([Decimal("1.5"), None]),

@@ -1,4 +1,4 @@
-"""Names of a PyTorch model file that nothing reads are noted, where they may mean another one."""
+"""Names of a model file that nothing reads are noted, where they may mean another one."""
 
 import textwrap
 
@@ -56,3 +56,40 @@ def test_a_name_that_is_nearly_one_of_the_contract_is_noted(notes_of, text, name
 )
 def test_a_helper_or_another_thing_of_that_name_is_not(notes_of, text):
     assert notes_of(text) == []
+
+
+KERAS_FILE = """
+import keras
+
+def custom_model(): return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+def input_fn(records): return records
+def loss(predictions, labels): return keras.losses.mean_squared_error(labels, predictions)
+def optimizer(): return keras.optimizers.SGD(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "meant"),
+    [
+        ("def metrics(): return {}", "metrics", "eval_metrics_fn"),
+        ("def get_callbacks(): return []", "get_callbacks", "callbacks"),
+    ],
+)
+def test_names_of_a_keras_file_are_noted_as_well(define, text, name, meant):
+    (note,) = define(KERAS_FILE + text).notes()
+
+    assert f": {name} is not used" in note
+    assert f"looks for {meant}" in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metrics = [keras.metrics.MeanAbsoluteError()]",
+        "from keras import metrics",
+        "def scheduler(optimizer): pass",
+        "def metrics(): return {}\ndef eval_metrics_fn(): return metrics()",
+    ],
+)
+def test_other_names_of_a_keras_file_are_not(define, text):
+    assert define(KERAS_FILE + text).notes() == []

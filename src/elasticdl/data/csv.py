@@ -50,6 +50,7 @@ from elasticdl.data.find_files import some
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
+from elasticdl.data.table_times import are_times
 from elasticdl.data.units import Units, is_remote, unit_bytes
 from elasticdl.data.wording import listed
 from elasticdl.errors import CorruptDataError, SchemaError
@@ -373,7 +374,9 @@ def _arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
         for block in range(len(other.firsts) - 1):
             table = parse_blocks(file, other, (block, block + 1), None)
             for name in types:
-                types[name] = _wider(types[name], table.schema.field(name).type)
+                column = table.column(name)
+                is_text = pa.types.is_timestamp(column.type) and not are_times(column)
+                types[name] = _wider(types[name], pa.string() if is_text else column.type)
     return types
 
 

@@ -17,7 +17,7 @@ from pyarrow import csv as arrow_csv
 
 from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.csv_index import CSVFile, CSVIndex, read_header, stored_of
-from elasticdl.data.table_times import MISSING_WORDS
+from elasticdl.data.table_times import FORMATS, MISSING_WORDS
 from elasticdl.data.wording import counted, listed, record_range, shown
 from elasticdl.errors import CorruptDataError, SchemaError
 
@@ -178,6 +178,7 @@ def parse_blocks(
                 include_columns=list(types) if types is not None else None,
                 null_values=MISSING_WORDS,
                 decimal_point=index.form.decimal,
+                timestamp_parsers=[arrow_csv.ISO8601, *FORMATS],
             ),
         )
     except pa.ArrowInvalid:

@@ -60,7 +60,7 @@ class Field:
         dtype: A boolean, integer or floating dtype of numpy, or `STRING`.
         nullable: A record may lack its value. A missing number is NaN, a missing string None.
         time: It is a date or a time, in seconds since 1970-01-01 UTC; text in a table is read as
-            ISO 8601.
+            `table_times.py` describes.
         wide: Its integers may be of any size. A floating dtype rounds them; a string stores
             their digits, `b"17"`.
     """

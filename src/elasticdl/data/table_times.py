@@ -3,7 +3,7 @@
     date, timestamp (with a zone or without)    since 1970-01-01 UTC
     time                                        since midnight
     duration                                    its length
-    text, ISO 8601                              as one of these; without a zone it is UTC
+    text: ISO 8601, or one of `FORMATS`         as one of these; without a zone it is UTC
 
 Callers: `table.py`.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from elasticdl.data.wording import shown
 from elasticdl.errors import SchemaError
@@ -30,6 +31,15 @@ MISSING_WORDS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
     "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
 )  # fmt: skip
+# Forms of dates in which day, month and year have one order, for `strptime`. In 5/6/2024 they have
+# not: it is a text.
+FORMATS = tuple(
+    date + time
+    for date in ("%d.%m.%Y", "%Y/%m/%d")
+    for time in ("", " %H:%M", " %H:%M:%S")
+)  # fmt: skip
+# `strptime` reads 1.2.3 as a date in the year 3; it is rather a version, or an abbreviated year.
+_FIRST_YEAR = dt.datetime(1000, 1, 1)  # noqa: DTZ001 - compared with times without a zone
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 24 * 60 * 60
 
@@ -69,11 +79,18 @@ def seconds(column: pa.Array) -> Array:
     return np.asarray(whole + rest / _PER_SECOND[unit] if rest.any() else whole)
 
 
+def are_times(column: pa.Array) -> bool:
+    """Return whether texts that were read as times, by ISO 8601 and `FORMATS`, are times."""
+    earliest = pc.min(column.cast(pa.timestamp("s"), safe=False)).as_py()
+    return earliest is None or earliest >= _FIRST_YEAR
+
+
 def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
     """Return dates and times given as text as seconds.
 
     Args:
-        column: ISO 8601 dates and times as text; a number counts as seconds.
+        column: Dates and times as text, in ISO 8601 or one of `FORMATS`; a number counts as
+            seconds.
         where: Returns the name of the i-th of them in an error message.
 
     Returns:
@@ -82,13 +99,25 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
     Raises:
         SchemaError: A text is neither a date or time nor a number.
     """
-    text = column.cast(pa.large_binary())
-    try:
-        return seconds(text.cast(pa.large_string()).cast(pa.timestamp("us")))
-    except pa.ArrowInvalid:
-        # Of mixed forms, or with a zone: parsed one by one.
-        found = [_parsed(value, where, at) for at, value in enumerate(text.to_pylist())]
-        return np.array(found, np.float64)
+    data = column.cast(pa.large_binary())
+    for as_times in (_iso_8601, *(functools.partial(_in_format, form) for form in FORMATS)):
+        try:
+            times = as_times(data.cast(pa.large_string()))
+        except pa.ArrowInvalid:
+            continue
+        if are_times(times):
+            return seconds(times)
+    # Of mixed forms, or with a zone: parsed one by one.
+    found = [_parsed(value, where, at) for at, value in enumerate(data.to_pylist())]
+    return np.array(found, np.float64)
+
+
+def _iso_8601(text: pa.Array) -> pa.Array:
+    return text.cast(pa.timestamp("us"))
+
+
+def _in_format(form: str, text: pa.Array) -> pa.Array:
+    return pc.strptime(text, format=form, unit="s")
 
 
 def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
@@ -102,11 +131,7 @@ def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
             return float(text)
         except ValueError:
             pass
-        try:
-            moment = dt.datetime.fromisoformat(text)
-        except ValueError:
-            time = dt.time.fromisoformat(text)
-            moment = dt.datetime.combine(dt.date(1970, 1, 1), time)
+        moment = _moment(text)
     except ValueError:
         raise SchemaError(
             f"{where(at)}: holds {shown(value)}, which is not a date or time; data_schema() says "
@@ -115,3 +140,23 @@ def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return moment.timestamp()
+
+
+def _moment(text: str) -> dt.datetime:
+    """Return one date or time; a time of day is one of 1970-01-01.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    try:
+        return dt.datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    for form in FORMATS:
+        try:
+            moment = dt.datetime.strptime(text, form)  # noqa: DTZ007 - UTC, as all without a zone
+        except ValueError:
+            continue
+        if moment >= _FIRST_YEAR:
+            return moment
+    return dt.datetime.combine(dt.date(1970, 1, 1), dt.time.fromisoformat(text))

@@ -1,4 +1,4 @@
-"""Misspelt names in a PyTorch model file: names that nothing reads, close to names that count.
+"""Misspelt names in a model file: names that nothing reads, close to names that count.
 
     def scheduler(optimizer): ...     probably lr_scheduler
     grad_clip = 1.0                   probably gradient_clipping
@@ -21,6 +21,8 @@ from elasticdl.dialects.reference import function_of, symbol_of
 if TYPE_CHECKING:
     from elasticdl.dialects.reading import DialectReader
 
+# What a Keras model file may have as well.
+_OF_KERAS = ("callbacks", "eval_metrics_fn")
 _FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model", "val_dataloader")
 _MEANT: Mapping[str, Sequence[str]] = {
     "lr_scheduler": (
@@ -61,27 +63,30 @@ _MEANT: Mapping[str, Sequence[str]] = {
         "validation_loader",
     ),
     "callbacks": ("callback", "get_callbacks", "custom_callbacks"),
-    "eval_metrics_fn": ("eval_metrics", "metrics_fn", "eval_metric_fn", "metrics"),
+    "eval_metrics_fn": ("eval_metrics", "metrics_fn", "eval_metric_fn", "metrics", "get_metrics"),
 }
 
 
 def near_names(reading: DialectReader) -> list[str]:
-    """Return a note for each name of a PyTorch model file that was probably meant to be another.
+    """Return a note for each name of a model file that was probably meant to be another.
 
     Args:
         reading: The file's reader.
     """
-    if reading.framework != "torch":
-        return []
+    is_torch = reading.framework == "torch"
+    names_meant = _MEANT if is_torch else {name: _MEANT[name] for name in _OF_KERAS}
     notes = []
     for module in reading.reference.modules:
         used = set(_used_in(module))
-        for meant, names in _MEANT.items():
+        for meant, names in names_meant.items():
             if reading.reference.find(meant) is not None:
                 continue
             for name in names:
                 value = getattr(module, name, None)
                 if name in used or not _may_mean(meant, value, module):
+                    continue
+                if not is_torch and not callable(value):
+                    # A list may be used at the top of the file, where a model is compiled.
                     continue
                 where = symbol_of(name, value, module)
                 notes.append(

@@ -186,6 +186,20 @@ def test_a_loss_that_is_a_sum_is_refused_where_workers_would_add_it_up():
         trainer_of(summed).gradients(batch_of(8))
 
 
+def test_a_callback_that_monitors_a_metric_of_validation_is_refused_before_training(keras):
+    definition = definition_of(
+        create_callbacks=lambda: [keras.callbacks.EarlyStopping("mae", mode="min")],
+        create_metrics=lambda mode: MetricFunctions(
+            named=[NamedMetric("mae", keras.metrics.MeanAbsoluteError())]
+            if mode is Mode.EVALUATION
+            else []
+        ),
+    )
+
+    with pytest.raises(DefinitionError, match="EarlyStopping monitors 'mae'.*'val_mae'"):
+        trainer_of(definition)
+
+
 def test_a_loss_of_one_value_an_example_is_averaged():
     import keras
 

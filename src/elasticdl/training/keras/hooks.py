@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -122,6 +122,27 @@ class KerasHooks:
                         "all batches, or train in one process."
                     )
 
+    def check_monitored(self, only_in_validation: Collection[str]) -> None:
+        """Reject a callback that monitors a training metric that is only measured in validation.
+
+        `fit` measures all of a model's metrics in training as well. Keras only warns of a missing
+        name, and the callback would do nothing.
+
+        Args:
+            only_in_validation: Names of metrics that are not measured in training.
+
+        Raises:
+            DefinitionError: A callback does.
+        """
+        for each in self._callbacks:
+            name = getattr(each, "monitor", None)
+            if isinstance(name, str) and name in only_in_validation:
+                raise DefinitionError(
+                    f"{self._where}: the callback {type(each).__name__} monitors {name!r}, which "
+                    f"is measured in validation, not in training. Let it monitor 'val_{name}' or "
+                    "'loss'."
+                )
+
     def check_grouping(self, steps: int) -> None:
         """Make sure that no user callback counts batches that `fit` would not report.
 
@@ -199,7 +220,7 @@ class KerasHooks:
             self._list.on_test_end(dict(logs))
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self._check_watched(logs)
+        self.check_monitored({name.removeprefix("val_") for name in logs} - set(logs))
         with self._moment("on_epoch_end"):
             self._list.on_epoch_end(epoch, dict(logs))
 
@@ -340,24 +361,6 @@ class KerasHooks:
             self._where,
         )
         return True
-
-    def _check_watched(self, logs: Mapping[str, Any]) -> None:
-        """Reject a callback that monitors a training metric that is only measured in evaluation.
-
-        `fit` measures all of a model's metrics in training as well. Keras only warns of a missing
-        name, and the callback would do nothing.
-
-        Raises:
-            DefinitionError: A callback does.
-        """
-        for each in self._callbacks:
-            name = getattr(each, "monitor", None)
-            if isinstance(name, str) and name not in logs and f"val_{name}" in logs:
-                raise DefinitionError(
-                    f"{self._where}: the callback {type(each).__name__} monitors {name!r}, which "
-                    f"is measured in validation, not in training. Let it monitor 'val_{name}' or "
-                    "'loss'."
-                )
 
     @contextlib.contextmanager
     def _moment(self, name: str, number: int = 0) -> Iterator[None]:

@@ -165,6 +165,11 @@ class KerasTrainer:
             is_compiled=definition.compiled,
             drawing=self._at_moment,
         )
+        trained, evaluated = (
+            set(metrics.variables.members)
+            for metrics in (self.training_metrics, self.evaluation_metrics)
+        )
+        self.hooks.check_monitored(evaluated - trained)
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes = Attributes(self.model, self.optimizer, definition.origin)
