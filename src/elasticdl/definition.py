@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from elasticdl.data.batch import Arrays, Batch, Record
+    from elasticdl.data.batch import Batch
     from elasticdl.data.column_summary import ColumnSummary
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
@@ -325,6 +325,3 @@ class ModelDefinition:
         """
         file, line = self.places.get(part, (self.origin.file, self.origin.line))
         return replace(self.origin, file=file, line=line)
-
-
-InputFunction: TypeAlias = "Callable[[Sequence[Record]], tuple[Arrays, Arrays]]"

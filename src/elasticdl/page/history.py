@@ -40,8 +40,6 @@ from elasticdl.page.lanes import GAP_S, Stay
 from elasticdl.page.parse import Damage, Item, StepColumns
 from elasticdl.page.table import GrowingTable
 
-Bools = npt.NDArray[np.bool_]
-
 _MAX_RECENT_EVENTS = 400
 _MOST_DAMAGES = 20
 # A number edited by hand must not make the page allocate all memory.

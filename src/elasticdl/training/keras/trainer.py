@@ -193,7 +193,7 @@ class KerasTrainer:
         self._few = map_arrays(lambda array: array[:2], example.features)
         # What the loss of a batch is divided by; known after the first call of `gradients`.
         self._divisor = Divisor.EXAMPLES
-        self._loss_was_split = self._moves_weights = False
+        self._loss_was_split = False
         self._num_output_checks = 0
         self._repeated = RepeatedChecks(definition.origin)
         self._has_reported_normalization = False
@@ -798,7 +798,7 @@ class KerasTrainer:
             self._drawing_at("split"),
             moved_weights.restored([*self._trainable, *self._statistics]),
         ):
-            self._moves_weights = moved_weights.check_alike(
+            moved_weights.check_alike(
                 lambda part, rank: self._call_in_training(part.features, rank),
                 trial,
                 self._trainable,
