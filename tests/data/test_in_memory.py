@@ -106,6 +106,7 @@ def test_categories_are_their_values():
 @pytest.mark.parametrize(
     ("package", "kind", "message"),
     [
+        ("pandas", "Series", r"data\.to_frame\(\)"),
         ("polars", "LazyFrame", r"data\.collect\(\)"),
         ("datasets", "DatasetDict", r'data\["train"\]'),
     ],
@@ -230,6 +231,11 @@ REFUSED = {
         "Two columns are called 'a'",
     ),
     "objects": (pd.DataFrame({"a": [object()]}), DataError, "cannot be stored as a table"),
+    "values of several types": (
+        pd.DataFrame({"a": [1, "b"]}),
+        DataError,
+        "as a table: Conversion failed for column a with type object: Could not convert 'b'",
+    ),
 }
 
 

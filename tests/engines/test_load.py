@@ -153,6 +153,17 @@ def test_a_model_of_a_table_is_loaded_without_data_and_knows_its_classes(table_m
     assert words == pd.read_parquet(file)["prediction"].tolist()
 
 
+def test_a_model_of_a_table_predicts_a_dict_of_columns_and_refuses_an_array(table_model):
+    model, _ = table_model
+    features = TABLE[["word", "b", "z"]]
+
+    outputs = model.predict({name: features[name].to_numpy() for name in features})
+
+    np.testing.assert_array_equal(outputs, model.predict(features))
+    with pytest.raises(UsageError, match=r"array of shape \(.*, 3\).*Give a DataFrame"):
+        model.predict(np.ones((4, 3), np.float32))
+
+
 ALL_FIELDS = """
 import keras
 import numpy as np

@@ -106,6 +106,16 @@ def test_a_missing_file_is_told_with_what_is_there(zoo: Zoo) -> None:
     assert "notes" not in message
 
 
+def test_a_missing_prebuilt_model_is_told_without_the_files_of_the_package() -> None:
+    message = refused(open_zoo(None), "classifer.DNN")
+
+    assert message == (
+        "--model_def=classifer.DNN: no prebuilt model has this name. Did you mean classifier.DNN "
+        "or classifier? `elasticdl zoo list` shows them. For a model of your own, name its folder "
+        "with --model_zoo."
+    )
+
+
 @pytest.mark.parametrize("name", ["../x.y", "a/b.py", "a.b.py", "a..b", "", "a.b-c", "/etc.x"])
 def test_what_is_no_dotted_name_is_refused(zoo: Zoo, name: str) -> None:
     assert "is not a dotted name" in refused(zoo, name) or "neither" in refused(zoo, name)

@@ -18,7 +18,11 @@ from elasticdl.errors import DataError, UsageError
 
 # Package -> class -> what it is not, and what to give in its place.
 _UNREAD = {
-    "polars": {"LazyFrame": "has no rows yet. Give its DataFrame: data.collect()."},
+    "pandas": {"Series": "is one column. Give a DataFrame, such as data.to_frame()."},
+    "polars": {
+        "LazyFrame": "has no rows yet. Give its DataFrame: data.collect().",
+        "Series": "is one column. Give a DataFrame, such as data.to_frame().",
+    },
     "datasets": {
         "DatasetDict": 'holds several data sets. Give one of them, such as data["train"].',
         "IterableDatasetDict": "holds several data sets. Give one of them.",
@@ -163,4 +167,6 @@ def converted(convert: Callable[[], Any]) -> Any:
     try:
         return convert()
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"data cannot be stored as a table: {error}") from error
+        # Of several arguments, the last one names the column.
+        reason = ": ".join(str(part) for part in reversed(error.args))
+        raise DataError(f"data cannot be stored as a table: {reason}") from error

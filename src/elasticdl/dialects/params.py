@@ -199,7 +199,13 @@ def _unknown(name: str, accepted: Sequence[Declared]) -> str:
             known.setdefault(parameter, declared.function)
     near = difflib.get_close_matches(name, known, n=1)
     suggestion = f" Did you mean {near[0]!r}?" if near else ""
-    listed = "\n".join(f"    {known[p]}: {known[p].short_name}({p}=...)" for p in known)
+    of_functions: dict[Symbol, list[str]] = {}
+    for parameter, function in known.items():
+        of_functions.setdefault(function, []).append(parameter)
+    listed = "\n".join(
+        f"    {function}: {function.short_name}({', '.join(names)})"
+        for function, names in of_functions.items()
+    )
     takes = f"The model takes:\n{listed}" if listed else "The model takes no params."
     return f"no function of the model has a parameter {name!r}.{suggestion}\n  {takes}"
 

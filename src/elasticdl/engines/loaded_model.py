@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,8 @@ class TablePredictor:
     ) -> None:
         self._opened, self._trainer, self._other = opened, trainer, other
         self._shapes = _shapes(example)
+        features = example.features
+        self._names = frozenset(features) if isinstance(features, Mapping) else frozenset()
 
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the model's outputs for the rows of a DataFrame, in their order.
@@ -89,13 +92,24 @@ class TablePredictor:
         Raises:
             ElasticDLError: The rows do not match those that the model was trained on.
         """
-        if self._other is not None and not has_columns(x):
+        if self._other is not None and not self._are_rows(x):
+            if isinstance(x, np.ndarray) and len(self._names) > 1:
+                raise UsageError(
+                    f"predict() got an array of shape {x.shape}, and the model takes values by "
+                    "name. Give a DataFrame with the columns that it was trained on."
+                )
             return self._other(x, *args, **kwargs)
         if args or kwargs:
             raise UsageError(f"predict() of a table takes no other argument; got {args}, {kwargs}.")
         with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
             uri, _ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
             return self._outputs(uri)
+
+    def _are_rows(self, x: Any) -> bool:
+        """Return whether x has columns of the data, rather than inputs of the model."""
+        if isinstance(x, Mapping):
+            return bool(self._names) and not self._names <= x.keys()
+        return has_columns(x)
 
     def _outputs(self, uri: str) -> Any:
         opened = self._opened

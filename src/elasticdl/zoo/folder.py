@@ -199,6 +199,11 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
             f"{flag}={dotted}: {shown_path(file)} has no {parts[-1]!r}; it defines {names}."
             f"{suggestion}"
         )
+    if zoo.is_prebuilt:
+        return (
+            f"{flag}={dotted}: no prebuilt model has this name.{suggestion} `elasticdl zoo list` "
+            "shows them. For a model of your own, name its folder with --model_zoo."
+        )
     depth = 0
     while depth < len(parts) and zoo.folder.joinpath(*parts[: depth + 1]).is_dir():
         depth += 1

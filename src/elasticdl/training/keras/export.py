@@ -254,10 +254,11 @@ def _quiet() -> Any:
         # Keras' own warnings about NumPy's copies and about layers that it serializes; errors are
         # reported.
         warnings.simplefilter("ignore")
-        # In notebooks, TensorFlow logs where it has written a model.
+        # TensorFlow logs where it has written a model, and warns of functions that are compiled
+        # often: after several trainings in one process, each with its own model.
         logger = logging.getLogger("tensorflow")
         level = logger.level
-        logger.setLevel(max(level, logging.WARNING))
+        logger.setLevel(max(level, logging.ERROR))
         try:
             yield
         finally:
