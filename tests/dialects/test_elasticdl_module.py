@@ -130,7 +130,15 @@ def test_what_an_input_fn_takes_decides_over_its_name(define) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["output, labels", "outputs, label", "logits, y_true", "prediction, targets", "y_pred, target"],
+    [
+        "output, labels",
+        "outputs, label",
+        "logits, y_true",
+        "prediction, targets",
+        "y_pred, target",
+        "outputs, masks",
+        "output, y",
+    ],
 )
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("kind", ["", "*, ", "/"])
@@ -145,7 +153,9 @@ def test_names_tell_the_order_of_a_loss(define, arguments, swapped, kind) -> Non
     assert definition.loss(10, 1) == 19
 
 
-@pytest.mark.parametrize("arguments", ["a, b", "output, y", "x, labels", "outputs, predictions"])
+@pytest.mark.parametrize(
+    "arguments", ["a, b", "outputs, x", "x, labels", "outputs, predictions", "outputs, a, b"]
+)
 def test_names_that_do_not_tell_the_order_are_refused(refused, arguments) -> None:
     text = FIRST.replace("def loss(output, labels):", f"def loss({arguments}):")
 

@@ -2,7 +2,8 @@
 
 ElasticDL's contract was `loss(output, labels)` first and `loss(labels, predictions)` later; Keras
 uses `(y_true, y_pred)`. A wrong order would silently train on something else, so names that do not
-show the order are rejected.
+show the order are rejected. A name for the outputs is enough: in `loss(outputs, masks)`, the masks
+are the labels, unless their name is one for something else that a loss does not get.
 """
 
 from __future__ import annotations
@@ -32,6 +33,21 @@ OUTPUTS = frozenset(
     ]
 )
 LABELS = frozenset(["label", "labels", "target", "targets", "y_true"])
+_OTHERS = frozenset(
+    [
+        "feature",
+        "features",
+        "input",
+        "inputs",
+        "mode",
+        "model",
+        "sample_weight",
+        "sample_weights",
+        "weight",
+        "weights",
+        "x",
+    ]
+)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 OutputsAndLabels = Callable[[Any, Any], Any]
@@ -85,6 +101,12 @@ def _find(
     if len(outputs) == len(labels) == 1:
         return outputs[0], labels[0]
     arguments = [p for p in parameters if p.kind in _POSITIONAL]
+    single = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+    others = [
+        p for p in parameters if p.kind in single and p.default is p.empty and not role_of(p.name)
+    ]
+    if len(outputs) == len(others) == 1 and not labels and others[0].name not in _OTHERS:
+        return outputs[0], others[0]
     name = symbol.short_name
     if len(arguments) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):  # noqa: PLR2004
         raise reading.error(
