@@ -115,8 +115,7 @@ def define(reference: Reference) -> ModelDefinition:
     """
     reading = DialectReader(NAME, TITLE, reference, _found(reference), Params(reference.params))
     missing = _missing(reference)
-    if list(missing) == ["loss"] and _framework_there(reference) == "torch":
-        # Hugging Face models compute it themselves; the trainer then checks this model's `forward`.
+    if list(missing) == ["loss"] and _may_compute_loss(reference):
         missing = {}
     if missing:
         flags = [f"--{name}=FILE.FUNCTION" for name in _OVERRIDES if name in missing]
@@ -277,6 +276,14 @@ def _framework_there(reference: Reference) -> Framework | None:
     there = [s for name in MODELS if (s := reference.find(name))] or [reference.symbol]
     frameworks = {framework_of(symbol, reference.modules) for symbol in there}
     return frameworks.pop() if len(frameworks) == 1 else None
+
+
+def _may_compute_loss(reference: Reference) -> bool:
+    """Return whether the model may compute its loss itself; its trainer finds out."""
+    if _framework_there(reference) == "torch":
+        # As models of Hugging Face do in `forward`.
+        return True
+    return any("compute_loss" in vars(symbol.value) for symbol in reference.classes())
 
 
 def _has_loader(reference: Reference) -> bool:
