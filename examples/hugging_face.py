@@ -6,7 +6,6 @@ The file is the script and the model file. The model is small and starts from ra
 a downloaded one, use `AutoModelForSequenceClassification.from_pretrained("FOLDER")` instead.
 """
 
-import random
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +23,12 @@ LENGTH = 12
 
 def reviews(count, seed):
     """Return reviews in words, and whether they are good."""
-    drawn = random.Random(seed)
+    drawn = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
-        words = drawn.choices(OTHERS, k=drawn.randint(3, LENGTH - 1))
-        label = drawn.randint(0, 1)
-        words.insert(drawn.randint(0, len(words)), drawn.choice(GOOD if label else BAD))
+        words = drawn.choice(OTHERS, drawn.integers(3, LENGTH)).tolist()
+        label = int(drawn.integers(2))
+        words.insert(drawn.integers(len(words) + 1), str(drawn.choice(GOOD if label else BAD)))
         rows.append({"text": " ".join(words), "label": label})
     return rows
 
