@@ -68,6 +68,9 @@ REFUSED = {
     r"yields batches\.": lambda ds: numbers(ds).padded_batch(4),
     r"yields batches": lambda ds: numbers(ds).ragged_batch(4),
     r"batches\. They": lambda ds: numbers(ds).bucket_by_sequence_length(lambda x: 1, [2], [4, 4]),
+    r"calls group_by_window\(\)": lambda ds: (
+        numbers(ds).group_by_window(lambda x: x % 2, lambda _, group: group.batch(4), 4).unbatch()
+    ),
     r"does not read the dataset that it receives": lambda ds: tf.data.Dataset.range(8),
 }
 

@@ -259,7 +259,11 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     specs = leaves(dataset.element_spec)
     size = int(dataset.cardinality().numpy())
     if size == _INFINITE:
-        raise UsageError("data is a tf.data.Dataset without end. Remove repeat().")
+        raise UsageError(
+            "data is a tf.data.Dataset that TensorFlow regards as without end. Remove repeat(); if "
+            "the data set ends (sample_from_datasets() with stop_on_empty_dataset=True), say after "
+            "how many elements: data.apply(tf.data.experimental.assert_cardinality(n))."
+        )
     steps = list(_steps(dataset))
     # A seed that is still set from before makes random steps yield the same each time.
     if any("Shuffle" in type(step).__name__ or _draws(step) for step in steps):

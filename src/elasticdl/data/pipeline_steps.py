@@ -90,6 +90,10 @@ _CACHED = _each(
 _DROPPED = _each(
     "batch(drop_remainder=True)", "the end of each part would be dropped", "Leave drop_remainder."
 )
+_GROUPED = _each(
+    "group_by_window()", "a group would end with each part, and examples depend on their group",
+    _WRITE,
+)  # fmt: skip
 _BATCHED = Problem(
     "yields batches", "They would be batched again, as if each were one example.",
     _SINGLE,
@@ -170,6 +174,8 @@ class _Reading:
 def _of_batches(dataset: Any, unbatched: int) -> Iterator[Problem]:
     if not unbatched:
         yield _BATCHED
+    if type(dataset).__name__ == "_GroupByWindowDataset":
+        yield _GROUPED
     if _value(dataset, "_drop_remainder"):
         yield _DROPPED
 
