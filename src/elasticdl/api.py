@@ -240,7 +240,7 @@ def run_on_cluster(
     patch: Mapping[str, Any] | None = None,
     detach: bool = False,
     build: ImageOptions | None = None,
-    tell: Callable[[str], None] = print,
+    print_fn: Callable[[str], None] = print,
     with_page: bool = False,
 ) -> RayJobState | None:
     """Submit a job to a Kubernetes cluster and follow it to its end.
@@ -252,7 +252,7 @@ def run_on_cluster(
         patch: JSON merge patch for the RayJob (RFC 7396).
         detach: Return as soon as the job is submitted.
         build: Options of an image to build and push first, unless the job is already there.
-        tell: Called with lines for people.
+        print_fn: Called with lines for people.
         with_page: Serve the page of a training on this machine while following it, and print its
             URL.
 
@@ -272,16 +272,18 @@ def run_on_cluster(
         manifest(job, options, patch)
         _check_storage_packages(job)
         zoo = job.model.zoo if job.model is not None else None
-        options = dataclasses.replace(options, image=build_image(zoo, build, tell))
+        options = dataclasses.replace(options, image=build_image(zoo, build, print_fn))
 
     def beside(name: str) -> AbstractContextManager[object]:
         if not with_page or job.command != "train":
             return contextlib.nullcontext()
         from elasticdl.page.forwarded import ForwardedPage  # noqa: PLC0415 - not for `--help`
 
-        return ForwardedPage(cluster, name, tell)
+        return ForwardedPage(cluster, name, print_fn)
 
-    return launch(job, options, cluster, patch=patch, detach=detach, tell=tell, beside=beside)
+    return launch(
+        job, options, cluster, patch=patch, detach=detach, print_fn=print_fn, beside=beside
+    )
 
 
 def _check_storage_packages(job: Job) -> None:
@@ -360,14 +362,14 @@ def image_options(repository: str, **options: Any) -> ImageOptions:
 
 
 def build_image(
-    model_zoo: str | None, options: ImageOptions, tell: Callable[[str], None] = print
+    model_zoo: str | None, options: ImageOptions, print_fn: Callable[[str], None] = print
 ) -> str:
     """Build and push the image of a model zoo; return its name with its digest.
 
     Args:
         model_zoo: Folder or git URL of the user's code; None means the prebuilt models only.
         options: How to build it, and where to push it.
-        tell: Called with lines for people.
+        print_fn: Called with lines for people.
 
     Raises:
         UsageError: A part of it is missing, does not fit, or may not be put into an image.
@@ -378,7 +380,7 @@ def build_image(
         from elasticdl.cluster.images import build  # noqa: PLC0415 - imports an extra
         from elasticdl.cluster.images.docker import DockerEngine  # noqa: PLC0415 - as well
     with contextlib.closing(DockerEngine()) as engine:
-        return build.build_image(model_zoo, options, engine, tell)
+        return build.build_image(model_zoo, options, engine, print_fn)
 
 
 def check_image(name: str) -> None:

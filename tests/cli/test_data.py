@@ -17,7 +17,7 @@ from elasticdl.data import overview
 from elasticdl.data.data_index import index_of
 from elasticdl.data.find_files import find_files
 from elasticdl.data.index_file import INDEX_FILE, find_index
-from elasticdl.data.overview import look_into
+from elasticdl.data.overview import summarize_files
 from elasticdl.data.recordio import Writer
 from elasticdl.data.samples import SAMPLES, write_sample
 from elasticdl.data.schema import Schema
@@ -273,7 +273,7 @@ def test_show_of_a_huge_file_with_an_index_counts_it(folder, monkeypatch):
     run("index", "iris/train")
     monkeypatch.setattr(overview, "_WHOLE_BYTES", 1)
 
-    found = look_into("iris/train", 3)
+    found = summarize_files("iris/train", 3)
 
     assert (found.num_records, found.is_estimate) == (120, False)
 
@@ -399,7 +399,7 @@ def test_show_of_a_huge_file_reads_its_beginning_and_estimates_the_rest(
     monkeypatch.setattr(overview, "_HEAD_BYTES", file.stat().st_size // 3)
     true_count = open_source(str(file)).num_records
 
-    found = look_into(str(file), 3)
+    found = summarize_files(str(file), 3)
 
     assert found.is_estimate
     assert abs(found.num_records - true_count) <= true_count * 0.05
@@ -486,7 +486,7 @@ def test_a_large_picture_is_made_smaller():
 
 def test_pictures_stand_side_by_side_where_there_is_room(folder):
     write_sample("digits", "digits")
-    found = look_into("digits/test", 3)
+    found = summarize_files("digits/test", 3)
 
     heights = []
     for width in (60, 120):

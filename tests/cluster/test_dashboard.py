@@ -99,7 +99,7 @@ def post(connection, body, token=RAY_TOKEN):
 
 
 def test_the_dashboard_is_reached_at_the_printed_url(api_server, operator, job, dashboard):
-    api.run_on_cluster(job, OPTIONS, detach=True, tell=lambda _: None)
+    api.run_on_cluster(job, OPTIONS, detach=True, print_fn=lambda _: None)
 
     with command(job.id) as process:
         found = address_in(process)
@@ -114,7 +114,7 @@ def test_the_dashboard_is_reached_at_the_printed_url(api_server, operator, job, 
 
 
 def test_how_to_log_in_is_printed_and_the_token_is_not(api_server, operator, job, dashboard):
-    api.run_on_cluster(job, OPTIONS, detach=True, tell=lambda _: None)
+    api.run_on_cluster(job, OPTIONS, detach=True, print_fn=lambda _: None)
 
     with command(job.id) as process:
         address_in(process)
@@ -127,7 +127,7 @@ def test_how_to_log_in_is_printed_and_the_token_is_not(api_server, operator, job
 
 
 def test_it_follows_the_head_to_another_pod(operator, job, dashboard):
-    api.run_on_cluster(job, OPTIONS, detach=True, tell=lambda _: None)
+    api.run_on_cluster(job, OPTIONS, detach=True, print_fn=lambda _: None)
 
     with command(job.id) as process:
         found = address_in(process)
@@ -158,7 +158,7 @@ def test_a_job_that_is_not_there_has_none(operator, job):
 
 
 def test_who_may_not_forward_ports_is_told_so(api_server, operator, job, dashboard):
-    api.run_on_cluster(job, OPTIONS, detach=True, tell=lambda _: None)
+    api.run_on_cluster(job, OPTIONS, detach=True, print_fn=lambda _: None)
     api_server.access.forbid("create", "pods/portforward")
 
     code, said = refused(job.id, "--cluster=kubernetes")

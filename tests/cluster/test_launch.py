@@ -55,7 +55,7 @@ def running(api_server):
 def run(job, **more):
     """Submit a job and follow it; returns what was told."""
     told = []
-    api.run_on_cluster(job, OPTIONS, tell=told.append, **more)
+    api.run_on_cluster(job, OPTIONS, print_fn=told.append, **more)
     return "\n".join(told)
 
 
@@ -152,12 +152,12 @@ def test_a_pod_that_cannot_run_is_told_while_it_is_waited_for(job, running, role
     operator.hold(role, state)
     told = []
 
-    def tell(line):
+    def print_fn(line):
         told.append(line)
         if words in line:
             operator.release(role)
 
-    api.run_on_cluster(job, OPTIONS, tell=tell)
+    api.run_on_cluster(job, OPTIONS, print_fn=print_fn)
 
     assert any(words in line for line in told)
 
@@ -167,13 +167,13 @@ def test_a_quota_is_told_in_its_words(job, running):
     operator.refuse_pods("worker", "exceeded quota: compute, requested: pods=1, used: pods=4")
     told = []
 
-    def tell(line):
+    def print_fn(line):
         told.append(line)
         if "quota" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        api.run_on_cluster(job, OPTIONS, tell=tell)
+        api.run_on_cluster(job, OPTIONS, print_fn=print_fn)
 
     assert any("does not allow more pods" in line for line in told)
     assert "The job continues to run on the cluster." in told[-1]
@@ -238,4 +238,4 @@ def test_an_image_that_would_lack_the_storage_of_the_data_is_not_built(job, monk
     monkeypatch.setattr(api, "build_image", lambda *_: pytest.fail("an image was built"))
 
     with pytest.raises(MissingExtraError, match=r"s3://bucket/train.*elasticdl\[s3\]"):
-        api.run_on_cluster(job, OPTIONS, build=object(), tell=lambda _: None)
+        api.run_on_cluster(job, OPTIONS, build=object(), print_fn=lambda _: None)

@@ -64,7 +64,7 @@ class World:
         return found
 
     def submit(self):
-        api.run_on_cluster(self.job, OPTIONS, detach=True, tell=lambda _: None)
+        api.run_on_cluster(self.job, OPTIONS, detach=True, print_fn=lambda _: None)
 
 
 @pytest.fixture
@@ -80,7 +80,9 @@ class Followed:
     def __init__(self, job):
         self.told = []
         self._thread = threading.Thread(
-            target=lambda: api.run_on_cluster(job, OPTIONS, with_page=True, tell=self.told.append),
+            target=lambda: api.run_on_cluster(
+                job, OPTIONS, with_page=True, print_fn=self.told.append
+            ),
             daemon=True,
         )
         self._thread.start()
@@ -242,7 +244,7 @@ def page(*arguments):
 
 def test_a_job_that_has_ended_names_the_command_that_shows_it(job, api_server):
     with Operator(api_server, rewrite=lambda _: "true"):
-        api.run_on_cluster(job, OPTIONS, tell=lambda _: None)
+        api.run_on_cluster(job, OPTIONS, print_fn=lambda _: None)
 
         code, said = page(job.id, "--cluster=kubernetes")
 
@@ -258,7 +260,7 @@ def test_a_job_that_is_not_there_or_no_training_has_no_page(job, api_server):
         num_workers=1,
     )  # fmt: skip
     with Operator(api_server, rewrite=lambda _: "sleep 60"):
-        api.run_on_cluster(prediction, OPTIONS, detach=True, tell=lambda _: None)
+        api.run_on_cluster(prediction, OPTIONS, detach=True, print_fn=lambda _: None)
 
         code, said = page(prediction.id, "--cluster=kubernetes")
 

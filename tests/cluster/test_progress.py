@@ -382,7 +382,7 @@ def job(kubeconfig, monkeypatch):
 
 def submit(job, **how):
     image = ClusterOptions(image="registry.example/app", ray_version="2.60.0")
-    api.run_on_cluster(job, image, **{"detach": True, "tell": lambda _: None, **how})
+    api.run_on_cluster(job, image, **{"detach": True, "print_fn": lambda _: None, **how})
 
 
 def wait_until(condition):
@@ -436,7 +436,7 @@ def test_progress_in_a_log_is_for_programs_only(api_server, job):
     line = progress.line_of({"elasticdl.org/step": "1"})
     said = []
     with Operator(api_server, rewrite=lambda _: f"echo begun; echo {shlex.quote(line)}"):
-        submit(job, detach=False, tell=said.append)
+        submit(job, detach=False, print_fn=said.append)
 
     assert "begun" in said
     assert not any("elasticdl-progress" in each for each in said)

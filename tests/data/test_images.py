@@ -8,7 +8,7 @@ from PIL import Image
 
 from elasticdl.data.data_index import decode, encode, index_of
 from elasticdl.data.index_file import write_index_files
-from elasticdl.data.overview import look_into
+from elasticdl.data.overview import summarize_files
 from elasticdl.data.schema import MissingFieldError, Schema
 from elasticdl.data.sources import find_files, index_data, open_index, open_source
 from elasticdl.data.units import decoded_bytes
@@ -310,7 +310,7 @@ def test_with_an_index_file_the_named_folder_decides_the_classes(folder):
 def test_an_overview_counts_the_classes(folder):
     draw("p/a/1.png", "p/b/2.png", "p/b/3.png")
 
-    overview = look_into("p", limit=1)
+    overview = summarize_files("p", limit=1)
 
     assert (overview.format, overview.layout) == ("images", "classes: a (1), b (2)")
     assert [field.shape for field in overview.fields] == ["[2, 2, 3]", "[1]"]

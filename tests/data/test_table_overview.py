@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elasticdl.data import overview, table
-from elasticdl.data.overview import look_into
+from elasticdl.data.overview import summarize_files
 from elasticdl.data.sources import open_source
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def parquet(tmp_path: Path) -> str:
 
 
 def test_every_column_is_shown_in_the_order_of_the_file(parquet: str) -> None:
-    found = {field.name: (field.dtype, field.values) for field in look_into(parquet, 2).fields}
+    found = {
+        field.name: (field.dtype, field.values) for field in summarize_files(parquet, 2).fields
+    }
 
     assert found == {
         "z": ("int64", "1 .. 1, not in 1 record"),
@@ -55,7 +57,7 @@ def test_every_column_is_shown_in_the_order_of_the_file(parquet: str) -> None:
 
 
 def test_a_missing_value_is_not_in_the_record(parquet: str) -> None:
-    first, second = look_into(parquet, 2).records
+    first, second = summarize_files(parquet, 2).records
 
     assert first["z"].tolist() == [1]
     assert sorted(second) == ["at", "word"]
@@ -65,7 +67,7 @@ def test_a_column_without_a_value_in_the_first_rows_is_shown(tmp_path: Path) -> 
     rows = "\n".join(["1,"] * 150 + ["2,late"])
     (tmp_path / "a.csv").write_text("x,y\n" + rows)
 
-    (_, field) = look_into(str(tmp_path / "a.csv"), 1).fields
+    (_, field) = summarize_files(str(tmp_path / "a.csv"), 1).fields
 
     assert (field.name, field.values) == ("y", "no value")
 
@@ -80,7 +82,7 @@ def test_of_a_large_compressed_csv_file_the_beginning_is_shown(
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(text.encode(encoding)))
 
-    found = look_into(str(path), 1)
+    found = summarize_files(str(path), 1)
 
     assert found.is_estimate
     assert [field.name for field in found.fields] == ["größe", "y"]

@@ -109,7 +109,7 @@ def train_on(num_workers: int, minibatches_per_shard: int) -> Callable[[Run], Tr
             num_ranks=num_workers,
             num_threads=1,
             framework=run.context.definition.framework,
-            pace=Timeouts(),
+            timeouts=Timeouts(),
             key=bytes(32),
         )
         run.started(0)

@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl.errors import DefinitionError
 from elasticdl.saved_models.compile_options import resolve, takes_one_hot
-from elasticdl.saved_models.model_file import look
+from elasticdl.saved_models.model_file import identify
 
 WHERE = "model.yml:9"
 OLD = {
@@ -89,7 +89,7 @@ def test_a_default_that_has_not_changed_is_told_as_one() -> None:
 
 @pytest.mark.parametrize("fixture", ["old_h5", "tfk_h5", "tfk_keras", "tfk_folder", "keras_h5"])
 def test_what_real_files_say_is_understood(request, fixture) -> None:
-    found = resolve(None, look(request.getfixturevalue(fixture)).training_config, where=WHERE)
+    found = resolve(None, identify(request.getfixturevalue(fixture)).training_config, where=WHERE)
 
     assert ("Adadelta" if fixture == "old_h5" else "Adam") in found.description
     assert rate(found.create_optimizer()) == {"old_h5": 1.0, "keras_h5": np.float32(0.02)}.get(

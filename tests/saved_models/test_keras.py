@@ -10,7 +10,7 @@ from tests.saved_models.conftest import pictures
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import keras as loader
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import look
+from elasticdl.saved_models.model_file import identify
 
 
 @pytest.mark.parametrize("fixture", ["keras_keras", "keras_h5"])
@@ -20,7 +20,7 @@ def test_a_model_is_loaded_with_its_weights_and_not_compiled(
     path = tmp_path / "model of another name"
     shutil.copy(request.getfixturevalue(fixture), path)
 
-    model = load(look(path))
+    model = load(identify(path))
 
     for mine, theirs in zip(model.get_weights(), keras_model.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -34,7 +34,7 @@ def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
     path = tmp_path / "weights"
     shutil.copy(request.getfixturevalue(weights), path)
 
-    model = load(look(keras_json), look(path))
+    model = load(identify(keras_json), identify(path))
 
     np.testing.assert_allclose(
         model.predict(pictures()[0], verbose=0), keras_model.predict(pictures()[0], verbose=0)
@@ -42,12 +42,12 @@ def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
 
 
 def test_an_architecture_alone_is_initialized(keras_json, keras_model) -> None:
-    assert load(look(keras_json)).count_params() == keras_model.count_params()
+    assert load(identify(keras_json)).count_params() == keras_model.count_params()
 
 
 def test_weights_of_the_other_keras_are_an_error(keras_json, tfk_weights) -> None:
     with pytest.raises(ModelFileError, match="has weights of Keras 2.21.0"):
-        load(look(keras_json), look(tfk_weights))
+        load(identify(keras_json), identify(tfk_weights))
 
 
 def test_weights_of_another_model_are_an_error(keras_json, keras_weights, tmp_path) -> None:
@@ -56,18 +56,18 @@ def test_weights_of_another_model_are_an_error(keras_json, keras_weights, tmp_pa
     (tmp_path / "other.json").write_text(json.dumps(config))
 
     with pytest.raises(ModelFileError, match="the weights must belong to this model"):
-        load(look(tmp_path / "other.json"), look(keras_weights))
+        load(identify(tmp_path / "other.json"), identify(keras_weights))
 
 
 @pytest.mark.parametrize("fixture", ["keras_weights", "tfk_weights", "tfk_new_weights"])
 def test_weights_are_no_model(request, fixture) -> None:
     with pytest.raises(ModelFileError, match="contains only weights"):
-        load(look(request.getfixturevalue(fixture)))
+        load(identify(request.getfixturevalue(fixture)))
 
 
 def test_a_file_of_weights_is_one_of_keras(keras_json, torch_state) -> None:
     with pytest.raises(ModelFileError, match="their layouts differ|not a weights file"):
-        load(look(keras_json), look(torch_state))
+        load(identify(keras_json), identify(torch_state))
 
 
 def test_a_declared_class_makes_its_layer(tmp_path, quiet) -> None:
@@ -82,8 +82,8 @@ def test_a_declared_class_makes_its_layer(tmp_path, quiet) -> None:
     )
 
     with pytest.raises(ModelFileError, match="needs the class 'Twice'"):
-        load(look(tmp_path / "model.keras"))
-    model = load(look(tmp_path / "model.keras"), custom_objects={"Twice": Twice})
+        load(identify(tmp_path / "model.keras"))
+    model = load(identify(tmp_path / "model.keras"), custom_objects={"Twice": Twice})
     assert isinstance(model.layers[0], Twice)
 
 
@@ -95,4 +95,4 @@ def test_a_file_is_scanned_before_it_is_loaded(keras_keras, monkeypatch) -> None
     monkeypatch.setattr(loader.keras.models, "load_model", lambda *_, **__: pytest.fail("loaded"))
 
     with pytest.raises(ModelFileError, match="^found$"):
-        loader.load(look(keras_keras))
+        loader.load(identify(keras_keras))

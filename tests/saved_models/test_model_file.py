@@ -12,12 +12,12 @@ from tests.saved_models.conftest import of_keras_2_2_4, sequential
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
-from elasticdl.saved_models.model_file import look, sha256_of
+from elasticdl.saved_models.model_file import identify, sha256_of
 
 
 def refused(path) -> str:
     with pytest.raises(ModelFileError) as raised:
-        look(path)
+        identify(path)
     return str(raised.value)
 
 
@@ -49,7 +49,7 @@ def test_a_file_says_who_wrote_it_whatever_it_is_called(
     path = tmp_path / "mnist.model"
     (shutil.copytree if original.is_dir() else shutil.copy)(original, path)
 
-    found = look(path)
+    found = identify(path)
 
     assert (found.format, found.library, found.kind) == (format_, library, kind)
     assert found.num_bytes > 0
@@ -57,7 +57,7 @@ def test_a_file_says_who_wrote_it_whatever_it_is_called(
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_file_of_keras_2_2_4_says_what_it_is_as_text_or_as_bytes(tmp_path, as_bytes) -> None:
-    found = look(of_keras_2_2_4(tmp_path / "model.h5", as_bytes=as_bytes))
+    found = identify(of_keras_2_2_4(tmp_path / "model.h5", as_bytes=as_bytes))
 
     assert found.version == "2.2.4"
     assert found.architecture["class_name"] == "Sequential"
@@ -67,15 +67,15 @@ def test_a_file_of_keras_2_2_4_says_what_it_is_as_text_or_as_bytes(tmp_path, as_
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_keras", "tfk_folder", "keras_h5"])
 def test_a_file_says_how_its_model_was_compiled(request, fixture) -> None:
-    said = json.dumps(look(request.getfixturevalue(fixture)).training_config)
+    said = json.dumps(identify(request.getfixturevalue(fixture)).training_config)
 
     assert "adam" in said.lower()
     assert "sparse_categorical_crossentropy" in said
 
 
 def test_weights_alone_say_how_they_are_arranged(tfk_weights, tfk_new_weights) -> None:
-    assert look(tfk_weights).layout == "legacy"
-    assert look(tfk_new_weights).layout == "layers"
+    assert identify(tfk_weights).layout == "legacy"
+    assert identify(tfk_new_weights).layout == "layers"
 
 
 def test_a_file_that_is_not_there_is_an_error_with_the_name_that_was_meant(old_h5) -> None:
@@ -252,9 +252,9 @@ def test_looking_at_a_file_imports_no_framework(
     paths = [str(path) for path in (old_h5, tfk_folder, torch_whole, torch_exported)]
     said = run_python(
         "import json, sys\n"
-        "from elasticdl.saved_models.model_file import look\n"
+        "from elasticdl.saved_models.model_file import identify\n"
         "from elasticdl.saved_models.scan import scan\n"
-        f"for path in {paths}: scan(look(path))\n"
+        f"for path in {paths}: scan(identify(path))\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
 
@@ -263,7 +263,7 @@ def test_looking_at_a_file_imports_no_framework(
 
 
 def test_the_names_a_pytorch_file_needs_are_read_without_unpickling(torch_whole) -> None:
-    assert "torch.nn.modules.container.Sequential" in look(torch_whole).globals
+    assert "torch.nn.modules.container.Sequential" in identify(torch_whole).globals
 
 
 def test_a_checkpoint_is_weights(tmp_path) -> None:
@@ -271,8 +271,8 @@ def test_a_checkpoint_is_weights(tmp_path) -> None:
 
     torch.save({"state_dict": sequential().state_dict(), "epoch": 3}, tmp_path / "c.pt")
 
-    assert look(tmp_path / "c.pt").kind == "weights"
-    assert np.isfinite(look(tmp_path / "c.pt").num_bytes)
+    assert identify(tmp_path / "c.pt").kind == "weights"
+    assert np.isfinite(identify(tmp_path / "c.pt").num_bytes)
 
 
 @pytest.mark.parametrize("link", ["extra", "assets/words.txt", "variables/variables.index"])
@@ -294,7 +294,7 @@ def test_a_link_within_a_folder_is_a_file_of_it(tfk_folder, tmp_path) -> None:
     shutil.copytree(tfk_folder, folder)
     (folder / "copy.pb").symlink_to("saved_model.pb")
 
-    assert look(folder).format == "saved_model"
+    assert identify(folder).format == "saved_model"
 
 
 @pytest.mark.parametrize("version", ["9" * 5000, "\u00b2", "2", "", "x.1"])
@@ -304,7 +304,7 @@ def test_a_version_that_is_none_is_one_of_before_keras_3(tfk_h5, tmp_path, versi
     with h5py.File(path, "r+") as file:
         file.attrs["keras_version"] = version
 
-    assert look(path).library == "tf_keras"
+    assert identify(path).library == "tf_keras"
 
 
 def test_a_type_in_place_of_numbers_is_refused(tfk_h5, tmp_path) -> None:

@@ -12,12 +12,12 @@ from torch import nn
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import look
+from elasticdl.saved_models.model_file import identify
 
 
 def refused(path, weights=None, **options) -> str:
     with pytest.raises(ModelFileError) as raised:
-        load(look(path), weights and look(weights), **options)
+        load(identify(path), weights and identify(weights), **options)
     return str(raised.value)
 
 
@@ -138,7 +138,7 @@ def test_a_mask_of_infinities_is_loaded_and_statistics_of_infinities_are_not(tmp
     model.norm.running_var[0] = float("inf")
     torch.save(model.state_dict(), tmp_path / "bad.pt")
 
-    load(look(tmp_path / "mask.pt"), custom_objects={"Masked": Masked})
+    load(identify(tmp_path / "mask.pt"), custom_objects={"Masked": Masked})
     said = refused(tmp_path / "bad.pt", custom_objects={"Masked": Masked})
 
     assert "norm.running_var holds 1 infinite number among 2" in said

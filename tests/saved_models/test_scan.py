@@ -11,7 +11,7 @@ from tests.saved_models.conftest import sequential
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import built_in, saved_model
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import ModelFile, look, sha256_of
+from elasticdl.saved_models.model_file import ModelFile, identify, sha256_of
 from elasticdl.saved_models.saved_model import Function, SavedModel
 from elasticdl.saved_models.scan import (
     MAX_LAYERS,
@@ -41,7 +41,7 @@ def refused(config, known=()) -> str:
 
 def not_loaded(path, **options) -> str:
     with pytest.raises(ModelFileError) as raised:
-        load(look(path), **options)
+        load(identify(path), **options)
     return str(raised.value)
 
 
@@ -292,7 +292,7 @@ def test_code_in_a_trusted_file_runs_and_that_is_told(lambda_h5, caplog, quiet) 
     path, canary = lambda_h5
     digest = sha256_of(path)
 
-    load(look(path), trust=Trust(allow_lambda=True, sha256=digest))
+    load(identify(path), trust=Trust(allow_lambda=True, sha256=digest))
 
     assert canary.exists()
     assert f"{path} (sha256 {digest}) is trusted by allow_lambda" in caplog.text
@@ -325,7 +325,7 @@ def test_code_in_an_archive_of_keras_3_does_not_run(tmp_path, quiet) -> None:
     keras.Model(inputs, outputs).save(path)
 
     assert "layer 'evil' is a Lambda layer" in not_loaded(path)
-    model = load(look(path), trust=Trust(allow_lambda=True, sha256=sha256_of(path)))
+    model = load(identify(path), trust=Trust(allow_lambda=True, sha256=sha256_of(path)))
     assert model.count_params() == 10
 
 
@@ -370,7 +370,7 @@ def test_a_graph_that_writes_files_does_not_run(writing_folder) -> None:
 def test_a_trusted_graph_runs(writing_folder, caplog, quiet) -> None:
     folder, canary = writing_folder
 
-    load(look(folder), trust=Trust(allow_lambda=True, sha256=sha256_of(folder)))
+    load(identify(folder), trust=Trust(allow_lambda=True, sha256=sha256_of(folder)))
 
     assert canary.exists()
     assert "WriteFile" in caplog.text
@@ -428,7 +428,7 @@ def test_what_is_ordinary_runs_nothing(tfk, tmp_path, quiet) -> None:
     model.save(tmp_path / "model.keras")
 
     for name in ("model.h5", "model.keras"):
-        assert scan(look(tmp_path / name)) == (), name
+        assert scan(identify(tmp_path / name)) == (), name
 
 
 def test_an_ordinary_graph_runs_nothing(tfk, tmp_path, quiet) -> None:
@@ -438,7 +438,7 @@ def test_an_ordinary_graph_runs_nothing(tfk, tmp_path, quiet) -> None:
     )
     model.save(tmp_path / "folder", save_format="tf")
 
-    assert scan(look(tmp_path / "folder")) == ()
+    assert scan(identify(tmp_path / "folder")) == ()
 
 
 def test_everything_ordinary_of_keras_3_runs_nothing(tmp_path, quiet) -> None:
@@ -457,8 +457,8 @@ def test_everything_ordinary_of_keras_3_runs_nothing(tmp_path, quiet) -> None:
     (tmp_path / "model.json").write_text(whole.to_json())
 
     for name in ("model.keras", "model.h5", "model.json"):
-        assert scan(look(tmp_path / name)) == (), name
-        assert load(look(tmp_path / name)).count_params() == whole.count_params()
+        assert scan(identify(tmp_path / name)) == (), name
+        assert load(identify(tmp_path / name)).count_params() == whole.count_params()
 
 
 def test_a_damaged_graph_is_no_graph(tfk_folder, tmp_path) -> None:
@@ -514,7 +514,7 @@ def test_a_command_in_a_pickle_does_not_run(evil_pt) -> None:
 def test_a_command_in_a_trusted_pickle_runs_and_that_is_told(evil_pt, caplog) -> None:
     path, canary = evil_pt
 
-    load(look(path), trust=Trust(allow_pickle=True, sha256=sha256_of(path)))
+    load(identify(path), trust=Trust(allow_pickle=True, sha256=sha256_of(path)))
 
     assert canary.exists()
     assert "posix.system" in caplog.text
@@ -646,7 +646,7 @@ def test_an_archive_that_can_be_read_in_two_ways_is_refused(torch_exported, tmp_
         archive.writestr("exported/models/model.json", "{}")
 
     with pytest.raises(ModelFileError, match="have the same name"):
-        look(path)
+        identify(path)
 
 
 def test_objects_in_an_exported_program_are_not_unpickled(torch_exported, tmp_path) -> None:

@@ -17,7 +17,7 @@ from tests.saved_models.conftest import of_keras_2_2_4, sequential
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import look, sha256_of
+from elasticdl.saved_models.model_file import identify, sha256_of
 from elasticdl.saved_models.trust import Trust
 
 VAST = 4_000_000_000
@@ -25,7 +25,7 @@ VAST = 4_000_000_000
 
 def refused(path, **options) -> str:
     with pytest.raises(ModelFileError) as raised:
-        load(look(path), **options)
+        load(identify(path), **options)
     return str(raised.value)
 
 
@@ -100,8 +100,8 @@ def test_a_layer_of_14_gb_in_a_pickle_of_100_bytes_is_refused_in_little_memory(
         "from pathlib import Path\n"
         "from elasticdl.errors import ModelFileError\n"
         "from elasticdl.saved_models.loading import load\n"
-        "from elasticdl.saved_models.model_file import look\n"
-        f"try: load(look({str(path)!r}))\n"
+        "from elasticdl.saved_models.model_file import identify\n"
+        f"try: load(identify({str(path)!r}))\n"
         "except ModelFileError: pass\n"
         # Not ru_maxrss, which a process takes over from its parent.
         "status = Path('/proc/self/status').read_text()\n"
@@ -143,7 +143,7 @@ def test_a_small_expanded_tensor_is_loaded(tmp_path) -> None:
     model[0].register_buffer("mask", torch.zeros(1).expand(1000))
     torch.save(model, tmp_path / "model.pt")
 
-    assert load(look(tmp_path / "model.pt"))[0].mask.shape == (1000,)
+    assert load(identify(tmp_path / "model.pt"))[0].mask.shape == (1000,)
 
 
 class _Storage:
@@ -178,7 +178,7 @@ def test_a_storage_is_as_large_as_the_member_that_holds_it(tmp_path) -> None:
     for name, content in (("short", bytes(3999)), ("whole", bytes(4000))):
         pt_of(tmp_path / f"{name}.pt", pickled(state), **{"0": content})
 
-    assert look(tmp_path / "whole.pt").kind == "weights"
+    assert identify(tmp_path / "whole.pt").kind == "weights"
     assert "storage '0' in it claims 4,000 bytes and holds 3,999" in refused(tmp_path / "short.pt")
     assert "and holds 0" in refused(pt_of(tmp_path / "none.pt", pickled(state)))
 
@@ -245,7 +245,7 @@ def test_an_exported_tensor_of_4e9_numbers_over_one_is_refused_by_its_name(tmp_p
 def test_a_small_expanded_tensor_of_an_exported_program_is_loaded(tmp_path, quiet) -> None:
     path = exported(tmp_path / "model.pt2", 100)
 
-    assert load(look(path))(torch.zeros(2, 4)).shape == (2, 3)
+    assert load(identify(path))(torch.zeros(2, 4)).shape == (2, 3)
 
 
 def test_a_graph_is_not_told_to_make_more_numbers_than_any_model(torch_exported, tmp_path) -> None:
@@ -279,7 +279,7 @@ def test_objects_that_nest_without_end_are_followed_in_little_time(tmp_path) -> 
     # Each tuple holds the one before twice: 2**200 values if each were looked at.
     doubling = b"\x80\x02)" + b"2\x86" * 200 + b"."
 
-    assert look(pt_of(tmp_path / "a.pt", doubling)).format == "torch_zip"
+    assert identify(pt_of(tmp_path / "a.pt", doubling)).format == "torch_zip"
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_member_that_is_compressed_in_another_way_is_refused(keras_keras, tmp_
 def test_an_archive_that_was_compressed_again_is_loaded(keras_keras, tmp_path) -> None:
     packed_again(keras_keras, tmp_path / "m.keras", zipfile.ZIP_DEFLATED)
 
-    assert load(look(tmp_path / "m.keras")).count_params() > 0
+    assert load(identify(tmp_path / "m.keras")).count_params() > 0
 
 
 def test_a_chunk_is_not_larger_than_the_file_may_claim(tmp_path) -> None:
@@ -397,7 +397,7 @@ def test_weights_that_are_compressed_with_gzip_are_loaded(tmp_path) -> None:
         del group["kernel:0"]
         group.create_dataset("kernel:0", data=kernel, compression="gzip", shuffle=True)
 
-    np.testing.assert_array_equal(load(look(path)).get_weights()[0], kernel)
+    np.testing.assert_array_equal(load(identify(path)).get_weights()[0], kernel)
 
 
 def test_weights_that_are_compressed_in_another_way_are_refused(tmp_path) -> None:
@@ -455,7 +455,7 @@ def test_an_h5_file_cannot_ask_for_a_layer_of_14_gb(name, tmp_path, tfk, quiet) 
     message = refused(path)
 
     assert "a weight of shape [60000, 60000] in the layer 'two' claims 14,4" in message
-    load(look(of_keras_2_2_4(tmp_path / "again.h5")))
+    load(identify(of_keras_2_2_4(tmp_path / "again.h5")))
 
 
 def test_an_archive_of_keras_3_cannot_ask_for_a_layer_of_14_gb(tmp_path) -> None:
@@ -494,7 +494,7 @@ def test_an_architecture_has_no_more_weights_than_its_weights_file(name, tmp_pat
 
     assert "[60000, 60000]" in refused(path)
     with pytest.raises(ModelFileError, match=r"\[60000, 60000\]"):
-        load(look(path), look(tmp_path / "model.weights.h5"))
+        load(identify(path), identify(tmp_path / "model.weights.h5"))
 
 
 # --- SavedModel ----------------------------------------------------------------------------------
@@ -520,7 +520,7 @@ def test_a_constant_of_one_value_and_a_vast_shape_is_refused(tfk_folder, tmp_pat
 def test_variables_that_are_not_there_are_refused(tfk_folder, tmp_path, monkeypatch) -> None:
     folder = tmp_path / "folder"
     shutil.copytree(tfk_folder, folder)
-    file = look(folder)
+    file = identify(folder)
     monkeypatch.setattr(bounds, "FREE_BYTES", 0)
     monkeypatch.setattr(bounds, "MAX_EXPANSION", 1e-6)
 

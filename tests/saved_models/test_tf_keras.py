@@ -13,7 +13,7 @@ from elasticdl.definition import MetricFunctions, ModelDefinition, Origin, Recor
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import compile_options
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import look
+from elasticdl.saved_models.model_file import identify
 from elasticdl.testing.trainer import check_trainer
 
 ORIGIN = Origin("ibmfl_spec", "model.yml", 1, "model.yml", ".")
@@ -53,7 +53,7 @@ def test_a_model_says_what_it_said_when_it_was_saved(request, fixture, tfk_model
     original, path = request.getfixturevalue(fixture), tmp_path / "model of another name"
     (shutil.copytree if original.is_dir() else shutil.copy)(original, path)
 
-    model = load(look(path))
+    model = load(identify(path))
 
     images, _ = pictures()
     np.testing.assert_allclose(
@@ -69,7 +69,7 @@ def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
     path = tmp_path / "weights"
     shutil.copy(request.getfixturevalue(weights), path)
 
-    model = load(look(tfk_json), look(path))
+    model = load(identify(tfk_json), identify(path))
 
     images, _ = pictures()
     np.testing.assert_allclose(model(images), tfk_model(images), rtol=1e-5, atol=1e-6)
@@ -79,7 +79,7 @@ def test_an_architecture_takes_weights_alone_or_of_a_whole_model(
 def test_a_file_of_keras_2_2_4_is_loaded(tmp_path, as_bytes) -> None:
     path = of_keras_2_2_4(tmp_path / "model.h5", as_bytes=as_bytes)
 
-    model = load(look(path))
+    model = load(identify(path))
 
     assert [v.path for v in model.trainable_variables] == [
         "dense_1.kernel", "dense_1.bias", "dense_2.kernel", "dense_2.bias",
@@ -89,14 +89,14 @@ def test_a_file_of_keras_2_2_4_is_loaded(tmp_path, as_bytes) -> None:
 
 def test_the_keras_trainer_keeps_its_laws_with_a_model_of_tf_keras(tfk_h5) -> None:
     check_trainer(
-        lambda rank: trainer_of(lambda: load(look(tfk_h5)), batches()[0], rank=rank), batches()
+        lambda rank: trainer_of(lambda: load(identify(tfk_h5)), batches()[0], rank=rank), batches()
     )
 
 
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_folder"])
 def test_its_loss_falls(request, fixture) -> None:
     path = request.getfixturevalue(fixture)
-    trainer = trainer_of(lambda: load(look(path)), batches()[0], optimizer={
+    trainer = trainer_of(lambda: load(identify(path)), batches()[0], optimizer={
         "value": "Adam", "path": "keras.optimizers", "args": {"learning_rate": 0.01}
     })  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_its_loss_falls(request, fixture) -> None:
 
 
 def test_weights_are_one_place_with_two_names(tfk_h5) -> None:
-    model = load(look(tfk_h5))
+    model = load(identify(tfk_h5))
 
     model.trainable_variables[0].assign(np.full(model.trainable_variables[0].shape, 7.0))
 
@@ -124,7 +124,7 @@ def test_weights_of_a_model_of_mixed_precision_are_its_own_and_once(tfk, tmp_pat
     )
     model.save(tmp_path / "model.h5")
 
-    loaded = load(look(tmp_path / "model.h5"))
+    loaded = load(identify(tmp_path / "model.h5"))
 
     assert [v.path.split(".")[1] for v in loaded.variables] == [
         "kernel", "bias", "gamma", "beta", "kernel", "bias", "moving_mean", "moving_variance",
@@ -145,7 +145,7 @@ def test_weights_of_one_name_get_names_of_their_own(tfk) -> None:
 
 def test_names_of_parameters_are_the_same_each_time(tfk_h5, tfk_folder, tfk_json) -> None:
     for path in (tfk_h5, tfk_folder, tfk_json):
-        names = [[v.path for v in load(look(path)).variables] for _ in range(2)]
+        names = [[v.path for v in load(identify(path)).variables] for _ in range(2)]
 
         assert names[0] == names[1]
         assert len(set(names[0])) == len(names[0])
@@ -154,8 +154,8 @@ def test_names_of_parameters_are_the_same_each_time(tfk_h5, tfk_folder, tfk_json
 @pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_folder"])
 def test_dropout_is_a_function_of_seed_step_and_slot(request, fixture) -> None:
     path = request.getfixturevalue(fixture)
-    first, second = (trainer_of(lambda: load(look(path)), batches()[0]) for _ in range(2))
-    other = trainer_of(lambda: load(look(path)), batches()[0], rank=1)
+    first, second = (trainer_of(lambda: load(identify(path)), batches()[0]) for _ in range(2))
+    other = trainer_of(lambda: load(identify(path)), batches()[0], rank=1)
     # It has drawn before; what it draws at a step must not depend on that.
     second.gradients(batches()[1])
     second.train_steps(batches()[1:3])
@@ -170,14 +170,14 @@ def test_dropout_is_a_function_of_seed_step_and_slot(request, fixture) -> None:
 
 
 def test_the_state_has_statistics_and_no_seeds(tfk_h5) -> None:
-    names = set(trainer_of(lambda: load(look(tfk_h5)), batches()[0]).state())
+    names = set(trainer_of(lambda: load(identify(tfk_h5)), batches()[0]).state())
 
     assert any("moving_mean" in name for name in names)
     assert not any("generator" in name for name in names)
 
 
 def test_penalties_on_weights_are_in_the_loss(tfk_h5) -> None:
-    model = load(look(tfk_h5))
+    model = load(identify(tfk_h5))
 
     model(pictures()[0], training=True)
 
@@ -186,7 +186,7 @@ def test_penalties_on_weights_are_in_the_loss(tfk_h5) -> None:
 
 
 def test_a_trained_model_is_exported_as_tf_keras_reads_it(tfk, tfk_h5, tmp_path, quiet) -> None:
-    trainer = trainer_of(lambda: load(look(tfk_h5)), batches()[0])
+    trainer = trainer_of(lambda: load(identify(tfk_h5)), batches()[0])
     trainer.train_steps(batches()[:2])
 
     assert trainer.export(tmp_path) == ["saved_model"]
@@ -194,7 +194,7 @@ def test_a_trained_model_is_exported_as_tf_keras_reads_it(tfk, tfk_h5, tmp_path,
     images, _ = pictures()
     said = tfk.models.load_model(tmp_path / "saved_model")(images, training=False)
     np.testing.assert_allclose(said, trainer.predict(images), rtol=1e-5, atol=1e-6)
-    again = trainer_of(lambda: load(look(tmp_path / "saved_model")), batches()[0])
+    again = trainer_of(lambda: load(identify(tmp_path / "saved_model")), batches()[0])
     np.testing.assert_allclose(again.predict(images), trainer.predict(images), rtol=1e-5, atol=1e-6)
     assert np.isfinite(again.train_steps(batches()[:2]).losses).all()
 
@@ -228,7 +228,7 @@ def test_a_model_of_an_unknown_class_is_trained_as_its_graph_has_it(tfk, tmp_pat
     sample = np.zeros((2, 8, 8, 1), "float32")
     path = folder_of(own_class(tfk)(), sample, tmp_path / "own")
 
-    trainer = trainer_of(lambda: load(look(path)), batches()[0], optimizer={
+    trainer = trainer_of(lambda: load(identify(path)), batches()[0], optimizer={
         "value": "SGD", "args": {"learning_rate": 0.5}
     })  # fmt: skip
 
@@ -244,11 +244,11 @@ def test_a_model_saved_for_inputs_of_float64_takes_what_it_is_trained_with(
     path = folder_of(original, np.zeros((2, 8, 8, 1)), tmp_path / "own")
     images, labels = pictures()
 
-    model = load(look(path))
+    model = load(identify(path))
 
     assert {v.dtype for v in model.variables} == {"float32"}
     np.testing.assert_allclose(model(images), original(images), rtol=1e-6, atol=1e-6)
-    trainer = trainer_of(lambda: load(look(path)), Batch(images, labels, 32))
+    trainer = trainer_of(lambda: load(identify(path)), Batch(images, labels, 32))
     trained = [float(trainer.train_steps([Batch(images, labels, 32)]).losses[0]) for _ in range(5)]
     original.compile("adam", "sparse_categorical_crossentropy")
     plain = [original.train_on_batch(images, labels) for _ in range(5)]
@@ -260,11 +260,11 @@ def test_a_model_saved_for_inputs_of_float64_is_exported_as_it_was_saved(
 ) -> None:
     path = folder_of(own_class(tfk)(), np.zeros((2, 8, 8, 1)), tmp_path / "own")
     images, _ = pictures()
-    model = load(look(path))
+    model = load(identify(path))
 
     model.export(tmp_path / "exported")
 
-    again = load(look(tmp_path / "exported"))
+    again = load(identify(tmp_path / "exported"))
     np.testing.assert_array_equal(again(images), model(images))
 
 
@@ -278,9 +278,9 @@ def saving_unseeded(tmp_path_factory):
     code = (
         "import sys; sys.path.insert(0, '.')\n"
         "import numpy as np, tf_keras\n"
-        "from tests.saved_models.test_tf_keras import folder_of, load, look, own_class\n"
+        "from tests.saved_models.test_tf_keras import folder_of, identify, load, own_class\n"
         "model = own_class(tf_keras, dropout=0.5)()\n"
-        f"load(look(folder_of(model, np.zeros((2, 8, 8, 1), 'float32'), {str(path)!r})))"
+        f"load(identify(folder_of(model, np.zeros((2, 8, 8, 1), 'float32'), {str(path)!r})))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -313,10 +313,10 @@ def test_dropout_that_nobody_can_seed_is_an_error_where_bits_matter(tfk, unseede
     own = own_class(tfk, dropout=0.5)
 
     with pytest.raises(ModelFileError, match="whose seeds cannot be set") as raised:
-        trainer_of(lambda: load(look(path)), batches()[0])
+        trainer_of(lambda: load(identify(path)), batches()[0])
     assert "--no-deterministic" in str(raised.value)
     trainers = [
-        trainer_of(lambda: load(look(path), custom_objects={"Own": own}), batches()[0])
+        trainer_of(lambda: load(identify(path), custom_objects={"Own": own}), batches()[0])
         for _ in range(2)
     ]
     losses = [trainer.train_steps(batches()[:2]).losses for trainer in trainers]
@@ -334,7 +334,7 @@ def test_dropout_with_a_seed_in_the_graph_is_told(tfk, tmp_path, quiet, caplog) 
     own = own_class(tfk, dropout=0.5)
     path = folder_of(own(), np.zeros((2, 8, 8, 1), "float32"), tmp_path / "own")
 
-    load(look(path))
+    load(identify(path))
 
     assert "cannot be repeated or resumed bit for bit" in caplog.text
 
@@ -344,7 +344,7 @@ def test_a_model_without_the_shape_of_its_inputs_is_an_error(tfk, tmp_path) -> N
     (tmp_path / "model.json").write_text(model.to_json())
 
     with pytest.raises(ModelFileError, match="input_shape"):
-        load(look(tmp_path / "model.json"))
+        load(identify(tmp_path / "model.json"))
 
 
 def test_a_model_may_take_and_return_several_tensors(tfk, tmp_path, quiet) -> None:
@@ -355,7 +355,7 @@ def test_a_model_may_take_and_return_several_tensors(tfk, tmp_path, quiet) -> No
     model.save(tmp_path / "model.h5")
     features = {"right": np.ones((5, 3), "int32"), "left": np.ones((5, 4), "float32")}
 
-    loaded = load(look(tmp_path / "model.h5"))
+    loaded = load(identify(tmp_path / "model.h5"))
 
     said = loaded(features)
     for mine, theirs in zip(said, model([features["left"], features["right"]]), strict=True):
@@ -368,9 +368,9 @@ def test_a_missing_package_is_an_error_with_its_command(tfk_h5, run_python) -> N
         "sys.modules['tf_keras'] = None\n"
         "from elasticdl.errors import MissingExtraError\n"
         "from elasticdl.saved_models.loading import load\n"
-        "from elasticdl.saved_models.model_file import look\n"
+        "from elasticdl.saved_models.model_file import identify\n"
         "try:\n"
-        f"    load(look({str(tfk_h5)!r}))\n"
+        f"    load(identify({str(tfk_h5)!r}))\n"
         "except MissingExtraError as error:\n"
         "    print(error)\n"
     )

@@ -11,7 +11,7 @@ from elasticdl.definition import ModelDefinition, Origin, RecordInput
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models import torch as loader
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import look, sha256_of
+from elasticdl.saved_models.model_file import identify, sha256_of
 from elasticdl.saved_models.trust import Trust
 
 
@@ -47,7 +47,7 @@ def trained(model) -> list[float]:
 
 
 def test_a_whole_sequential_is_loaded_without_trust(torch_whole) -> None:
-    losses = trained(load(look(torch_whole)))
+    losses = trained(load(identify(torch_whole)))
 
     assert losses[-1] < losses[0] / 2
 
@@ -58,21 +58,21 @@ def test_a_transformer_is_loaded_without_trust(tmp_path) -> None:
     )
     torch.save(model, tmp_path / "model.pt")
 
-    assert isinstance(load(look(tmp_path / "model.pt"))[1], nn.TransformerEncoderLayer)
+    assert isinstance(load(identify(tmp_path / "model.pt"))[1], nn.TransformerEncoderLayer)
 
 
 @pytest.mark.parametrize("fixture", ["torch_old", "torch_script"])
 def test_a_trusted_program_is_loaded(request, fixture, quiet) -> None:
     path = request.getfixturevalue(fixture)
 
-    model = load(look(path), trust=Trust(allow_pickle=True, sha256=sha256_of(path)))
+    model = load(identify(path), trust=Trust(allow_pickle=True, sha256=sha256_of(path)))
 
     losses = trained(model)
     assert losses[-1] < losses[0] / 2
 
 
 def test_an_exported_program_is_loaded(torch_exported, quiet) -> None:
-    losses = trained(load(look(torch_exported)))
+    losses = trained(load(identify(torch_exported)))
 
     assert losses[-1] < losses[0] / 2
 
@@ -83,7 +83,7 @@ def test_a_state_dict_is_loaded_into_a_declared_class(tmp_path) -> None:
     torch.save({"epoch": 3, "state_dict": model.state_dict()}, tmp_path / "checkpoint.pt")
 
     for name in ("state.pt", "checkpoint.pt"):
-        loaded = load(look(tmp_path / name), custom_objects={"Net": Net})
+        loaded = load(identify(tmp_path / name), custom_objects={"Net": Net})
 
         assert isinstance(loaded, Net)
         for mine, theirs in zip(loaded.parameters(), model.parameters(), strict=True):
@@ -91,7 +91,9 @@ def test_a_state_dict_is_loaded_into_a_declared_class(tmp_path) -> None:
 
 
 def test_a_state_dict_may_be_loaded_into_what_a_function_makes(torch_state) -> None:
-    assert isinstance(load(look(torch_state), custom_objects={"make": sequential}), nn.Sequential)
+    assert isinstance(
+        load(identify(torch_state), custom_objects={"make": sequential}), nn.Sequential
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_a_state_dict_may_be_loaded_into_what_a_function_makes(torch_state) -> N
 )
 def test_a_state_dict_needs_the_model_it_is_of(torch_state, objects, said) -> None:
     with pytest.raises(ModelFileError) as raised:
-        load(look(torch_state), custom_objects=objects)
+        load(identify(torch_state), custom_objects=objects)
 
     assert said in str(raised.value)
 
@@ -114,7 +116,7 @@ def test_a_dict_of_other_things_is_no_state_dict(tmp_path) -> None:
     torch.save({"epoch": 3, "lr": 0.1}, tmp_path / "c.pt")
 
     with pytest.raises(ModelFileError, match="a dict with epoch, lr, which are not tensors"):
-        load(look(tmp_path / "c.pt"), custom_objects={"Net": Net})
+        load(identify(tmp_path / "c.pt"), custom_objects={"Net": Net})
 
 
 def test_a_class_of_the_users_is_declared_or_trusted(tmp_path) -> None:
@@ -122,11 +124,11 @@ def test_a_class_of_the_users_is_declared_or_trusted(tmp_path) -> None:
     torch.save(Net(), path)
 
     with pytest.raises(ModelFileError, match=r"test_torch\.Net") as raised:
-        load(look(path))
+        load(identify(path))
     assert "custom_objects" in str(raised.value)
-    assert isinstance(load(look(path), custom_objects={"Net": Net}), Net)
+    assert isinstance(load(identify(path), custom_objects={"Net": Net}), Net)
     trusted = Trust(allow_pickle=True, sha256=sha256_of(path))
-    assert type(load(look(path), trust=trusted)).__name__ == "Net"
+    assert type(load(identify(path), trust=trusted)).__name__ == "Net"
 
 
 def test_what_is_no_model_is_an_error(tmp_path) -> None:
@@ -134,9 +136,9 @@ def test_what_is_no_model_is_an_error(tmp_path) -> None:
     torch.save(nn.Flatten(), tmp_path / "flatten.pt")
 
     with pytest.raises(ModelFileError, match="holds a Tensor"):
-        load(look(tmp_path / "tensor.pt"))
+        load(identify(tmp_path / "tensor.pt"))
     with pytest.raises(ModelFileError, match="no parameter that can be trained"):
-        load(look(tmp_path / "flatten.pt"))
+        load(identify(tmp_path / "flatten.pt"))
 
 
 def test_a_file_that_is_damaged_inside_is_an_error(torch_whole, tmp_path) -> None:
@@ -146,7 +148,7 @@ def test_a_file_that_is_damaged_inside_is_an_error(torch_whole, tmp_path) -> Non
     (tmp_path / "model.pt").write_bytes(content)
 
     with pytest.raises(ModelFileError):
-        load(look(tmp_path / "model.pt"))
+        load(identify(tmp_path / "model.pt"))
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -222,12 +224,12 @@ def test_an_exported_program_can_be_exported_again(tmp_path, quiet) -> None:
     batch = torch.export.Dim("batch")
     program = torch.export.export(sequential(), (torch.zeros(2, 4),), dynamic_shapes=({0: batch},))
     torch.export.save(program, tmp_path / "first.pt2")
-    model = load(look(tmp_path / "first.pt2"))
+    model = load(identify(tmp_path / "first.pt2"))
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
 
     assert export(model, ((torch.zeros(2, 4),), {}), tmp_path) == ["model.pt2"]
 
-    again = load(look(tmp_path / "model.pt2"))
+    again = load(identify(tmp_path / "model.pt2"))
     inputs = torch.randn(5, 4)
     np.testing.assert_array_equal(again(inputs).detach(), model(inputs).detach())

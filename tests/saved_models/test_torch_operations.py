@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from elasticdl.errors import ModelFileError
-from elasticdl.saved_models.model_file import look
+from elasticdl.saved_models.model_file import identify
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.torch_operations import OPERATIONS
 
@@ -86,5 +86,5 @@ def test_a_program_that_opens_a_file_is_refused_untrusted(tmp_path, writes):
     torch.export.save(torch.export.export(Opens(), (torch.zeros(2),)), path)
 
     with pytest.raises(ModelFileError, match=r"calls torch\.ops\.aten\.from_file"):
-        scan(look(str(path)))
+        scan(identify(str(path)))
     assert victim.read_bytes() == b"what was there before.."

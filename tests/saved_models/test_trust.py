@@ -6,7 +6,7 @@ import pytest
 
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models import trust
-from elasticdl.saved_models.model_file import look, sha256_of
+from elasticdl.saved_models.model_file import identify, sha256_of
 from elasticdl.saved_models.trust import Trust, TrustUsed
 
 DIGEST = "a" * 64
@@ -45,7 +45,9 @@ def test_a_use_of_trust_is_logged_and_returned(old_h5, caplog) -> None:
     digest = sha256_of(old_h5)
     caplog.set_level(logging.WARNING)
 
-    used = trust.check(look(old_h5), Trust(allow_lambda=True, sha256=digest), "allow_lambda", "it")
+    used = trust.check(
+        identify(old_h5), Trust(allow_lambda=True, sha256=digest), "allow_lambda", "it"
+    )
 
     assert used == TrustUsed(str(old_h5), digest, "allow_lambda", "it")
     assert str(old_h5) in caplog.text
@@ -56,8 +58,8 @@ def test_a_use_of_trust_is_told_once_and_returned_each_time(old_h5, caplog) -> N
     allowed = Trust(allow_lambda=True, sha256=sha256_of(old_h5))
     caplog.set_level(logging.WARNING)
 
-    used = [trust.check(look(old_h5), allowed, "allow_lambda", "it runs") for _ in range(3)]
-    trust.check(look(old_h5), allowed, "allow_lambda", "something else")
+    used = [trust.check(identify(old_h5), allowed, "allow_lambda", "it runs") for _ in range(3)]
+    trust.check(identify(old_h5), allowed, "allow_lambda", "something else")
 
     assert used[0] == used[1] == used[2]
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
@@ -77,6 +79,6 @@ def test_a_use_of_trust_is_told_once_and_returned_each_time(old_h5, caplog) -> N
 )
 def test_what_is_not_trusted_is_refused(old_h5, said, caplog) -> None:
     with pytest.raises(ModelFileError, match="allow_lambda|sha256"):
-        trust.check(look(old_h5), said, "allow_lambda", "it runs")
+        trust.check(identify(old_h5), said, "allow_lambda", "it runs")
 
     assert caplog.text == ""

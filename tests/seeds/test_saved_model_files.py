@@ -7,7 +7,7 @@ from tests.seeds.saved_models import spec_of
 
 from elasticdl.saved_models import compile_options
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import look
+from elasticdl.saved_models.model_file import identify
 
 # Old formats; that is what they are.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -27,7 +27,7 @@ def test_there_are_four_scripts(scripts):
 
 
 def test_the_model_of_keras_2_2_4_loads(scripts, tmp_path):
-    file = look(spec_of(scripts[0], tmp_path)["model_definition"])
+    file = identify(spec_of(scripts[0], tmp_path)["model_definition"])
 
     np.testing.assert_allclose(predicts(load(file), (28, 28, 1)).sum(axis=1), 1, rtol=1e-5)
     found = compile_options.resolve(None, file.training_config, where=str(file.path))
@@ -37,7 +37,7 @@ def test_the_model_of_keras_2_2_4_loads(scripts, tmp_path):
 
 def test_the_saved_model_of_tensorflow_2_1_loads(scripts, tmp_path):
     # Its sample is numpy's, of float64.
-    file = look(spec_of(scripts[1], tmp_path)["model_definition"])
+    file = identify(spec_of(scripts[1], tmp_path)["model_definition"])
 
     assert predicts(load(file), (28, 28, 1)).shape == (2, 10)
     found = compile_options.resolve(None, file.training_config, where=str(file.path))
@@ -49,7 +49,7 @@ def test_the_saved_model_of_tensorflow_2_1_loads(scripts, tmp_path):
 
 
 def test_the_h5_model_of_tensorflow_2_1_loads(scripts, tmp_path):
-    file = look(spec_of(scripts[2], tmp_path)["model_definition"])
+    file = identify(spec_of(scripts[2], tmp_path)["model_definition"])
 
     np.testing.assert_allclose(predicts(load(file), (28, 28, 1)).sum(axis=1), 1, rtol=1e-5)
     assert "Adam" in compile_options.resolve(None, file.training_config, where="x").description
@@ -62,7 +62,7 @@ def test_the_model_of_pytorch_loads(scripts, tmp_path):
 
     spec = spec_of(scripts[3], tmp_path, corrected=False)
 
-    model = load(look(spec["model_definition"]))
+    model = load(identify(spec["model_definition"]))
 
     loss = loader.loss(spec["loss_criterion"], where="spec")
     outputs = model(torch.zeros(4, 1, 28, 28))

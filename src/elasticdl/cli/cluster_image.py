@@ -41,9 +41,9 @@ def image(*, model_zoo: str | None, quiet: bool, **options: Any) -> None:
             f"Missing: --{REPOSITORY}, the repository to push the image to, such as "
             "registry.example/team/app."
         )
-    built = api.build_image(model_zoo, asked, (lambda _: None) if quiet else _say)
+    built = api.build_image(model_zoo, asked, (lambda _: None) if quiet else _print_line)
     echo(built)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     click.echo(printable(line), err=True)

@@ -41,11 +41,11 @@ def run_on_cluster(
         detach=asked.detach,
         build=asked.build,
         with_page=with_page,
-        tell=(lambda _: None) if quiet else _say,
+        print_fn=(lambda _: None) if quiet else _print_line,
     )
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     click.echo(line, err=True)
 
 

@@ -376,12 +376,12 @@ def show(
     """
     from elasticdl.cli import data_show  # noqa: PLC0415
     from elasticdl.cli.console import TableConsole  # noqa: PLC0415 - not for `--help`
-    from elasticdl.data.overview import look_into  # noqa: PLC0415
+    from elasticdl.data.overview import summarize_files  # noqa: PLC0415
 
     if limit < 0:
         raise UsageError(f"--limit={limit}: expected 0 or more.")
     schema = _asked_schema(model_zoo, model_def, schema_text)
-    data_show.show(look_into(",".join(files), limit, schema), TableConsole())
+    data_show.show(summarize_files(",".join(files), limit, schema), TableConsole())
 
 
 def _asked_schema(

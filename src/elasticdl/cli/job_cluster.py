@@ -217,7 +217,7 @@ def page(
 
     connected = api.connect_cluster(context, namespace)
     serve_forwarded(
-        connected, place, listen, job_outputs.say_url, lambda line: echo(line, err=True)
+        connected, place, listen, job_outputs.print_url, lambda line: echo(line, err=True)
     )
 
 

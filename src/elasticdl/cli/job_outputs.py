@@ -131,7 +131,7 @@ def serve_page(place: str, listen: str) -> None:
     """Serve the page of a job, or of all jobs in a folder, until Ctrl-C."""
     from elasticdl.page.serving import serve  # noqa: PLC0415 - not for `--help`
 
-    serve(place, listen, say_url)
+    serve(place, listen, print_url)
 
 
 def warn_of(listen: str) -> None:
@@ -143,7 +143,7 @@ def warn_of(listen: str) -> None:
         click.secho(printable(warning), fg="yellow", err=True)
 
 
-def say_url(url: str) -> None:
+def print_url(url: str) -> None:
     """Print the only line that contains the token; programs may wait for it."""
     echo(f"Job page: {url}")
 

@@ -32,7 +32,7 @@ def page_of(output: str | None) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
     from elasticdl.page.serving import PageProcess  # noqa: PLC0415 - not for `--help`
 
-    return PageProcess(output, _say)
+    return PageProcess(output, _print_line)
 
 
 def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
@@ -45,8 +45,8 @@ def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
         return None
     from elasticdl.page.serving import InPod, PageProcess  # noqa: PLC0415 - not for `--help`
 
-    return PageProcess(output, _say, InPod(int(port), token))
+    return PageProcess(output, _print_line, InPod(int(port), token))
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     echo(line, err=True)

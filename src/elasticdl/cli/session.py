@@ -174,7 +174,7 @@ def check(
         project_root=project_root,
         data_dir=data_dir,
         settings=settings,
-        tell=None if as_json else _print_group,
+        on_group=None if as_json else _print_group,
     )
     if as_json:
         echo(json.dumps(report.to_dict()))

@@ -137,7 +137,7 @@ class ProgressLog:
             if self._progress.num_epochs and shown != sent:
                 if is_open and time.monotonic() < next_s:
                     continue
-                self._tell(shown)
+                self._write(shown)
                 sent, next_s = shown, time.monotonic() + self._interval_s
 
     def _take(self, event: Event) -> None:
@@ -153,7 +153,7 @@ class ProgressLog:
         else:
             self._progress = self._progress.after(event)
 
-    def _tell(self, shown: _Texts) -> None:
+    def _write(self, shown: _Texts) -> None:
         if self._rayjob is not None:
             try:
                 status = self._rayjob.annotate(shown)

@@ -37,7 +37,7 @@ def serve_dashboard(
     cluster: Kubernetes,
     name: str,
     port: int,
-    tell: Callable[[str], None],
+    print_fn: Callable[[str], None],
     on_state: Callable[[str], None],
 ) -> None:
     """Forward connections from a local port to the dashboard until the process is interrupted.
@@ -46,7 +46,7 @@ def serve_dashboard(
         cluster: Cluster of the job.
         name: Name of its RayJob.
         port: Port on 127.0.0.1; 0 selects a free port.
-        tell: Called with the URL, and with the login instructions, once the dashboard answers.
+        print_fn: Called with the URL, and with the login instructions, once the dashboard answers.
         on_state: Called with the state of the job, in words, until then.
 
     Raises:
@@ -62,8 +62,8 @@ def serve_dashboard(
         ) from error
     with server, contextlib.suppress(KeyboardInterrupt):
         head = _wait(cluster, name, on_state)
-        tell(f"Ray's dashboard: http://127.0.0.1:{server.server_address[1]}")
-        tell(_login(cluster, head))
+        print_fn(f"Ray's dashboard: http://127.0.0.1:{server.server_address[1]}")
+        print_fn(_login(cluster, head))
         server.serve_forever()
 
 

@@ -29,7 +29,7 @@ def launch(
     *,
     patch: Mapping[str, Any] | None = None,
     detach: bool = False,
-    tell: Callable[[str], None],
+    print_fn: Callable[[str], None],
     beside: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> RayJobState | None:
     """Submit a job and follow it to its end.
@@ -40,7 +40,7 @@ def launch(
         cluster: The cluster.
         patch: Changes by the cluster's owner; see `rayjob.manifest`.
         detach: Return right after the submission.
-        tell: Called with messages for the user.
+        print_fn: Called with messages for the user.
         beside: Returns a context manager for the job's name; entered while the job is followed.
 
     Returns:
@@ -53,17 +53,19 @@ def launch(
     done = submit(job, options, cluster, patch)
     where = f"{done.name} in {cluster.name}, namespace {done.namespace}"
     if done.is_done:
-        tell(f"RayJob {where} has already finished: {job.output}")
+        print_fn(f"RayJob {where} has already finished: {job.output}")
         return RayJobState(JobPhase.SUCCEEDED, "finished", exit_code=0)
-    tell(f"Submitted RayJob {where}." if done.is_new else f"RayJob {where} already exists.")
+    print_fn(f"Submitted RayJob {where}." if done.is_new else f"RayJob {where} already exists.")
     if detach:
-        tell(useful_commands(done.name, cluster))
+        print_fn(useful_commands(done.name, cluster))
         return None
     try:
         with beside(done.name):
-            state = follow(cluster, done.name, lambda state: tell(shown(state)), tell)
+            state = follow(cluster, done.name, lambda state: print_fn(shown(state)), print_fn)
     except KeyboardInterrupt:
-        tell(f"\nThe job continues to run on the cluster.\n{useful_commands(done.name, cluster)}")
+        print_fn(
+            f"\nThe job continues to run on the cluster.\n{useful_commands(done.name, cluster)}"
+        )
         raise
     if state.phase is not JobPhase.SUCCEEDED:
         advice = f" {state.advice}" if state.advice else ""
@@ -72,7 +74,7 @@ def launch(
             f"  Its log: elasticdl job logs {done.name} {_flags(cluster)}",
             state.exit_code or TrainingError.exit_code,
         )
-    tell(f"Done: {job.output}")
+    print_fn(f"Done: {job.output}")
     return state
 
 

@@ -38,7 +38,7 @@ class CountedFile(StoredFile):
         except NoDataError as error:
             raise self._gone() from error
         # Check after reading: the bytes read then belong to the checked file or an earlier version.
-        self.look()
+        self.check()
         return data
 
     def read_into(self, memory: mmap.mmap, start: int, size_bytes: int) -> int:
@@ -90,7 +90,7 @@ class CountedFile(StoredFile):
         """Remember that this process has compared the file with the rest of its index."""
         object.__setattr__(self, "_checked", True)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check that this is still the file that was counted, if the check is cheap.
 
         Raises:

@@ -100,7 +100,7 @@ class Overview:
     raw: tuple[bytes, ...] = ()
 
 
-def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
+def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Overview:
     """Return an overview of files.
 
     Args:
@@ -134,7 +134,7 @@ def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
         # Photographs take megabytes each.
         least = _FEW_LOOKED_AT if file_format == IMAGES else _MOST_LOOKED_AT
         num_looked_at = min(max(limit, least), source.num_records)
-        records, fields, raw = _looked_at(source, num_looked_at, schema, limit)
+        records, fields, raw = _first_records(source, num_looked_at, schema, limit)
     return Overview(
         file_format,
         tuple(uris),
@@ -149,7 +149,7 @@ def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
     )
 
 
-def _looked_at(
+def _first_records(
     source: RecordSource, count: int, schema: Schema | None, limit: int
 ) -> tuple[Sequence[Record], tuple[FieldOverview, ...], tuple[bytes, ...]]:
     """Return the first records, their fields, and the stored bytes if they have no fields."""

@@ -348,7 +348,7 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
             table = opened.read_row_group(index, columns=list(columns), use_threads=False)
     finally:
         # If the file was replaced, that is the error to raise, whatever was read from it.
-        file.stored.look()
+        file.stored.check()
     if table.num_rows != group.num_rows:
         expected = f"{group.num_rows} rows in row group {index}"
         if isinstance(file.stored, CountedFile):

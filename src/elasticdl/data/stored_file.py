@@ -220,7 +220,7 @@ class StoredFile:
         except OSError as error:
             raise _unreadable(self.uri, error) from error
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check that this is still the file that an index describes: here there is no index.
 
         Raises:
@@ -228,7 +228,7 @@ class StoredFile:
         """
 
     def require_unchanged(self) -> None:
-        """Check in the storage that this is still the file that an index describes, like `look`.
+        """Check in the storage that this is still the file that an index describes, like `check`.
 
         Raises:
             DataError: It is another file (see `CountedFile`).

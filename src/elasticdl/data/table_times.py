@@ -40,6 +40,8 @@ FORMATS = tuple(
 )  # fmt: skip
 # `strptime` reads 1.2.3 as a date in the year 3; it is rather a version, or an abbreviated year.
 _FIRST_YEAR = dt.datetime(1000, 1, 1)  # noqa: DTZ001 - compared with times without a zone
+# Arrow reads text of ISO 8601 as this type.
+_ISO_8601 = pa.timestamp("us")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 24 * 60 * 60
 
@@ -100,9 +102,10 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
         SchemaError: A text is neither a date or time nor a number.
     """
     data = column.cast(pa.large_binary())
-    for as_times in (_iso_8601, *(functools.partial(_in_format, form) for form in FORMATS)):
+    for form in ("", *FORMATS):
         try:
-            times = as_times(data.cast(pa.large_string()))
+            text = data.cast(pa.large_string())
+            times = pc.strptime(text, format=form, unit="s") if form else text.cast(_ISO_8601)
         except pa.ArrowInvalid:
             continue
         if are_times(times):
@@ -110,14 +113,6 @@ def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
     # Of mixed forms, or with a zone: parsed one by one.
     found = [_parsed(value, where, at) for at, value in enumerate(data.to_pylist())]
     return np.array(found, np.float64)
-
-
-def _iso_8601(text: pa.Array) -> pa.Array:
-    return text.cast(pa.timestamp("us"))
-
-
-def _in_format(form: str, text: pa.Array) -> pa.Array:
-    return pc.strptime(text, format=form, unit="s")
 
 
 def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:

@@ -112,7 +112,7 @@ class _Saved(ABC):
         self._learning_rate = learning_rate
         self._objects = {name: symbol.value for name, symbol in reference.objects.items()}
         self._trust = trust.of(_plain(spec.section.get("trust")), spec.section.where("trust"))
-        self._files = {key: self._look(key, path) for key, path in spec.files.items()}
+        self._files = {key: self._identify(key, path) for key, path in spec.files.items()}
         self._main = self._files.get("model_definition") or self._files["model_architecture"]
         self._weights = self._files.get("model_weights")
         self._check_library(spec)
@@ -159,9 +159,9 @@ class _Saved(ABC):
     def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
         """Return the definition of the saved model."""
 
-    def _look(self, key: str, path: Any) -> ModelFile:
+    def _identify(self, key: str, path: Any) -> ModelFile:
         try:
-            return model_file.look(path)
+            return model_file.identify(path)
         except ModelFileError as error:
             raise ModelFileError(f"{self._spec.where(key)}: {key}: {error}") from error
 

@@ -107,7 +107,7 @@ class FileVariables:
                 continue
             if any(value is each for each in self.kept):
                 continue
-            seen = _look(value, module, _DEPTH)
+            seen = _summary(value, module, _DEPTH)
             before = self._values.get(key)
             if before is None:
                 self._values[key] = _Value(file, name, seen)
@@ -161,7 +161,7 @@ def _state_of(value: Any) -> Any:
     return None
 
 
-def _look(value: Any, module: str, depth: int) -> Any:
+def _summary(value: Any, module: str, depth: int) -> Any:
     """Return a summary of a value that compares unequal once the value has changed.
 
     Values that the framework or a checkpoint keeps are left out, and so are imported ones.
@@ -186,7 +186,7 @@ def _look(value: Any, module: str, depth: int) -> Any:
     except RuntimeError:
         # A thread that makes batches has changed the value meanwhile.
         return None
-    return size, [_look(each, module, depth - 1) for each in some]
+    return size, [_summary(each, module, depth - 1) for each in some]
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:

@@ -26,7 +26,7 @@ _compared: set[str] = set()
 _counted: set[str] = set()
 
 
-def look(
+def check(
     where: str, records: Sequence[Record], batch: Batch, make: Callable[[Sequence[Record]], Batch]
 ) -> None:
     """Log, once per function, where a script with all records at once would get other results.

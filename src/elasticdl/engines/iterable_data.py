@@ -67,12 +67,12 @@ class PipelineReader:
     Attributes:
         epochs: The pipeline.
         seed: Seed of its random numbers.
-        tell: Called with a message that estimates the remaining time of a long replay.
+        log: Called with a message that estimates the remaining time of a long replay.
     """
 
     epochs: Epochs
     seed: int
-    tell: Callable[[str], None] = _log.info
+    log: Callable[[str], None] = _log.info
     _epoch: int = field(default=-1, init=False)
     _next: int = field(default=0, init=False)
     _digest: int = field(default=0, init=False)
@@ -120,7 +120,7 @@ class PipelineReader:
             if not is_reported and spent > _ESTIMATE_AFTER_S:
                 is_reported = True
                 left = (number - self._next) * spent / (self._next - first)
-                self.tell(
+                self.log(
                     f"Reading the first {number:,} batches of epoch {epoch + 1} again to resume "
                     f"after them: {left:.0f} s left."
                 )

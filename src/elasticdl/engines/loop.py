@@ -115,7 +115,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
-        self._asked = self._awaits_end = False
+        self._stop_requested = self._awaits_end = False
         self._hooks_state: tuple[Mapping[str, Any], State] | None = None
         # Whether the callbacks were called for the current step, and for the current evaluation;
         # number of batches evaluated.
@@ -212,7 +212,7 @@ class Loop:
         if progress.epoch_begun:
             has_looked = self.trainer.step > progress.first_step
         if has_looked:
-            self._look_for_the_end(within_epoch=progress.epoch_begun)
+            self._check_stop_requested(within_epoch=progress.epoch_begun)
 
     # --- the loop -------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Loop:
             self.close_feed(None if isinstance(error, Exception) else INTERRUPTED_S)
             raise
         self.close_feed()
-        self._step_events.write(self._step_to_tell)
+        self._step_events.write(self._step_to_report)
         if self.progress.epoch_examples and not self.progress.ledger.epoch_done:
             # `max_steps` ended the training within an epoch.
             self._update_training_metrics()
@@ -285,7 +285,7 @@ class Loop:
 
     def interrupt(self) -> None:
         """Save the progress because the run is being ended from outside."""
-        self._step_events.write(self._step_to_tell)
+        self._step_events.write(self._step_to_report)
         if self._unsaved:
             self._checkpoint()
         self._wait_for_checkpoints()
@@ -345,16 +345,16 @@ class Loop:
 
         The callbacks of one worker decide for all, because callbacks may depend on a clock.
         """
-        return self._asked and self.committer.leads()
+        return self._stop_requested and self.committer.leads()
 
-    def _look_for_the_end(self, *, within_epoch: bool) -> None:
+    def _check_stop_requested(self, *, within_epoch: bool) -> None:
         """Record whether a callback requests the end.
 
         Called after a batch and after an epoch, where Keras' `fit` checks for it.
         """
-        self._asked = self.trainer.hooks.stop_requested
+        self._stop_requested = self.trainer.hooks.stop_requested
         # epoch_begin is not called for an epoch that will not be trained.
-        self._awaits_end = self._asked and not within_epoch
+        self._awaits_end = self._stop_requested and not within_epoch
 
     def _is_cut_short(self) -> bool:
         """Whether a callback ended the training within an epoch, and the epoch's end is due."""
@@ -384,7 +384,7 @@ class Loop:
         try:
             # Not `stop`: if the leader is gone, or a worker has joined with a lower rank, the new
             # leader leads only from this commit on.
-            commit = self.committer.commit(group, self.progress, stop=self._asked)
+            commit = self.committer.commit(group, self.progress, stop=self._stop_requested)
         except (TrainingError, UserCodeError) as error:
             raise type(error)(f"{error}\n  {_where(group)}") from error
         if commit is None:
@@ -404,12 +404,12 @@ class Loop:
         if self.trainer.step > step:
             if hooks.observes_batches:
                 self._end_batch()
-            self._look_for_the_end(within_epoch=True)
+            self._check_stop_requested(within_epoch=True)
         self._num_calls += 1
         if self._num_calls > 1:
             self._step_s = (time.monotonic() - started) / max(1, len(group))
         self._step_events.add(commit, before, self.progress, self.trainer.step)
-        self._look()
+        self._save_if_due()
 
     def _begin_batch(self) -> None:
         """Call the callbacks before a step, once per step even if the step is retried."""
@@ -598,7 +598,7 @@ class Loop:
         self.progress = replace(self.progress, evaluation=None, evaluated_step=self.trainer.step)
         self._end_test(metrics)
         self.metrics.update({f"val_{name}": value for name, value in metrics.items()})
-        self._step_events.write(self._step_to_tell)
+        self._step_events.write(self._step_to_report)
         self.events.write(
             Evaluated(step=self.trainer.step, epoch=self.progress.ledger.epoch, metrics=metrics)
         )
@@ -638,7 +638,7 @@ class Loop:
     def _end_epoch(self) -> None:
         epoch, is_whole = self.progress.ledger.epoch, self.progress.ledger.epoch_done
         self._update_training_metrics()
-        self._step_events.write(self._step_to_tell)
+        self._step_events.write(self._step_to_report)
         self.events.write(
             EpochFinished(
                 epoch=epoch,
@@ -655,7 +655,7 @@ class Loop:
         )
         aloud(self.reporter).note(words)
         self.trainer.hooks.epoch_end(epoch, self.metrics)
-        self._look_for_the_end(within_epoch=False)
+        self._check_stop_requested(within_epoch=False)
         self._unsaved = True
         if is_whole:
             self.progress = TrainProgress(
@@ -679,14 +679,14 @@ class Loop:
         return self.accumulator is not None and self.accumulator.num_batches > 0
 
     @property
-    def _step_to_tell(self) -> int:
+    def _step_to_report(self) -> int:
         # Accumulated batches count towards the update that they will be part of.
         return self.trainer.step + self._within_an_update()
 
-    def _look(self) -> None:
+    def _save_if_due(self) -> None:
         if not self._within_an_update() and self._checkpoint_is_due() and self._unsaved:
             self._checkpoint()
-        self._step_events.write_if_due(self._step_to_tell)
+        self._step_events.write_if_due(self._step_to_report)
 
     def _checkpoint_is_due(self) -> bool:
         if self.options.checkpoint_steps:
@@ -708,7 +708,7 @@ class Loop:
         self._state_check.check(
             checkpoint.state, step=self.trainer.step, last_good=self._last_checkpoint_step
         )
-        self._step_events.write(self._step_to_tell)
+        self._step_events.write(self._step_to_report)
         # The store measures how long it blocked training; the copy made before counts as well.
         self._copied_s[self.trainer.step] = time.monotonic() - started
         self.checkpoints.save_in_background(checkpoint, best=best)
@@ -716,13 +716,13 @@ class Loop:
         self._blocked_s = self._last_checkpoint_s - started
         self._last_checkpoint_step = self.trainer.step
         self._unsaved = False
-        self._tell_saved()
+        self._write_saved()
 
     def _wait_for_checkpoints(self) -> None:
         self.checkpoints.wait()
-        self._tell_saved()
+        self._write_saved()
 
-    def _tell_saved(self) -> None:
+    def _write_saved(self) -> None:
         saved_ones = self.checkpoints.take_saved()
         for saved in saved_ones:
             self.events.write(

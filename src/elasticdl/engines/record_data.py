@@ -425,7 +425,7 @@ def make_batch(
 
     batch = made(records)
     if mode is Mode.TRAINING:
-        input_checks.look(str(definition.where("input")), records, batch, made)
+        input_checks.check(str(definition.where("input")), records, batch, made)
     return _by_class(definition, replace(batch, where=where), mode)
 
 

@@ -70,7 +70,7 @@ class Run:
         left_out: Sequence[BatchId] = ()
         if self.checkpoint is not None:
             left_out = TrainProgress.from_json(self.checkpoint.metadata["progress"]).ledger.left_out
-        self.tell_start(resumed_from_step, left_out)
+        self.write_start(resumed_from_step, left_out)
         if self.checkpoint is not None:
             aloud(self.reporter).note(
                 f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
@@ -99,7 +99,7 @@ class Run:
         progress = TrainProgress.from_json(checkpoint.metadata["progress"])
         return progress.ledger.epoch * self.context.num_records + progress.epoch_examples
 
-    def tell_start(self, resumed_from_step: int, left_out: Sequence[BatchId] = ()) -> None:
+    def write_start(self, resumed_from_step: int, left_out: Sequence[BatchId] = ()) -> None:
         """Write the start event, which voids all earlier events beyond the resumed step.
 
         Args:

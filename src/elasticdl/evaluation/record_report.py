@@ -22,7 +22,7 @@ from elasticdl.evaluation.report_page import write_page
 from elasticdl.evaluation.report_tables import Report
 from elasticdl.evaluation.report_views import write_views
 from elasticdl.prediction.rows import RecordKeys
-from elasticdl.training.trainer import Examiner
+from elasticdl.training.trainer import PerExampleEvaluator
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
@@ -57,7 +57,7 @@ class RecordReport:
     def __init__(
         self, folder: str, trainer: Trainer, definition: ModelDefinition, source: RecordSource
     ) -> None:
-        if not isinstance(trainer, Examiner):
+        if not isinstance(trainer, PerExampleEvaluator):
             raise UsageError(
                 f"--report: models of {definition.framework} can only be evaluated as a whole. "
                 "Leave --report out."
@@ -84,7 +84,7 @@ class RecordReport:
         done = 0
         for first, batch in batches:
             self._check_complete(first, done)
-            examined = self._trainer.examine(batch, total)
+            examined = self._trainer.evaluate_per_example(batch, total)
             ordered = self._trainer.evaluation_metrics.ordered
             total = add_states([total, examined.states], ordered)
             done = first + batch.num_examples

@@ -153,7 +153,7 @@ async def _chunks(answer: http.client.HTTPResponse) -> AsyncIterator[bytes]:
 
 
 def serve_forwarded(
-    cluster: Kubernetes, name: str, listen: str, tell: Callable[[str], None],
+    cluster: Kubernetes, name: str, listen: str, print_fn: Callable[[str], None],
     on_state: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Serve the page of a job on a cluster until the process is interrupted or terminated.
@@ -162,7 +162,7 @@ def serve_forwarded(
         cluster: Cluster of the job.
         name: Name of its RayJob.
         listen: `HOST:PORT` on this machine; port 0 selects a free port.
-        tell: Called with the URL once the page answers.
+        print_fn: Called with the URL once the page answers.
         on_state: Called with the state of the job, in words, until then.
 
     Raises:
@@ -181,7 +181,7 @@ def serve_forwarded(
             reported = state
         threading.Event().wait(_BETWEEN_TRIES_S)
     token = new_token()
-    serve_app(create_proxy(forward, token, host), token, listen, tell)
+    serve_app(create_proxy(forward, token, host), token, listen, print_fn)
 
 
 class ForwardedPage:
@@ -190,12 +190,12 @@ class ForwardedPage:
     Args:
         cluster: Cluster of the job.
         name: Name of its RayJob.
-        tell: Called in the thread with the URL once the page answers, or with the reason why
+        print_fn: Called in the thread with the URL once the page answers, or with the reason why
             there is none.
     """
 
-    def __init__(self, cluster: Kubernetes, name: str, tell: Callable[[str], None]) -> None:
-        self._forward, self._tell = Forward(cluster, name), tell
+    def __init__(self, cluster: Kubernetes, name: str, print_fn: Callable[[str], None]) -> None:
+        self._forward, self._print_fn = Forward(cluster, name), print_fn
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="page", daemon=True)
 
@@ -219,9 +219,9 @@ class ForwardedPage:
                 if self._is_over.wait(_BETWEEN_TRIES_S):
                     return
             app = create_proxy(self._forward, token)
-            serve_app(app, token, DEFAULT_LISTEN, self._tell_url, until=self._is_over)
+            serve_app(app, token, DEFAULT_LISTEN, self._print_url, until=self._is_over)
         except (UnavailableError, UsageError) as error:
-            self._tell(f"There is no job page: {error}")
+            self._print_fn(f"There is no job page: {error}")
 
-    def _tell_url(self, url: str) -> None:
-        self._tell(f"Job page: {url}")
+    def _print_url(self, url: str) -> None:
+        self._print_fn(f"Job page: {url}")

@@ -58,7 +58,7 @@ _KEPT_VARIABLES = {
 def serve(
     uri: str,
     listen: str,
-    tell: Callable[[str], None],
+    print_fn: Callable[[str], None],
     *,
     must_exist: bool = True,
     written: Path | None = None,
@@ -69,7 +69,7 @@ def serve(
     Args:
         uri: The output of a job, or a folder of outputs.
         listen: `HOST:PORT`; port 0 selects a free port.
-        tell: Called with the URL once the server accepts connections.
+        print_fn: Called with the URL once the server accepts connections.
         must_exist: Whether to raise an error if there is no job yet; otherwise wait for one.
         written: Local file of a running job's log; see `LogReader`.
         token: The token that requests must carry; None creates a random one.
@@ -101,14 +101,14 @@ def serve(
         for output in found.values():
             threading.Thread(target=output.refresh, daemon=True).start()
     token = token or new_token()
-    serve_app(create_app(find, token, host), token, listen, tell)
+    serve_app(create_app(find, token, host), token, listen, print_fn)
 
 
 def serve_app(
     app: ASGIApp,
     token: str,
     listen: str,
-    tell: Callable[[str], None],
+    print_fn: Callable[[str], None],
     until: threading.Event | None = None,
 ) -> None:
     """Serve an application until the process is interrupted or terminated.
@@ -117,7 +117,7 @@ def serve_app(
         app: An application that requires a token.
         token: The token, for the URL.
         listen: `HOST:PORT`; port 0 selects a free port.
-        tell: Called with the URL once the server accepts connections.
+        print_fn: Called with the URL once the server accepts connections.
         until: Stops the server when set.
 
     Raises:
@@ -144,7 +144,7 @@ def serve_app(
         config.timeout_graceful_shutdown = 1
         shown = socket.gethostname() if host in {"0.0.0.0", "::"} else host  # noqa: S104 - named by the user
         shown = f"[{shown}]" if ":" in shown else shown
-        tell(f"http://{shown}:{bound.getsockname()[1]}/?token={token}")
+        print_fn(f"http://{shown}:{bound.getsockname()[1]}/?token={token}")
         server.run(sockets=[bound])
 
 
@@ -222,15 +222,15 @@ class PageProcess:
 
     Args:
         output: Output of the training.
-        tell: Called in a thread with the URL, or with the reason why there is no page.
+        print_fn: Called in a thread with the URL, or with the reason why there is no page.
         in_pod: Address to use in a pod. The URL is then not reported, because a pod's output can be
             read by others.
     """
 
     def __init__(
-        self, output: str, tell: Callable[[str], None], in_pod: InPod | None = None
+        self, output: str, print_fn: Callable[[str], None], in_pod: InPod | None = None
     ) -> None:
-        self._output, self._tell, self._in_pod = output, tell, in_pod
+        self._output, self._print_fn, self._in_pod = output, print_fn, in_pod
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -260,7 +260,7 @@ class PageProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            self._tell(f"The job page did not start: {error.strerror or error}.")
+            self._print_fn(f"The job page did not start: {error.strerror or error}.")
             return self
         threading.Thread(target=self._announce, args=(self._process,), daemon=True).start()
         return self
@@ -285,9 +285,9 @@ class PageProcess:
             line = lines.readline().strip()
         if line.startswith("http://"):
             if self._in_pod is None:
-                self._tell(f"Job page: {line}")
+                self._print_fn(f"Job page: {line}")
         elif line:
-            self._tell(f"The job page did not start: {line}")
+            self._print_fn(f"The job page did not start: {line}")
 
 
 def serve_beside(output: str, written: str, listen: str) -> None:

@@ -51,7 +51,7 @@ def load(
     objects = dict(custom_objects or {})
     if file.kind == "weights":
         raise ModelFileError(weights_only(file))
-    with telling(file), bounded(keras.layers.Layer, file, held_bytes(file, weights)):
+    with naming_errors(file), bounded(keras.layers.Layer, file, held_bytes(file, weights)):
         if file.kind == "architecture":
             model = keras.models.model_from_json(
                 file.path.read_text(encoding="utf-8"), custom_objects=objects
@@ -103,7 +103,10 @@ def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:
     else:
         alone = weights.kind == "weights" and weights.layout == "layers"
         name = "model.weights.h5" if alone else "model.h5"
-    with called(weights.path, name) as path, telling(weights, f" into the model of {file.path}"):
+    with (
+        called(weights.path, name) as path,
+        naming_errors(weights, f" into the model of {file.path}"),
+    ):
         model.load_weights(path)
 
 
@@ -128,7 +131,7 @@ def called(path: Path, name: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def telling(file: ModelFile, what: str = "") -> Iterator[None]:
+def naming_errors(file: ModelFile, what: str = "") -> Iterator[None]:
     """Convert a library's exception into an error that names the file."""
     try:
         yield

@@ -90,7 +90,7 @@ class ModelFile:
         return f"{self.path} ({self.format} of {library}{self.version and ' ' + self.version})"
 
 
-def look(path: Path | str) -> ModelFile:
+def identify(path: Path | str) -> ModelFile:
     """Return the properties of a model file or folder.
 
     Raises:

@@ -25,7 +25,13 @@ import tensorflow as tf
 
 from elasticdl.errors import MissingExtraError, ModelFileError
 from elasticdl.saved_models import bounds, built_in
-from elasticdl.saved_models.keras import called, held_bytes, load_weights, telling, weights_only
+from elasticdl.saved_models.keras import (
+    called,
+    held_bytes,
+    load_weights,
+    naming_errors,
+    weights_only,
+)
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 from elasticdl.saved_models.weights import bounded
@@ -139,7 +145,7 @@ def load(
 
 
 def _load(file: ModelFile, objects: dict[str, Any], trust: Trust) -> Any:
-    with telling(file):
+    with naming_errors(file):
         if file.format == "saved_model":
             _check_variables(file)
         if file.kind == "architecture":

@@ -105,7 +105,7 @@ def load(
     """
     objects = dict(custom_objects or {})
     used = scan(file, known=objects, trust=trust)
-    with _telling(file):
+    with _naming_errors(file):
         if file.format == "torchscript":
             loaded: Any = _script(file)
         elif file.format == "torch_export":
@@ -253,7 +253,7 @@ def weights_of(model: nn.Module) -> Iterator[Weight]:
 
 
 @contextmanager
-def _telling(file: ModelFile) -> Iterator[None]:
+def _naming_errors(file: ModelFile) -> Iterator[None]:
     try:
         yield
     except ModelFileError:

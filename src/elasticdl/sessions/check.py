@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from elasticdl.errors import DefinitionError, ElasticDLError, users_traceback
 from elasticdl.sessions import project
 from elasticdl.sessions.checks import limits, sources, splits, steps
+from elasticdl.sessions.checks.check_context import CheckContext
 from elasticdl.sessions.checks.finding import (
     CheckFinding,
     CheckGroup,
@@ -29,7 +30,6 @@ from elasticdl.sessions.checks.finding import (
     warning,
 )
 from elasticdl.sessions.checks.limits import TooLongError, leaving_no_trace
-from elasticdl.sessions.checks.look import Look
 from elasticdl.training.create import quiet_frameworks
 
 
@@ -40,7 +40,7 @@ def check(
     data_dir: str | None = None,
     settings: Sequence[str] = (),
     groups: Sequence[str] | None = None,
-    tell: Callable[[CheckGroup], None] | None = None,
+    on_group: Callable[[CheckGroup], None] | None = None,
 ) -> CheckReport:
     """Check a session before it is trained.
 
@@ -50,7 +50,7 @@ def check(
         data_dir: Data folder; None takes `data_dir` of the config.
         settings: `key=value` texts that replace values of the config.
         groups: Titles of the groups to run; None runs all.
-        tell: Called with each group when it is done.
+        on_group: Called with each group when it is done.
 
     Raises:
         UsageError: There is no such session.
@@ -69,63 +69,63 @@ def check(
             # The text is not a valid config.
             spent = time.monotonic() - started
             found.append(CheckGroup("config", "", [of_error(problem)], spent))
-            if tell is not None:
-                tell(found[0])
+            if on_group is not None:
+                on_group(found[0])
             return CheckReport(run_name, found)
-        look = Look(run_name, root, config, data_dir)
+        context = CheckContext(run_name, root, config, data_dir)
         for title, needs, function in _GROUPS:
             if groups is None or title in groups:
-                found.append(_group(look, title, needs, function))
-                if tell is not None:
-                    tell(found[-1])
+                found.append(_group(context, title, needs, function))
+                if on_group is not None:
+                    on_group(found[-1])
     return CheckReport(run_name, found)
 
 
 def _group(
-    look: Look,
+    context: CheckContext,
     title: str,
     needs: Sequence[str],
-    function: Callable[[Look], Iterator[CheckFinding]],
+    function: Callable[[CheckContext], Iterator[CheckFinding]],
 ) -> CheckGroup:
-    missing = [name for name in needs if getattr(look, name) is None]
+    missing = [name for name in needs if getattr(context, name) is None]
     if missing:
         return CheckGroup(title, "skipped: fix the errors above first", [], 0.0, skipped=True)
-    look.said = ""
+    context.said = ""
     found: list[CheckFinding] = []
     started = time.monotonic()
     try:
-        for finding in function(look):
-            _add(look, found, finding)
+        for finding in function(context):
+            _add(context, found, finding)
     except ElasticDLError as problem:
-        _add(look, found, of_error(problem))
+        _add(context, found, of_error(problem))
     except Exception as problem:
         said = users_traceback(problem)
-        if str(look.project) not in said:
+        if str(context.project) not in said:
             # Raised by our own code.
             raise
-        _add(look, found, error(f"{title}: the project's code raised:\n{said}"))
+        _add(context, found, error(f"{title}: the project's code raised:\n{said}"))
     except TooLongError:
         _add(
-            look,
+            context,
             found,
             warning(
                 f"{title}: no output for {limits.PATIENCE_S:g} s; the check was abandoned.",
                 "",
-                "If it is that slow, training will be slow too; if it hangs, look for a `while "
+                "If it is that slow, training will be slow too; if it hangs, context for a `while "
                 "True` around a generator that has ended.",
             ),
         )
-    return CheckGroup(title, look.said, found, time.monotonic() - started)
+    return CheckGroup(title, context.said, found, time.monotonic() - started)
 
 
-def _add(look: Look, found: list[CheckFinding], finding: CheckFinding) -> None:
+def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding) -> None:
     """Add a finding, unless another one has the same text."""
     text = str(finding)
-    already = text in look.reported or any(
-        f"NameError: name '{name}' is not defined" in text for name in _unbound(look.reported)
+    already = text in context.reported or any(
+        f"NameError: name '{name}' is not defined" in text for name in _unbound(context.reported)
     )
     if not already:
-        look.reported.add(text)
+        context.reported.add(text)
         found.append(finding)
 
 
@@ -136,20 +136,20 @@ def _unbound(reported: set[str]) -> Iterator[str]:
             yield rest.partition("'")[0]
 
 
-_GROUPS: Sequence[tuple[str, Sequence[str], Callable[[Look], Iterator[CheckFinding]]]] = (
-    ("config", (), sources.look_at_config),
-    ("code", (), sources.look_at_code),
-    ("components", ("session",), sources.look_at_components),
-    ("training data", ("components",), splits.look_at_training),
-    ("validation data", ("components",), splits.look_at_validation),
-    ("test data", ("components",), splits.look_at_test),
-    ("model", ("components", "batches"), steps.look_at_model),
-    ("callbacks", ("components", "metrics"), steps.look_at_callbacks),
-    ("checkpoint", ("trainer",), steps.look_at_round_trip),
-    ("export", ("trainer",), steps.look_at_export),
-    ("reports", ("components", "trainer"), steps.look_at_reports),
-    ("keys of the config", ("trainer",), sources.look_at_keys),
-    ("project", (), sources.look_at_project),
+_GROUPS: Sequence[tuple[str, Sequence[str], Callable[[CheckContext], Iterator[CheckFinding]]]] = (
+    ("config", (), sources.check_config),
+    ("code", (), sources.check_code),
+    ("components", ("session",), sources.check_components),
+    ("training data", ("components",), splits.check_training),
+    ("validation data", ("components",), splits.check_validation),
+    ("test data", ("components",), splits.check_test),
+    ("model", ("components", "batches"), steps.check_model),
+    ("callbacks", ("components", "metrics"), steps.check_callbacks),
+    ("checkpoint", ("trainer",), steps.check_round_trip),
+    ("export", ("trainer",), steps.check_export),
+    ("reports", ("components", "trainer"), steps.check_reports),
+    ("keys of the config", ("trainer",), sources.check_keys),
+    ("project", (), sources.check_project),
 )
 GROUPS = tuple(title for title, _, _ in _GROUPS)
 """Titles of the groups, in order."""

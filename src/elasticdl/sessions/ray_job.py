@@ -73,15 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         client = _client(given.address)
         job = _job(client, Path(given.folder), given.session)
-        _say(f"Ray job {job}")
+        _print(f"Ray job {job}")
         ended = _end_of(client, job, asked_to_end)
     except (MissingExtraError, TrainingError, UnavailableError, UsageError) as error:
-        _say(f"error: {error}")
+        _print(f"error: {error}")
         return error.exit_code
     # The session's output is in its log; Ray has the output from before there was a log.
     errors = [line for line in client.get_job_logs(job).splitlines() if line.startswith("error: ")]
     if ended.status == "FAILED" and (errors or ended.driver_exit_code is None):
-        _say("\n".join(errors) or f"error: {ended.message}")
+        _print("\n".join(errors) or f"error: {ended.message}")
     return _code_of(ended)
 
 
@@ -172,7 +172,7 @@ def _code_of(ended: Any) -> int:
     return 1 if code is None else int(code)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - the log of the session
 
 

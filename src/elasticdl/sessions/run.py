@@ -87,7 +87,7 @@ def run(
     before = read_status(session.folder)
     with held(session.folder, session.name) as status:
         running = _Running(session.folder, status)
-        with _told(running), _untouched(session, before):
+        with _recording_the_end(running), _untouched(session, before):
             running.now(
                 SessionState.RUNNING,
                 commit=commit,
@@ -138,7 +138,7 @@ def _means(reported: dict[str, Any]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _told(running: _Running) -> Iterator[None]:
+def _recording_the_end(running: _Running) -> Iterator[None]:
     """Write how a run ended, unless it succeeded."""
     try:
         yield

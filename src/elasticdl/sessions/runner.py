@@ -158,7 +158,7 @@ class _Runner:
         queue = self._queue
         ended = submission.ended(code, queue.status(submission), queue.last_words(submission))
         queue.write(ended)
-        _say(f"{ended.id}: {ended.state}")
+        _print(f"{ended.id}: {ended.state}")
         return ended
 
     def _start(self, submission: Submission) -> None:
@@ -197,7 +197,7 @@ class _Runner:
         started = replace(started, pid=child.pid, pid_start=start_of(child.pid) or "")
         queue.write(started)
         self._running[started.id] = started
-        _say(f"{started.id}: started, process {child.pid}")
+        _print(f"{started.id}: started, process {child.pid}")
 
 
 def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
@@ -226,7 +226,7 @@ def _python_path(but: str | None) -> str:
     return os.pathsep.join(map(str, kept))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)  # noqa: T201 - its log
 
 
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None, command: Command = session_comm
     try:
         work(Queue(given.home), given.slots, command)
     except OutputBusyError:
-        _say("a runner is already running")
+        _print("a runner is already running")
 
 
 if __name__ == "__main__":

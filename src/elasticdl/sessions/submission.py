@@ -161,7 +161,7 @@ class Submission:
             said: The last line of its log.
         """
         # A status from before this start does not describe this start.
-        told = status.state if status.since >= self.since else SessionState.NEW
+        reported = status.state if status.since >= self.since else SessionState.NEW
         if self.cancelled:
             return self._over(
                 SessionState.KILLED, _SIGTERM_CODE if code is None else _shell_code(code)
@@ -173,8 +173,8 @@ class Submission:
                 SessionState.FAILED: 1,
                 SessionState.KILLED: _SIGTERM_CODE,
             }
-            if told in known:
-                return self._over(told, known[told], status.error)
+            if reported in known:
+                return self._over(reported, known[reported], status.error)
             return self.now(SessionState.INTERRUPTED, pid=0)
         if code < 0:
             deaths = self.deaths + 1
@@ -187,11 +187,13 @@ class Submission:
             )
             return self._over(SessionState.FAILED, _shell_code(code), error)
         if code == 0:
-            return self._over(told if told is SessionState.EXPORTED else SessionState.EVALUATED, 0)
+            return self._over(
+                reported if reported is SessionState.EXPORTED else SessionState.EVALUATED, 0
+            )
         if code in _KILLED_CODES:
             return self._over(SessionState.KILLED, code)
         return self._over(
-            SessionState.FAILED, code, status.error if told is SessionState.FAILED else said
+            SessionState.FAILED, code, status.error if reported is SessionState.FAILED else said
         )
 
     def _over(self, state: SessionState, code: int, error: str = "") -> Submission:

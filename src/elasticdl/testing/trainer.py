@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.batch import leaves, map_arrays
-from elasticdl.training.trainer import Contribution, Examiner, State, Trainer
+from elasticdl.training.trainer import Contribution, PerExampleEvaluator, State, Trainer
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
@@ -70,14 +70,14 @@ def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch
     _same_bits(before, trainer.state(), "evaluate() left a trace")
     trainer.predict(batch.features)
     _same_bits(before, trainer.state(), "predict() left a trace")
-    if isinstance(trainer, Examiner):
+    if isinstance(trainer, PerExampleEvaluator):
         check_examples_are_those_of_the_batch(trainer, batch)
-        _same_bits(before, trainer.state(), "examine() left a trace")
+        _same_bits(before, trainer.state(), "evaluate_per_example() left a trace")
 
 
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
-    """`examine` returns what `evaluate` and `predict` return, and may return per-example losses."""
-    examined, metrics = trainer.examine(batch), trainer.evaluation_metrics
+    """`evaluate_per_example` agrees with `evaluate` and `predict`; it may have losses as well."""
+    examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
     for name, value in states[1].items():
         np.testing.assert_allclose(states[0][name], value, rtol=1e-5, err_msg=name)

@@ -34,7 +34,7 @@ _RETRY_S = 20.0
 # Upper bound for how long an unresponsive server delays the end of a finished command.
 _DRAIN_S = 30.0
 
-_Telling: TypeAlias = Callable[[Tracker], None]
+_Update: TypeAlias = Callable[[Tracker], None]
 
 
 class Log(Protocol):
@@ -81,7 +81,7 @@ class FollowedLog:
         self.path = log.path
         self._drain_s, self._retry_s = drain_s, retry_s
         self._points = Points()
-        self._queue: queue.SimpleQueue[_Telling | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Update | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ended = False
         self._noted = False
@@ -128,7 +128,7 @@ class FollowedLog:
         )
         points = Points()
         for event in history:
-            self._tell_point(points.take(event))
+            self._send_point(points.take(event))
         self._thread.start()
 
     def write(self, event: Event) -> None:
@@ -138,7 +138,7 @@ class FollowedLog:
             OutputError: As raised by the log; the trackers then do not receive the event.
         """
         self._log.write(event)
-        self._tell_point(self._points.take(event))
+        self._send_point(self._points.take(event))
         ended = status_of(event)
         if ended is not None:
             self.end(*ended)
@@ -153,17 +153,17 @@ class FollowedLog:
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Queue tags of the run, by name."""
-        self._tell(lambda tracker: tracker.tags(values))
+        self._send(lambda tracker: tracker.tags(values))
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Queue a file or folder for storage; it must not change until `close`."""
-        self._tell(lambda tracker: tracker.artifact(path, folder))
+        self._send(lambda tracker: tracker.artifact(path, folder))
 
     def end(self, status: RunStatus, error: str = "") -> None:
         """Queue the end of the attempt; only the first call counts."""
         if not self._ended:
             self._ended = True
-            self._tell(lambda tracker: tracker.end(status, error))
+            self._send(lambda tracker: tracker.end(status, error))
 
     def close(self) -> None:
         """Wait until everything is sent, or the timeout is over; may be called repeatedly."""
@@ -173,47 +173,47 @@ class FollowedLog:
         self._queue.put(None)
         thread.join(self._drain_s)
         if thread.is_alive():
-            self._say(f"Tracking did not finish within {self._drain_s:g} seconds.")
+            self._note_once(f"Tracking did not finish within {self._drain_s:g} seconds.")
 
-    def _tell_point(self, point: MetricPoint | None) -> None:
+    def _send_point(self, point: MetricPoint | None) -> None:
         if point is not None:
-            self._tell(lambda tracker: tracker.point(point))
+            self._send(lambda tracker: tracker.point(point))
 
-    def _tell(self, telling: _Telling) -> None:
+    def _send(self, update: _Update) -> None:
         if self._thread is not None:
-            self._queue.put(telling)
+            self._queue.put(update)
 
     # --- on the thread --------------------------------------------------------------------
 
     def _work(self, trackers: Sequence[Tracker]) -> None:
-        waiting: list[deque[_Telling]] = [deque() for _ in trackers]
+        waiting: list[deque[_Update]] = [deque() for _ in trackers]
         rested_s = [0.0 for _ in trackers]
         is_open = True
         while is_open:
-            telling = self._queue.get()
-            is_open = telling is not None
+            update = self._queue.get()
+            is_open = update is not None
             for number, tracker in enumerate(trackers):
-                if telling is not None:
-                    waiting[number].append(telling)
+                if update is not None:
+                    waiting[number].append(update)
                 # At the end, one last try for every tracker, even one that is paused.
                 if not is_open or time.monotonic() >= rested_s[number]:
                     self._try(tracker, waiting[number])
                     if waiting[number]:
                         rested_s[number] = time.monotonic() + self._retry_s
 
-    def _try(self, tracker: Tracker, waiting: deque[_Telling]) -> None:
+    def _try(self, tracker: Tracker, waiting: deque[_Update]) -> None:
         """Send a tracker its queue, in order, up to the first item that it cannot accept now."""
         while waiting:
             try:
                 waiting[0](tracker)
             except TrackingError as error:
-                self._say(str(error))
+                self._note_once(str(error))
                 return
             except Exception as error:  # noqa: BLE001 - a tracker must never stop a training
-                self._say(f"{tracker.where} is incomplete: {error}")
+                self._note_once(f"{tracker.where} is incomplete: {error}")
             waiting.popleft()
 
-    def _say(self, what: str) -> None:
+    def _note_once(self, what: str) -> None:
         if self._noted:
             return
         self._noted = True

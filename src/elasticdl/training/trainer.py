@@ -339,7 +339,7 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
+class PerExampleResults:
     """The results of one forward pass over a batch, per example.
 
     Attributes:
@@ -357,10 +357,12 @@ class Examined:
 
 
 @runtime_checkable
-class Examiner(Protocol):
+class PerExampleEvaluator(Protocol):
     """A trainer that also reports per-example losses and metric values."""
 
-    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
+    def evaluate_per_example(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> PerExampleResults:
         """Evaluate a batch and keep the per-example values; has no side effects.
 
         Args:

@@ -326,6 +326,6 @@ def git(
 def _reason(message: str) -> str:
     """Return the line of git's output that states what went wrong; its last lines are advice."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(_ADVICE)]
-    fatal = [line for line in telling if line.startswith(("fatal:", "error:"))]
-    return (fatal or telling or lines or [""])[-1]
+    relevant = [line for line in lines if not line.startswith(_ADVICE)]
+    fatal = [line for line in relevant if line.startswith(("fatal:", "error:"))]
+    return (fatal or relevant or lines or [""])[-1]

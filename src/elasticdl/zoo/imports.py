@@ -84,7 +84,7 @@ def import_place(zoo: Zoo, place: ZooPlace) -> ModuleType:
     name = _PREBUILT_PACKAGE + place.module if zoo.is_prebuilt else place.module
     known = sys.modules.get(name)
     if known is None:
-        with _telling_of(place.file, zoo), _without_bytecode():
+        with _naming_errors_of(place.file, zoo), _without_bytecode():
             # Not importlib.import_module: its frame would appear in the user's traceback.
             __import__(name)
             known = sys.modules[name]
@@ -144,7 +144,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def _telling_of(file: Path, zoo: Zoo) -> Iterator[None]:
+def _naming_errors_of(file: Path, zoo: Zoo) -> Iterator[None]:
     """Convert an exception in a user's file into an error with the user's part of the traceback."""
     try:
         yield

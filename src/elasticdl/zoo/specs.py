@@ -22,7 +22,7 @@ from elasticdl import user_files
 from elasticdl.dialects.saved_spec import SavedSpec, read_spec
 from elasticdl.dialects.source_lines import shown_path
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
-from elasticdl.saved_models.model_file import look
+from elasticdl.saved_models.model_file import identify
 
 if TYPE_CHECKING:
     from elasticdl.dialects.saved_spec import CustomObject
@@ -153,7 +153,7 @@ def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
         try:
             if file.is_dir():
                 # A spec may name any folder, even the root of the disk: inspect it first.
-                look(file)
+                identify(file)
                 copy_folder(file, copy)
             else:
                 _check_file(file, f"{spec.spec.where(key)}: {key}")

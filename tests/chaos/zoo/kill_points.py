@@ -243,7 +243,7 @@ def _install_in_a_heal():
         if isinstance(loop.trainer.hooks, TorchHooks):
             # PyTorch has no callbacks, which would have known it from the state.
             _stop_after(loop.progress.ledger.epoch - 1, loop.trainer)
-            loop._look_for_the_end(within_epoch=loop.progress.epoch_begun)
+            loop._check_stop_requested(within_epoch=loop.progress.epoch_begun)
 
 
 def _watch(trainer):

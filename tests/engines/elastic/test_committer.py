@@ -408,7 +408,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_before_any_update(label):
 
 def test_a_dead_rank_is_told_to_all_until_they_have_committed_it():
     fleet = Fleet(2)
-    fleet.committers[1].tell_lost(5)
+    fleet.committers[1].report_lost(5)
     for quorum in fleet.quorums:
         quorum.commits = False
     assert fleet.commit(None, None) == [None, None]
@@ -422,8 +422,8 @@ def test_a_dead_rank_is_told_to_all_until_they_have_committed_it():
 
 def test_dead_ranks_are_told_one_after_the_other():
     fleet = Fleet(1)
-    fleet.committers[0].tell_lost(5)
-    fleet.committers[0].tell_lost(6)
+    fleet.committers[0].report_lost(5)
+    fleet.committers[0].report_lost(6)
 
     told = [list(fleet.commit(None)[0].lost) for _ in range(3)]
 
@@ -432,7 +432,7 @@ def test_dead_ranks_are_told_one_after_the_other():
 
 def test_a_rank_that_is_back_is_not_lost():
     fleet = Fleet(2)
-    fleet.committers[0].tell_lost(1)
+    fleet.committers[0].report_lost(1)
 
     told = [[list(c.lost) for c in fleet.commit(None, None)] for _ in range(2)]
 

@@ -9,7 +9,7 @@ from tests.engines.conftest import MODEL, write_records
 from elasticdl import job_options
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.engines.elastic.bad_records import BadRecords
-from elasticdl.engines.elastic.controller import _pace_of
+from elasticdl.engines.elastic.controller import _timeouts_of
 from elasticdl.engines.elastic.crash_note import BatchInWork
 from elasticdl.engines.elastic.failure_policy import RepeatedFailure
 from elasticdl.engines.elastic.worker import Assignment, Worker
@@ -88,8 +88,10 @@ def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
 
 def test_a_worker_touches_no_bad_batch_and_no_suspicious_one_of_another_epoch(run_of):
     context = run_of().context
-    pace = _pace_of(Workers(1, 2))
-    worker = Worker(Assignment(context.job, context.plan, {}, None, 2, 2, "keras", pace, bytes(32)))
+    timeouts = _timeouts_of(Workers(1, 2))
+    worker = Worker(
+        Assignment(context.job, context.plan, {}, None, 2, 2, "keras", timeouts, bytes(32))
+    )
     worker._context = context
     worker._loop = SimpleNamespace(progress=context.initial_progress())
     worker.leave_out([BatchId(0, 0, 2)], {(0, 0), (1, 0)})

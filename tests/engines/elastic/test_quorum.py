@@ -89,7 +89,7 @@ def lighthouse_of_two(lighthouses):
     return lighthouses[2].pop()
 
 
-def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None, pace=PACE):
+def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None, timeouts=PACE):
     from elasticdl.engines.elastic.quorum import Quorum
 
     return Quorum(
@@ -98,7 +98,7 @@ def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None, pace=P
         name=name,
         save=save,
         load=load,
-        pace=pace,
+        timeouts=timeouts,
         key=bytes(32),
     )
 
@@ -134,7 +134,7 @@ class Worker:
         joined_at: Which sums were the first with a state it took over.
     """
 
-    def __init__(self, lighthouse, rank, max_steps=0, pace=PACE):
+    def __init__(self, lighthouse, rank, max_steps=0, timeouts=PACE):
         self.rank = rank
         self.before_step = lambda num_commits: None
         self.sum_fails = lambda num_commits: False
@@ -166,7 +166,7 @@ class Worker:
             f"rank{rank}-{rank + 1}",
             lambda: self.committer.state_for_a_peer(self._save),
             self.committer.receive,
-            pace,
+            timeouts,
         )
         self._observe(self.quorum)
         self.committer.enter(self.quorum, self.history, rank, rank + 1, self._take_over)
@@ -358,8 +358,8 @@ def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
 
 def test_workers_train_on_without_asking_and_soon_let_in_who_joins(lighthouse_of_two):
     # Some steps of 0.05 s, on a busy machine too.
-    pace = replace(PACE, quorum_interval_s=0.2)
-    workers = [Worker(lighthouse_of_two, rank, pace=pace) for rank in range(3)]
+    timeouts = replace(PACE, quorum_interval_s=0.2)
+    workers = [Worker(lighthouse_of_two, rank, timeouts=timeouts) for rank in range(3)]
     third = workers.pop()
     asked_at = [[], []]
 

@@ -18,8 +18,8 @@ from elasticdl.engines.elastic.scaling_policy import (
 )
 
 
-def fleet(*members, **changes):
-    """Return a fleet of two to three workers that has begun; `changes` say what is different."""
+def cluster(*members, **changes):
+    """Return a cluster of two to three workers that has begun; `changes` say what is different."""
     usual = ClusterState(
         min_workers=2,
         max_workers=3,
@@ -54,63 +54,66 @@ def finished(incarnation, rank, **times):
 
 
 def test_at_the_start_all_that_are_wanted_and_the_spares_are_started():
-    assert decide(fleet(begun=False, num_spares=2)) == [StartWorkers(5)]
+    assert decide(cluster(begun=False, num_spares=2)) == [StartWorkers(5)]
 
 
 def test_those_that_start_are_not_started_again():
-    assert decide(fleet(*map(starting, (1, 2, 3)), begun=False)) == []
+    assert decide(cluster(*map(starting, (1, 2, 3)), begun=False)) == []
 
 
 def test_one_that_is_gone_is_started_anew():
-    assert decide(fleet(training(1, 0), training(2, 1))) == [StartWorkers(1)]
+    assert decide(cluster(training(1, 0), training(2, 1))) == [StartWorkers(1)]
 
 
 def test_nothing_is_to_do_while_all_train():
-    assert decide(fleet(*(training(i + 1, i) for i in range(3)))) == []
+    assert decide(cluster(*(training(i + 1, i) for i in range(3)))) == []
 
 
 # --- who gets a rank ----------------------------------------------------------------------------
 
 
 def test_at_the_start_the_first_wait_for_the_last():
-    assert decide(fleet(ready(1), ready(2), starting(3), begun=False, idle_s=5.0)) == []
+    assert decide(cluster(ready(1), ready(2), starting(3), begun=False, idle_s=5.0)) == []
 
 
 def test_the_start_waits_half_a_minute_for_the_last():
     members = (ready(1), ready(2), starting(3))
 
-    assert decide(fleet(*members, begun=False, idle_s=29.0)) == []
-    assert decide(fleet(*members, begun=False, idle_s=31.0)) == [AssignRank(1, 0), AssignRank(2, 1)]
+    assert decide(cluster(*members, begun=False, idle_s=29.0)) == []
+    assert decide(cluster(*members, begun=False, idle_s=31.0)) == [
+        AssignRank(1, 0),
+        AssignRank(2, 1),
+    ]
 
 
 def test_nobody_is_waited_for_who_has_no_place():
     waits = starting(3, waits_for_room=True)
 
-    assert decide(fleet(ready(1), ready(2), waits, begun=False)) == [
+    assert decide(cluster(ready(1), ready(2), waits, begun=False)) == [
         AssignRank(1, 0),
         AssignRank(2, 1),
     ]
-    assert decide(fleet(ready(1), starting(2), waits, begun=False)) == []
+    assert decide(cluster(ready(1), starting(2), waits, begun=False)) == []
 
 
 def test_all_begin_together_the_oldest_in_the_lowest_rank():
-    actions = decide(fleet(ready(7), ready(4), ready(5), begun=False))
+    actions = decide(cluster(ready(7), ready(4), ready(5), begun=False))
 
     assert actions == [AssignRank(4, 0), AssignRank(5, 1), AssignRank(7, 2)]
 
 
 def test_fewer_than_the_least_do_not_begin():
-    assert decide(fleet(ready(1), starting(2), starting(3), begun=False, idle_s=31.0)) == []
+    assert decide(cluster(ready(1), starting(2), starting(3), begun=False, idle_s=31.0)) == []
 
 
 def test_a_replacement_gets_the_lowest_free_rank_at_once():
-    actions = decide(fleet(training(1, 0), ready(4), training(3, 2), idle_s=0.1))
+    actions = decide(cluster(training(1, 0), ready(4), training(3, 2), idle_s=0.1))
 
     assert actions == [AssignRank(4, 1)]
 
 
 def test_a_spare_takes_the_place_of_one_that_is_gone_and_is_itself_replaced():
-    actions = decide(fleet(training(1, 0), training(3, 2), ready(4), num_spares=1))
+    actions = decide(cluster(training(1, 0), training(3, 2), ready(4), num_spares=1))
 
     assert actions == [AssignRank(4, 1), StartWorkers(1)]
 
@@ -118,18 +121,18 @@ def test_a_spare_takes_the_place_of_one_that_is_gone_and_is_itself_replaced():
 def test_a_spare_is_started_when_nobody_is_waited_for():
     joining = training(4, 1, joins=True)
 
-    assert decide(fleet(training(1, 0), joining, training(3, 2), num_spares=1)) == []
-    assert decide(fleet(training(1, 0), joining, num_spares=1)) == [StartWorkers(1)]
+    assert decide(cluster(training(1, 0), joining, training(3, 2), num_spares=1)) == []
+    assert decide(cluster(training(1, 0), joining, num_spares=1)) == [StartWorkers(1)]
 
 
 def test_of_two_spares_the_older_goes_first():
-    actions = decide(fleet(training(1, 0), training(3, 2), ready(6), ready(5), num_spares=2))
+    actions = decide(cluster(training(1, 0), training(3, 2), ready(6), ready(5), num_spares=2))
 
     assert actions == [AssignRank(5, 1), StartWorkers(1)]
 
 
 def test_a_spare_stays_one_while_all_ranks_are_taken():
-    assert decide(fleet(*(training(i + 1, i) for i in range(3)), ready(4), num_spares=1)) == []
+    assert decide(cluster(*(training(i + 1, i) for i in range(3)), ready(4), num_spares=1)) == []
 
 
 # --- who does not answer ------------------------------------------------------------------------
@@ -138,7 +141,7 @@ def test_a_spare_stays_one_while_all_ranks_are_taken():
 def test_one_that_does_not_answer_is_ended_and_replaced_by_a_spare_in_one_go():
     members = (training(1, 0), training(2, 1, silent_s=121.0), training(3, 2), ready(4))
 
-    actions = decide(fleet(*members, num_spares=1))
+    actions = decide(cluster(*members, num_spares=1))
 
     assert actions == [
         KillWorker(2, "hung: no answer for 121 s"),
@@ -150,7 +153,7 @@ def test_one_that_does_not_answer_is_ended_and_replaced_by_a_spare_in_one_go():
 def test_one_that_computes_on_one_batch_for_too_long_is_ended():
     members = (training(1, 0), training(2, 1, silent_s=1.0, stuck_s=130.0), training(3, 2))
 
-    assert decide(fleet(*members)) == [
+    assert decide(cluster(*members)) == [
         KillWorker(2, "hung: on the same batch for 130 s"),
         StartWorkers(1),
     ]
@@ -159,29 +162,32 @@ def test_one_that_computes_on_one_batch_for_too_long_is_ended():
 def test_one_that_is_slow_is_left_alone():
     members = (training(1, 0), training(2, 1, silent_s=119.0, stuck_s=120.0), training(3, 2))
 
-    assert decide(fleet(*members)) == []
+    assert decide(cluster(*members)) == []
 
 
 def test_one_that_is_prepared_for_too_long_is_ended():
     members = (training(1, 0), training(2, 1), starting(3, silent_s=121.0))
 
-    assert decide(fleet(*members)) == [KillWorker(3, "hung: no answer for 121 s"), StartWorkers(1)]
+    assert decide(cluster(*members)) == [
+        KillWorker(3, "hung: no answer for 121 s"),
+        StartWorkers(1),
+    ]
 
 
 # --- machines that go ---------------------------------------------------------------------------
 
 
 def test_a_replacement_is_started_while_one_still_trains_whose_machine_goes():
-    members = (training(1, 0), training(2, 1, machine_goes=True), training(3, 2))
+    members = (training(1, 0), training(2, 1, machine_leaves=True), training(3, 2))
 
-    assert decide(fleet(*members)) == [StartWorkers(1)]
-    assert decide(fleet(*members, starting(4))) == []
+    assert decide(cluster(*members)) == [StartWorkers(1)]
+    assert decide(cluster(*members, starting(4))) == []
 
 
 def test_a_rank_is_handed_over_when_somebody_is_ready_to_take_it():
-    members = (training(1, 0), training(2, 1, machine_goes=True), training(3, 2), ready(4))
+    members = (training(1, 0), training(2, 1, machine_leaves=True), training(3, 2), ready(4))
 
-    actions = decide(fleet(*members))
+    actions = decide(cluster(*members))
 
     assert actions == [
         KillWorker(2, "was stopped: its machine will be reclaimed"),
@@ -190,9 +196,9 @@ def test_a_rank_is_handed_over_when_somebody_is_ready_to_take_it():
 
 
 def test_each_that_is_ready_takes_one_rank():
-    members = (training(1, 0, machine_goes=True), training(2, 1, machine_goes=True), ready(4))
+    members = (training(1, 0, machine_leaves=True), training(2, 1, machine_leaves=True), ready(4))
 
-    actions = decide(fleet(*members, starting(5), starting(6)))
+    actions = decide(cluster(*members, starting(5), starting(6)))
 
     assert actions == [
         KillWorker(1, "was stopped: its machine will be reclaimed"),
@@ -201,9 +207,9 @@ def test_each_that_is_ready_takes_one_rank():
 
 
 def test_nobody_begins_on_a_machine_that_goes():
-    members = (training(1, 0), training(2, 1), ready(3, machine_goes=True))
+    members = (training(1, 0), training(2, 1), ready(3, machine_leaves=True))
 
-    assert decide(fleet(*members)) == [
+    assert decide(cluster(*members)) == [
         KillWorker(3, "was stopped: its machine will be reclaimed"), StartWorkers(1),
     ]  # fmt: skip
 
@@ -214,7 +220,7 @@ def test_nobody_begins_on_a_machine_that_goes():
 def test_room_is_made_down_to_the_least_the_highest_rank_first():
     members = (training(1, 2), training(2, 1), training(3, 0))
 
-    actions = decide(fleet(*members, make_room=True))
+    actions = decide(cluster(*members, make_room=True))
 
     assert actions == [KillWorker(1, "was preempted by a job with higher priority")]
 
@@ -222,23 +228,23 @@ def test_room_is_made_down_to_the_least_the_highest_rank_first():
 def test_those_that_do_not_train_make_room_first():
     members = (training(1, 1), training(2, 0), ready(3), starting(4))
 
-    actions = decide(fleet(*members, num_spares=1, make_room=True))
+    actions = decide(cluster(*members, num_spares=1, make_room=True))
 
     assert [action.incarnation for action in actions] == [4, 3]
 
 
 def test_with_the_least_nobody_is_ended_and_who_dies_is_replaced():
-    assert decide(fleet(training(1, 1), training(2, 0), make_room=True)) == []
-    assert decide(fleet(training(1, 1), make_room=True)) == [StartWorkers(1)]
-    assert decide(fleet(training(1, 2), ready(4), make_room=True)) == [AssignRank(4, 0)]
+    assert decide(cluster(training(1, 1), training(2, 0), make_room=True)) == []
+    assert decide(cluster(training(1, 1), make_room=True)) == [StartWorkers(1)]
+    assert decide(cluster(training(1, 2), ready(4), make_room=True)) == [AssignRank(4, 0)]
 
 
 def test_when_there_is_room_again_all_are_wanted_again():
-    assert decide(fleet(training(1, 1), training(2, 0), num_spares=1)) == [StartWorkers(2)]
+    assert decide(cluster(training(1, 1), training(2, 0), num_spares=1)) == [StartWorkers(2)]
 
 
 def test_a_job_that_is_done_makes_no_room_any_more():
-    assert decide(fleet(finished(1, 0), training(2, 1), ready(3), make_room=True)) == []
+    assert decide(cluster(finished(1, 0), training(2, 1), ready(3), make_room=True)) == []
 
 
 # --- when to end --------------------------------------------------------------------------------
@@ -247,8 +253,8 @@ def test_a_job_that_is_done_makes_no_room_any_more():
 def test_five_in_a_row_that_die_before_they_train_end_the_job():
     members = (starting(8), starting(9))
 
-    assert decide(fleet(*members, begun=False, fruitless_starts=4)) == [StartWorkers(1)]
-    (action,) = decide(fleet(*members, begun=False, fruitless_starts=5))
+    assert decide(cluster(*members, begun=False, fruitless_starts=4)) == [StartWorkers(1)]
+    (action,) = decide(cluster(*members, begun=False, fruitless_starts=5))
     assert isinstance(action, FailJob)
     assert not action.may_pass
     assert action.reason.startswith("5 workers in a row died while building the model")
@@ -257,8 +263,8 @@ def test_five_in_a_row_that_die_before_they_train_end_the_job():
 def test_too_few_for_too_long_end_the_job():
     members = (ready(1), starting(2), starting(3))
 
-    assert decide(fleet(*members, idle_s=600.0)) == []
-    (action,) = decide(fleet(*members, idle_s=601.0))
+    assert decide(cluster(*members, idle_s=600.0)) == []
+    (action,) = decide(cluster(*members, idle_s=601.0))
     assert isinstance(action, FailJob)
     assert "Only 1 of at least 2 workers were available for 601 s" in action.reason
 
@@ -266,7 +272,7 @@ def test_too_few_for_too_long_end_the_job():
 def test_enough_workers_are_not_given_up_on_however_short_the_patience():
     # The patience ends before the half minute in which those at the start wait for the last.
     actions = decide(
-        fleet(ready(1), ready(2), starting(3), begun=False, idle_s=11.0, give_up_after_s=10.0)
+        cluster(ready(1), ready(2), starting(3), begun=False, idle_s=11.0, give_up_after_s=10.0)
     )
 
     assert actions == [AssignRank(1, 0), AssignRank(2, 1)]
@@ -276,13 +282,13 @@ def test_enough_workers_are_not_given_up_on_however_short_the_patience():
 def test_once_somebody_has_finished_nobody_is_started_or_given_a_rank(fruitless_starts):
     members = (finished(1, 0), training(2, 1), ready(4))
 
-    assert decide(fleet(*members, idle_s=900.0, fruitless_starts=fruitless_starts)) == []
+    assert decide(cluster(*members, idle_s=900.0, fruitless_starts=fruitless_starts)) == []
 
 
 def test_one_that_hangs_at_the_end_is_ended_all_the_same():
     members = (finished(1, 0), training(2, 1, silent_s=200.0))
 
-    assert decide(fleet(*members)) == [KillWorker(2, "hung: no answer for 200 s")]
+    assert decide(cluster(*members)) == [KillWorker(2, "hung: no answer for 200 s")]
 
 
 # --- in any situation ---------------------------------------------------------------------------
@@ -305,10 +311,10 @@ def fleets(draw):
                 ranks.pop() if holds else None,
                 silent_s=draw(st.sampled_from([0.0, 500.0])),
                 stuck_s=draw(st.sampled_from([0.0, 600.0])),
-                machine_goes=draw(st.booleans()),
+                machine_leaves=draw(st.booleans()),
             )
         )
-    return fleet(
+    return cluster(
         *draw(st.permutations(members)),
         min_workers=draw(st.integers(1, max_workers)),
         max_workers=max_workers,
@@ -364,7 +370,7 @@ def test_what_was_done_need_not_be_done_again(situation):
 
 
 def test_replacements_that_die_do_not_end_a_job_that_trains():
-    dying = fleet(training(1, 0), fruitless_starts=5)
+    dying = cluster(training(1, 0), fruitless_starts=5)
 
     assert not any(isinstance(action, FailJob) for action in decide(dying))
 
@@ -373,6 +379,6 @@ def test_replacements_that_die_do_not_end_a_job_that_trains():
 def test_twenty_thousand_that_hang_are_ended_without_comparing_each_with_each():
     members = [training(i, i, silent_s=121.0) for i in range(20_000)]
 
-    actions = decide(fleet(*members))
+    actions = decide(cluster(*members))
 
     assert sum(isinstance(action, KillWorker) for action in actions) == 20_000

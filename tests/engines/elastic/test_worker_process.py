@@ -38,7 +38,7 @@ def name():
 def place(numbers, name):
     """Return a worker's process that is not started yet, of a model file."""
 
-    def place(model=COUNTING, pace=PACE):
+    def place(model=COUNTING, timeouts=PACE):
         job = Job(
             command="train",
             model=ModelReference(zoo=str(model.parent), model_def=model.stem),
@@ -55,7 +55,7 @@ def place(numbers, name):
             num_ranks=2,
             num_threads=1,
             framework="torch",
-            pace=pace,
+            timeouts=timeouts,
             key=bytes(32),
         )
         return WorkerProcess(assignment, name)

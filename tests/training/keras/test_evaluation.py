@@ -64,7 +64,7 @@ def trainer_of(create_model, loss=mse):
 
 CALLS = {
     "evaluate": lambda trainer: trainer.evaluate(batch_of(8)),
-    "examine": lambda trainer: trainer.examine(batch_of(8)),
+    "evaluate_per_example": lambda trainer: trainer.evaluate_per_example(batch_of(8)),
     "predict": lambda trainer: trainer.predict(batch_of(8).features),
     "check_evaluation": lambda trainer: trainer.check_evaluation(batch_of(8)),
 }

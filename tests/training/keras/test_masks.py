@@ -216,7 +216,7 @@ def test_masks_of_nested_outputs_reach_the_loss_in_evaluation():
 
 def test_the_loss_of_an_example_is_that_of_its_steps():
     batch = batch_of(8)
-    examined = trainer_of(per_step).examine(batch)
+    examined = trainer_of(per_step).evaluate_per_example(batch)
 
     squares = np.square(examined.outputs - batch.labels)[..., 0]
     there = batch.features != 0

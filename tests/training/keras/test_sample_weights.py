@@ -160,7 +160,7 @@ def test_weights_count_in_weighted_metrics_and_in_no_other(model):
 
 def test_the_losses_of_examples_are_weighted_and_average_to_the_batchs():
     batch = batch_of(8)
-    examined = trainer_of(function).examine(batch)
+    examined = trainer_of(function).evaluate_per_example(batch)
 
     squares = np.square(examined.outputs - batch.labels).mean(-1)
     np.testing.assert_allclose(examined.values["loss"], squares * batch.weights, rtol=1e-5)

@@ -303,13 +303,13 @@ def test_weighted_metrics_are_divided_by_the_sum_of_the_weights():
 
     for states in (
         trainer.evaluate(batch),
-        trainer.examine(batch).states,
+        trainer.evaluate_per_example(batch).states,
         trainer.train_steps([batch]).metrics,
     ):
         results = trainer.evaluation_metrics.results(states)
         assert results["scalar"] == results["named"] == pytest.approx(expected)
         assert results["loss"] == pytest.approx(float((each * batch.weights).mean()), rel=1e-5)
-    examined = trainer_of(definition).examine(batch).values["loss"]
+    examined = trainer_of(definition).evaluate_per_example(batch).values["loss"]
     np.testing.assert_allclose(examined, each * batch.weights, rtol=1e-5)
 
 

@@ -77,7 +77,7 @@ def test_outputs_of_any_type_train_evaluate_and_predict(make):
     trainer = trainer_of(definition)
     predicted = trainer.predict(batch.features)
     logits = predicted["logits"] if isinstance(predicted, dict) else predicted.logits
-    examined = trainer.examine(batch)
+    examined = trainer.evaluate_per_example(batch)
     right = trainer.evaluation_metrics.results(examined.states)["right"]
 
     assert logits.shape == (12, 3)

@@ -65,14 +65,16 @@ class ImageOptions:
     constraints: str | None = None
 
 
-def build_image(zoo: str | None, options: ImageOptions, engine: DockerEngine, tell: Tell) -> str:
+def build_image(
+    zoo: str | None, options: ImageOptions, engine: DockerEngine, print_fn: Tell
+) -> str:
     """Build and push the image of a model zoo.
 
     Args:
         zoo: As for `zoo.open_zoo`; None for the prebuilt models.
         options: The build options.
         engine: The engine that builds and pushes it.
-        tell: Called with progress lines for the user.
+        print_fn: Called with progress lines for the user.
 
     Returns:
         The image's name with its digest: `registry/team/app@sha256:...`.
@@ -86,7 +88,9 @@ def build_image(zoo: str | None, options: ImageOptions, engine: DockerEngine, te
     # The prebuilt models are part of the wheel.
     files = ZooFiles() if opened.is_prebuilt else zoo_files(opened.folder)
     if files.keys:
-        tell(f"Left out of the image, because they are or contain keys: {', '.join(files.keys)}")
+        print_fn(
+            f"Left out of the image, because they are or contain keys: {', '.join(files.keys)}"
+        )
     requirements = requirement_files(_texts(files))
     target = options.platform or engine.platform
     found = own()
@@ -96,7 +100,7 @@ def build_image(zoo: str | None, options: ImageOptions, engine: DockerEngine, te
         constraints = _read(options.constraints)
         check_lines(options.constraints, constraints)
     elif locked.unknown:
-        tell(f"Not installed here, so pip chooses the version: {', '.join(locked.unknown)}")
+        print_fn(f"Not installed here, so pip chooses the version: {', '.join(locked.unknown)}")
     wheel_name, wheel_bytes = wheel(found)
     wanted = Wanted(options.base_image, options.index_url, requirements)
     labels = {"org.elasticdl.version": found.version}
@@ -114,7 +118,7 @@ def build_image(zoo: str | None, options: ImageOptions, engine: DockerEngine, te
         extra_indexes = locked.extra_indexes
     with tempfile.TemporaryFile() as context:
         write_context(context, parts, files)
-        tell(f"Building an image for {target} on {options.base_image}")
+        print_fn(f"Building an image for {target} on {options.base_image}")
         tag = engine.build(
             context,
             options.repository,
@@ -122,10 +126,10 @@ def build_image(zoo: str | None, options: ImageOptions, engine: DockerEngine, te
             platform=target,
             network=options.network,
             wanted=wanted,
-            tell=tell,
+            print_fn=print_fn,
         )
-    tell(f"Pushing {options.repository}:{tag}")
-    digest = engine.push(options.repository, tag, tell)
+    print_fn(f"Pushing {options.repository}:{tag}")
+    digest = engine.push(options.repository, tag, print_fn)
     return f"{options.repository}@{digest}"
 
 

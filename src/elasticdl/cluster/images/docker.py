@@ -92,7 +92,7 @@ class DockerEngine:
         platform: str,
         network: str | None,
         wanted: Wanted,
-        tell: Tell,
+        print_fn: Tell,
     ) -> str:
         """Build an image; return its tag, which is unique in the repository.
 
@@ -106,13 +106,13 @@ class DockerEngine:
             platform: Platform of the image.
             network: Network of the build commands; None uses the engine's default.
             wanted: The parts of the image, for errors.
-            tell: Called with progress lines for the user.
+            print_fn: Called with progress lines for the user.
 
         Raises:
             UsageError: A part is missing or invalid.
             UnavailableError: A registry, the index or the engine cannot be reached.
         """
-        steps = _Steps(tell)
+        steps = _Steps(print_fn)
         name = f"{repository}:building-{uuid.uuid4().hex}"
         with _engine_errors("build the image"):
             stream = self._client.build(
@@ -137,7 +137,7 @@ class DockerEngine:
             self._client.remove_image(name)
         return tag
 
-    def push(self, repository: str, tag: str, tell: Tell) -> str:
+    def push(self, repository: str, tag: str, print_fn: Tell) -> str:
         """Push an image to its registry; return its digest in the registry.
 
         Raises:
@@ -152,7 +152,7 @@ class DockerEngine:
                 layers.add(message)
                 if layers.num_bytes and time.monotonic() - told_s > _TOLD_EVERY_S:
                     told_s = time.monotonic()
-                    tell(f"  pushed {layers}")
+                    print_fn(f"  pushed {layers}")
                 found = (message.get("aux") or {}).get("Digest")
                 said = _DIGEST.search(str(message.get("status", "")))
                 digest = found or (said[1] if said else digest)
@@ -197,9 +197,9 @@ class DockerEngine:
 class _Steps:
     """The steps of a build: reports each one as it starts, and keeps the current one's output."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, print_fn: Tell) -> None:
         self.number, self.said = 0, list[str]()
-        self._tell, self._name, self._line = tell, "", ""
+        self._print_fn, self._name, self._line = print_fn, "", ""
 
     def add(self, text: str) -> None:
         *whole, self._line = (self._line + text).split("\n")
@@ -214,12 +214,12 @@ class _Steps:
             # Several instructions can belong to one step; only the first one is reported.
             if name and name != self._name:
                 self._name = name
-                self._tell(f"  {name}")
+                self._print_fn(f"  {name}")
             return
         self.said.append(line)
         large = _LARGE.match(line)
         if large:
-            self._tell(f"    downloads {large[1].rpartition('/')[2]} ({large[2]})")
+            self._print_fn(f"    downloads {large[1].rpartition('/')[2]} ({large[2]})")
 
 
 class _Layers:

@@ -34,7 +34,7 @@ worker_warnings.py   repeats the warnings of workers in the driver
 
 Where it is decided that a worker is dead or hung:
 
-its process has died                     controller.py `_hear`
+its process has died                     controller.py `_handle`
 it does not answer the driver, or is     scaling_policy.py `_to_end`: hung, so it is killed
 on one batch for too long
 it is silent while others commit         controller.py `carries_on`: it no longer counts as one that

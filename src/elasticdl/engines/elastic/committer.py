@@ -209,7 +209,7 @@ class ElasticCommitter:
         """Keep a peer's state until the quorum that it came with is complete."""
         self._received = data
 
-    def tell_lost(self, rank: int) -> None:
+    def report_lost(self, rank: int) -> None:
         """Report to the others with the next step that a rank's worker is dead."""
         self._lost.append(rank)
 
@@ -257,41 +257,41 @@ class ElasticCommitter:
             DriftError: Workers have different weights.
             SupersededError: A younger process has this rank, so this process must end.
         """
-        stance = Vote(self._incarnation, stop=stop)
+        vote = Vote(self._incarnation, stop=stop)
         self._buffer[:] = 0
         fed = batches[0] if batches and self._may_contribute(progress) else None
         if fed is not None and BatchId(fed.epoch, fed.shard, fed.number) not in self._bad:
-            stance = replace(stance, finished=fed.finished, digest=fed.digest)
+            vote = replace(vote, finished=fed.finished, digest=fed.digest)
             if fed.batch is not None or fed.is_empty:
-                stance = replace(stance, num_batches=1, num_left_out=fed.num_left_out)
+                vote = replace(vote, num_batches=1, num_left_out=fed.num_left_out)
             if fed.batch is not None:
                 contribution, result = self._contribution_of(fed, fed.batch)
                 self._gradients[:] = contribution.buffer
                 self._training.write(result.metrics, self._metrics)
-                stance = replace(stance, num_examples=contribution.num_examples)
+                vote = replace(vote, num_examples=contribution.num_examples)
         if not self._has_quorum and self._wait_for_others():
             # The computation belongs to a state that was replaced. The quorum is still valid: the
             # loop's next iteration takes part in it, with the state of the others.
             return None
-        verdict = self._agree(stance)
-        if verdict is None:
+        decision = self._agree(vote)
+        if decision is None:
             return None
         metrics: MetricStates = {}
-        if verdict.num_examples:
+        if decision.num_examples:
             metrics = self._training.read(self._metrics)
             total, _ = metrics["loss"]
             check_sum(float(total), step=self._trainer.step + 1, epoch=progress.ledger.epoch)
-        self._apply(verdict, progress)
-        return self._entered(verdict, metrics)
+        self._apply(decision, progress)
+        return self._entered(decision, metrics)
 
     def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
         """See `interfaces.Committer`."""
         self._buffer[:] = 0
         self._evaluation.write(states, self._measured)
-        verdict = self._agree(Vote(self._incarnation, finished=row is not None))
-        if verdict is None:
+        decision = self._agree(Vote(self._incarnation, finished=row is not None))
+        if decision is None:
             return None
-        return self._entered(verdict, self._evaluation.read(self._measured))
+        return self._entered(decision, self._evaluation.read(self._measured))
 
     def leads(self) -> bool:
         """See `interfaces.Committer`."""
@@ -319,28 +319,28 @@ class ElasticCommitter:
         before = sum(rank < self._rank for rank in progress.ledger.leased)
         return before < self._accumulator.num_missing
 
-    def _apply(self, verdict: Decision, progress: TrainProgress) -> None:
-        if not verdict.rows:
+    def _apply(self, decision: Decision, progress: TrainProgress) -> None:
+        if not decision.rows:
             return
         total = None
-        if verdict.num_examples:
+        if decision.num_examples:
             self._computed = None
-            total = Contribution(self._gradients, verdict.num_examples)
+            total = Contribution(self._gradients, decision.num_examples)
         if self._accumulator is None:
             if total is not None:
                 self._trainer.apply(total)
             return
-        num_batches = sum(row.num_batches for row in verdict.rows)
-        last = progress.ledger.advance(verdict.rows).epoch_done
+        num_batches = sum(row.num_batches for row in decision.rows)
+        last = progress.ledger.advance(decision.rows).epoch_done
         self._accumulator.add(total, num_batches, last=last)
 
     # --- the agreement ------------------------------------------------------------------------
 
-    def _agree(self, stance: Vote) -> Decision | None:
+    def _agree(self, vote: Vote) -> Decision | None:
         point = self._history.point
         bad = self._bad[0] if self._bad else None
-        stance = replace(
-            stance,
+        vote = replace(
+            vote,
             lineage=point.lineage,
             asks=self._quorum.is_old,
             lost=self._lost[0] + 1 if self._lost else 0,
@@ -349,54 +349,55 @@ class ElasticCommitter:
             bad_batch=bad[2] if bad else 0,
             fingerprint=self._fingerprint() if self._fingerprint_is_due() else 0,
         )
-        encode(stance, self._rank, self._table)
+        encode(vote, self._rank, self._table)
         self._busy("in the allreduce")
-        verdict = None
+        decision = None
         if self._quorum.sum(self._buffer):
-            verdict = decide_commit(self._table, self._rank, stance)
-        committed = self._quorum.vote(commit=verdict is not None and verdict.commits)
+            decision = decide_commit(self._table, self._rank, vote)
+        committed = self._quorum.vote(commit=decision is not None and decision.commits)
         # A quorum is valid until a worker requests another or a step fails. A worker whose step
         # failed while others committed has closed its connections, so the next sum of the others
         # fails and they request a new quorum as well.
-        self._has_quorum = verdict is not None and committed and not verdict.asks
-        if verdict is not None and verdict.leave:
+        self._has_quorum = decision is not None and committed and not decision.asks
+        if decision is not None and decision.leave:
             raise SupersededError(f"A newer process holds rank {self._rank}.")
-        if verdict is not None and verdict.drifted:
+        if decision is not None and decision.drifted:
+            drifted = ", ".join(map(str, decision.drifted))
             raise DriftError(
-                f"The weights of ranks {', '.join(map(str, verdict.drifted))} differ from those of "
-                f"rank {verdict.ranks[0]} after the same {point.num_commits:,} commits. Callbacks "
+                f"The weights of ranks {drifted} differ from those of "
+                f"rank {decision.ranks[0]} after the same {point.num_commits:,} commits. Callbacks "
                 "that change weights must do the same on every worker, and all machines must "
                 "compute the same results. The job stopped; its last checkpoint was written before "
                 "the weights diverged."
             )
-        if verdict is not None and verdict.heal:
+        if decision is not None and decision.heal:
             self._quorum.give_up_state()
             self._joins = True
-        if verdict is None or not committed:
+        if decision is None or not committed:
             return None
-        self._ranks = verdict.ranks
-        if self._lost and self._lost[0] in {*verdict.lost, *verdict.ranks}:
+        self._ranks = decision.ranks
+        if self._lost and self._lost[0] in {*decision.lost, *decision.ranks}:
             self._lost.pop(0)
-        for batch in verdict.left_out:
+        for batch in decision.left_out:
             if batch in self._bad:
                 self._bad.remove(batch)
-        return verdict
+        return decision
 
-    def _entered(self, verdict: Decision, metrics: MetricStates) -> Commit:
+    def _entered(self, decision: Decision, metrics: MetricStates) -> Commit:
         before = self._history.point
         # Not torchft's step number: a worker that gives up its state resets that to 0, and if the
         # peer that it should get a state from dies just then, it counts from 0 again.
-        point = CommitId(before.num_commits + 1, chain(before.lineage, verdict))
+        point = CommitId(before.num_commits + 1, chain(before.lineage, decision))
         self._history.committed(point)
         return Commit(
-            rows=verdict.rows,
-            ranks=verdict.ranks,
+            rows=decision.rows,
+            ranks=decision.ranks,
             metrics=metrics,
-            lost=verdict.lost,
-            stop=verdict.stop,
-            left_out=verdict.left_out,
-            num_left_out=verdict.num_left_out,
-            num_examples=verdict.num_examples,
+            lost=decision.lost,
+            stop=decision.stop,
+            left_out=decision.left_out,
+            num_left_out=decision.num_left_out,
+            num_examples=decision.num_examples,
         )
 
     def _fingerprint_is_due(self) -> bool:

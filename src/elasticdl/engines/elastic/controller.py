@@ -47,9 +47,9 @@ from elasticdl.engines.elastic.lighthouse import WatchedLighthouse
 from elasticdl.engines.elastic.peer_watch import limit_of
 from elasticdl.engines.elastic.placement import (
     WorkerActor,
-    ask,
+    call,
     connected,
-    machines_that_go,
+    leaving_machines,
 )
 from elasticdl.engines.elastic.ray_cluster import RayLostError
 from elasticdl.engines.elastic.scaling_policy import (
@@ -121,7 +121,7 @@ def train(job: Job, reporter: Reporter) -> Outcome:
 def _train(run: Run) -> TrainResult:
     workers = run.context.job.workers
     assert workers is not None  # noqa: S101 - an elastic job
-    controller = _Controller(run, workers, _pace_of(workers))
+    controller = _Controller(run, workers, _timeouts_of(workers))
     num_lost, furthest_step = 0, -1
     with Interrupts() as interrupts:
         while True:
@@ -139,7 +139,7 @@ def _train(run: Run) -> TrainResult:
                 run.reporter.note(f"{lost} Starting Ray again.")
 
 
-def _pace_of(workers: Workers) -> Timeouts:
+def _timeouts_of(workers: Workers) -> Timeouts:
     return Timeouts(
         heartbeat_s=min(0.1, workers.heartbeat_timeout_s / 8),
         heartbeat_timeout_s=workers.heartbeat_timeout_s,
@@ -164,20 +164,20 @@ class _Process:
     identity: Identity | None = None
     # The call that prepares or trains, and the report request that is not answered yet.
     work: Any = None
-    question: Any = None
-    asked_for_events: bool = False
-    asked_s: float = 0.0
+    request: Any = None
+    requested_events: bool = False
+    requested_s: float = 0.0
     # Whether Ray has placed it: Ray lets processes wait while there is no room for them.
     is_placed: bool = False
     started_s: float = field(default_factory=time.monotonic)
-    heard_s: float = field(default_factory=time.monotonic)
+    answered_s: float = field(default_factory=time.monotonic)
     report: WorkerReport | None = None
     # When the report was requested.
     report_of_s: float = 0.0
 
     def silent_s(self, now: float) -> float:
         """Return how long it has left a report request unanswered, in seconds."""
-        return now - self.heard_s if self.question is not None else 0.0
+        return now - self.answered_s if self.request is not None else 0.0
 
     def carries_on(self, now: float) -> bool:
         """Return whether it has the history that was written and still takes part in its steps."""
@@ -188,14 +188,14 @@ class _Process:
 class _Controller:
     """Controls the workers of one run; see the module."""
 
-    def __init__(self, run: Run, workers: Workers, pace: Timeouts) -> None:
-        self._run, self._workers, self._pace = run, workers, pace
+    def __init__(self, run: Run, workers: Workers, timeouts: Timeouts) -> None:
+        self._run, self._workers, self._timeouts = run, workers, timeouts
         self._processes: list[_Process] = []
         # Dead processes whose actors are ready to start another one.
         self._vacant: list[_Process] = []
-        self._neighbours: Preemption | None = None
-        self._machines_that_go: Collection[str] = ()
-        self._looked_around_s = 0.0
+        self._other_jobs: Preemption | None = None
+        self._leaving_machines: Collection[str] = ()
+        self._checked_cluster_s = 0.0
         self._num_started = 0
         self._fruitless = 0
         self._memory_losses = MemoryFailures(
@@ -254,10 +254,10 @@ class _Controller:
         run, workers = self._run, self._workers
         self._run_id = uuid.uuid4().hex[:12]
         self._report_interval_s = _REPORT_INTERVAL_S
-        self._lighthouse = WatchedLighthouse(self._ray.host, workers.min, self._pace)
+        self._lighthouse = WatchedLighthouse(self._ray.host, workers.min, self._timeouts)
         if workers.ray_address is not None:
             name = f"{run.folder.uri}#{run.generation}"
-            self._neighbours = Preemption(name, workers.priority)
+            self._other_jobs = Preemption(name, workers.priority)
         num_cpus = os.cpu_count() or 1
         assignment = Assignment(
             job=run.context.complete_job,
@@ -267,7 +267,7 @@ class _Controller:
             num_ranks=workers.max,
             num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
             framework=run.context.definition.framework,
-            pace=self._pace,
+            timeouts=self._timeouts,
             key=secrets.token_bytes(KEY_BYTES),
             indexes=send(run.context.indexes(), same_machine=workers.ray_address is None),
         )
@@ -286,8 +286,8 @@ class _Controller:
             self._run.started(self._journal.step)
         while True:
             self._listen()
-            self._look_around()
-            for action in decide(self._fleet()):
+            self._check_cluster()
+            for action in decide(self._cluster_state()):
                 self._act(action)
             finished = [p for p in self._processes if p.state is WorkerState.FINISHED]
             if finished and not self._writes_files(finished):
@@ -297,7 +297,7 @@ class _Controller:
             try:
                 interrupts.check()
             except BaseException:
-                self._keep_what_was_reached()
+                self._save_progress()
                 raise
 
     def _writes_files(self, finished: Sequence[_Process]) -> bool:
@@ -313,7 +313,7 @@ class _Controller:
             return False
         if lowest.silent_s(now) > _SILENCE_AT_THE_END_S:
             return False
-        if now - self._finished_s >= limit_of(self._pace.batch_timeout_s, self._slowest_s):
+        if now - self._finished_s >= limit_of(self._timeouts.batch_timeout_s, self._slowest_s):
             return False
         if lowest.report_of_s < self._finished_s:
             # Its last report predates the end and proves nothing; a short training may end before
@@ -344,7 +344,7 @@ class _Controller:
             _kill(process)
         self._processes, self._vacant = [], []
 
-    def _fleet(self) -> ClusterState:
+    def _cluster_state(self) -> ClusterState:
         now = time.monotonic()
         if any(p.state is WorkerState.TRAINING for p in self._processes):
             self._last_trained_s = now
@@ -352,46 +352,46 @@ class _Controller:
             min_workers=self._workers.min,
             max_workers=self._workers.max,
             num_spares=self._workers.spare,
-            members=[self._member(process, now) for process in self._processes],
+            members=[self._status_of(process, now) for process in self._processes],
             begun=self._begun,
             idle_s=now - self._last_trained_s,
             fruitless_starts=self._fruitless,
             give_up_after_s=self._workers.give_up_after_s,
-            hang_timeout_s=limit_of(self._pace.batch_timeout_s, self._slowest_s),
-            make_room=self._neighbours is not None and self._neighbours.wait,
+            hang_timeout_s=limit_of(self._timeouts.batch_timeout_s, self._slowest_s),
+            make_room=self._other_jobs is not None and self._other_jobs.wait,
         )
 
-    def _look_around(self) -> None:
+    def _check_cluster(self) -> None:
         """Check Ray, the Lighthouse, machines about to be taken away, and other jobs' needs."""
         now = time.monotonic()
-        if now - self._looked_around_s < _CLUSTER_INTERVAL_S:
+        if now - self._checked_cluster_s < _CLUSTER_INTERVAL_S:
             return
-        self._looked_around_s = now
+        self._checked_cluster_s = now
         if self._ray.why_lost() is not None:
             # The surviving actors may still provide the newest state.
-            self._keep_what_was_reached()
+            self._save_progress()
             raise RayLostError
         self._ray.check_room()
         if self._lighthouse.replaced():
             address = self._lighthouse.address
             self._run.reporter.note(f"The Lighthouse died; a new one runs at {address}.")
             for process in self._processes:
-                ask(process.actor, "follow", address)
-        if self._neighbours is None or not self._ray.answers():
+                call(process.actor, "follow", address)
+        if self._other_jobs is None or not self._ray.answers():
             return
-        self._machines_that_go = machines_that_go()
-        members = [self._member(process, now) for process in self._processes]
+        self._leaving_machines = leaving_machines()
+        members = [self._status_of(process, now) for process in self._processes]
         num_missing = 0
         if any(member.waits_for_room for member in members):
             num_placed = sum(process.is_placed for process in self._processes)
             num_missing = max(0, self._workers.max - num_placed)
-        self._neighbours.tell(num_missing)
+        self._other_jobs.report_missing(num_missing)
         for process in self._vacant.copy():
-            if self._neighbours.wait or self._goes(process):
+            if self._other_jobs.wait or self._will_be_lost(process):
                 self._vacant.remove(process)
                 _kill(process)
 
-    def _member(self, process: _Process, now: float) -> WorkerStatus:
+    def _status_of(self, process: _Process, now: float) -> WorkerStatus:
         report = process.report
         stuck = report is not None and report.doing.startswith("computing")
         return WorkerStatus(
@@ -400,13 +400,13 @@ class _Controller:
             process.rank,
             silent_s=process.silent_s(now) if process.is_placed else 0.0,
             stuck_s=report.doing_s if report is not None and stuck else 0.0,
-            machine_goes=self._goes(process),
+            machine_leaves=self._will_be_lost(process),
             waits_for_room=not process.is_placed and now - process.started_s > _PLACING_S,
             joins=process.state is WorkerState.TRAINING and not process.carries_on(now),
         )
 
-    def _goes(self, process: _Process) -> bool:
-        return process.identity is not None and process.identity.node in self._machines_that_go
+    def _will_be_lost(self, process: _Process) -> bool:
+        return process.identity is not None and process.identity.node in self._leaving_machines
 
     def _process(self, incarnation: int) -> _Process:
         return next(p for p in self._processes if p.incarnation == incarnation)
@@ -431,7 +431,7 @@ class _Controller:
 
     def _assign(self, process: _Process, rank: int) -> None:
         process.state, process.rank = WorkerState.TRAINING, rank
-        process.heard_s = time.monotonic()
+        process.answered_s = time.monotonic()
         start = InitialState(
             rank,
             process.incarnation,
@@ -476,7 +476,7 @@ class _Controller:
         if process.rank is None or process.state is WorkerState.FINISHED:
             return
         for other in self._training():
-            ask(other.actor, "lost", process.rank)
+            call(other.actor, "lost", process.rank)
         self._run.events.write(
             WorkerLeft(
                 step=self._journal.step,
@@ -508,25 +508,25 @@ class _Controller:
         self._journal.restart(self._checkpoint)
         self._run.reporter.note(f"{why}: resuming from step {self._journal.step:,}.")
         self._bad.begin(self._checkpoint)
-        self._run.tell_start(self._journal.step, self._bad.at_start)
+        self._run.write_start(self._journal.step, self._bad.at_start)
 
     # --- listening ----------------------------------------------------------------------------
 
     def _listen(self) -> None:
         """Wait a moment for answers of the workers and process them."""
-        self._ask()
+        self._request_reports()
         waiting: dict[Any, tuple[_Process, str]] = {}
         for process in self._processes:
             if process.work is not None:
                 waiting[process.work] = (process, "work")
-            if process.question is not None:
-                waiting[process.question] = (process, "question")
+            if process.request is not None:
+                waiting[process.request] = (process, "request")
         if self._snapshot_of is not None:
             waiting[self._snapshot_of[1]] = (self._snapshot_of[0], "snapshot")
         if not waiting:
             time.sleep(_POLL_S)
             return
-        next_s = min(process.asked_s for process in self._processes) + self._report_interval_s
+        next_s = min(process.requested_s for process in self._processes) + self._report_interval_s
         pause_s = max(0.01, next_s - time.monotonic())
         done, _ = ray.wait(list(waiting), timeout=min(pause_s, _POLL_S))
         if done:
@@ -536,32 +536,32 @@ class _Controller:
         for answer in done:
             # For all of them before processing any, so that a delay in this process is not counted
             # as a worker's silence.
-            waiting[answer][0].heard_s = now
+            waiting[answer][0].answered_s = now
         for answer in done:
             process, kind = waiting[answer]
             if process in self._processes:
-                self._hear(process, kind, answer)
+                self._handle(process, kind, answer)
         taken = sum(process.rank is not None for process in self._processes)
         self._journal.details = {"workers": f"{taken}/{self._workers.max}"}
         self._journal.write_steps()
 
-    def _ask(self) -> None:
+    def _request_reports(self) -> None:
         """Request a report from each worker that is due, and the events from one of them."""
         now = time.monotonic()
         publisher = self._publisher()
         for process in self._processes:
-            if process.question is None and now - process.asked_s >= self._report_interval_s:
-                process.asked_s = now
-                process.heard_s = max(process.heard_s, now - self._report_interval_s)
-                process.asked_for_events = process is publisher
-                process.question = ask(
+            if process.request is None and now - process.requested_s >= self._report_interval_s:
+                process.requested_s = now
+                process.answered_s = max(process.answered_s, now - self._report_interval_s)
+                process.requested_events = process is publisher
+                process.request = call(
                     process.actor,
                     "report",
                     self._journal.known,
-                    with_events=process.asked_for_events,
+                    with_events=process.requested_events,
                 )
 
-    def _hear(self, process: _Process, kind: str, answer: Any) -> None:
+    def _handle(self, process: _Process, kind: str, answer: Any) -> None:
         try:
             value = ray.get(answer)
         except ray.exceptions.RayTaskError:
@@ -588,7 +588,7 @@ class _Controller:
                 self._forget(process, "died")
                 self._vacant.append(process)
             case _:
-                self._take(process, kind, value)
+                self._handle_value(process, kind, value)
 
     def _count_death(self, dead: _Process, working_on: Sequence[BatchInWork]) -> None:
         suspects = self._deaths.suspects
@@ -598,13 +598,13 @@ class _Controller:
             return
         for process in self._training():
             if process is not dead:
-                ask(process.actor, "leave_out", bad, self._deaths.suspects)
+                call(process.actor, "leave_out", bad, self._deaths.suspects)
 
-    def _take(self, process: _Process, kind: str, value: Any) -> None:
+    def _handle_value(self, process: _Process, kind: str, value: Any) -> None:
         match kind:
-            case "question":
-                process.question, process.report = None, value
-                process.report_of_s = process.asked_s
+            case "request":
+                process.request, process.report = None, value
+                process.report_of_s = process.requested_s
                 if value is not None:
                     self._slowest_s = max(self._slowest_s, value.slowest_s)
                     worker_warnings.repeat(value.warnings)
@@ -613,7 +613,7 @@ class _Controller:
             case "snapshot":
                 self._snapshot_of = None
                 if value is not None and not self._journal.save(value):
-                    ask(process.actor, "request_snapshot")
+                    call(process.actor, "request_snapshot")
             case "work" if process.state is WorkerState.STARTING:
                 process.work, process.state, process.identity = None, WorkerState.READY, value
             case _:
@@ -621,7 +621,7 @@ class _Controller:
 
     def _publisher(self) -> _Process | None:
         """Return the process to fetch events from: the lowest rank whose worker answers."""
-        training = [p for p in self._training() if p.question is None]
+        training = [p for p in self._training() if p.request is None]
         return min(training, key=lambda p: p.rank or 0, default=None)
 
     def _take_report(self, process: _Process, report: WorkerReport) -> None:
@@ -633,22 +633,22 @@ class _Controller:
             ):
                 self._new_round("No worker has the events that were already written")
             return
-        if not process.asked_for_events:
+        if not process.requested_events:
             return
         self._journal.take(report)
         if report.has_snapshot and self._snapshot_of is None:
             # All events before it are written by now.
-            answer = ask(process.actor, "take_snapshot", report.confirmed)
+            answer = call(process.actor, "take_snapshot", report.confirmed)
             self._snapshot_of = (process, answer)
         elif self._checkpoint_is_due():
             self._last_checkpoint_s = time.monotonic()
-            ask(process.actor, "request_snapshot")
+            call(process.actor, "request_snapshot")
 
     def _checkpoint_is_due(self) -> bool:
         if self._run.context.job.training.checkpoint_steps:
             return False
         interval_s = _CHECKPOINT_INTERVAL_S
-        if any(self._goes(process) for process in self._training()):
+        if any(self._will_be_lost(process) for process in self._training()):
             # If no worker can take over the state, less work has to be repeated.
             interval_s = _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S
         return time.monotonic() - self._last_checkpoint_s > interval_s
@@ -660,10 +660,10 @@ class _Controller:
         for process in finished:
             try:
                 report = ray.get(
-                    ask(process.actor, "report", self._journal.known, with_events=True),
+                    call(process.actor, "report", self._journal.known, with_events=True),
                     timeout=_PATIENCE_AT_THE_END_S,
                 )
-                final = ray.get(ask(process.actor, "final"), timeout=_PATIENCE_AT_THE_END_S)
+                final = ray.get(call(process.actor, "final"), timeout=_PATIENCE_AT_THE_END_S)
             except ray.exceptions.RayError:
                 self._end(process, "died")
                 continue
@@ -683,7 +683,7 @@ class _Controller:
         self._new_round("All workers that finished are lost")
         return None
 
-    def _keep_what_was_reached(self) -> None:
+    def _save_progress(self) -> None:
         """Fetch a last checkpoint because the run is being ended from outside."""
         publisher = min(self._training(), key=lambda p: p.rank or 0, default=None)
         if publisher is None:
@@ -691,7 +691,7 @@ class _Controller:
         # Poll faster: the user is waiting.
         self._report_interval_s = _POLL_S
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(ask(publisher.actor, "request_snapshot"), timeout=5)
+            ray.get(call(publisher.actor, "request_snapshot"), timeout=5)
             deadline = time.monotonic() + 15
             before = self._run.store.steps()
             while time.monotonic() < deadline and self._run.store.steps() == before:

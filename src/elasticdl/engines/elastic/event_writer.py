@@ -75,7 +75,7 @@ class EventWriter:
         """Write the new events of a report; two workers may report the same ones."""
         for point, event in report.events:
             if self.known is None or point > self.known:
-                self._tell(event)
+                self._collect(event)
         if self.known is None or report.confirmed > self.known:
             # Never move back: a delayed report would cause all events to be written again.
             self.known = report.confirmed
@@ -144,7 +144,7 @@ class EventWriter:
         self._run.events.publish()
         return True
 
-    def _tell(self, event: Event) -> None:
+    def _collect(self, event: Event) -> None:
         if isinstance(event, StepCommitted):
             self._steps.append(event)
             self._seen += event.num_records + event.num_left_out

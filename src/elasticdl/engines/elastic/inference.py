@@ -262,14 +262,14 @@ class _Crew:
         """
         while not self._work.is_done:
             while (range_ := self._work.take()) is not None:
-                self._give(range_)
+                self._assign(range_)
             ready, _ = ray.wait(list(self._tasks), timeout=_POLL_S)
             for answers in ready:
                 range_ = self._tasks[answers].range_
-                finished = self._hear(answers)
+                finished = self._handle(answers)
                 if finished is not None:
                     yield range_, finished
-            self._tell()
+            self._report()
             if reason := self._work.why_give_up(time.monotonic()):
                 raise TrainingError(reason)
             self._check_interrupts()
@@ -309,13 +309,13 @@ class _Crew:
                     ray.get(next(answers))
         self._tasks = {}
 
-    def _give(self, range_: Range) -> None:
+    def _assign(self, range_: Range) -> None:
         taken = {task.worker_id for task in self._tasks.values()}
         worker_id = min(set(range(self._num_workers)) - taken)
         answers = _do_task.remote(self._run, self._instructions, range_, worker_id)
         self._tasks[answers] = _Task(range_, worker_id)
 
-    def _hear(self, answers: Any) -> Finished | None:
+    def _handle(self, answers: Any) -> Finished | None:
         """Process one message of a task; return the result of the range once the task has ended.
 
         Not before the end, because Ray would give the next range to another process, which would
@@ -376,6 +376,6 @@ class _Crew:
         self._work.lost(task.range_, f"{task} {why}", begun=task.identity is not None)
         self._reporter.note(f"{task} {why}; another worker takes over {task.range_}.")
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         facts = {"workers": f"{len(self._ready)}/{self._num_workers}"}
         self._reporter.advanced(self._work.records_done, facts)

@@ -69,7 +69,7 @@ class Preemption:
         self._asked_s = 0.0
         self.wait = False
 
-    def tell(self, num_missing: int) -> None:
+    def report_missing(self, num_missing: int) -> None:
         """Post how many workers this job waits for, and update `wait` from the latest answer.
 
         `wait` is True if a job of higher priority waits for workers.

@@ -30,11 +30,11 @@ class WatchedLighthouse:
     Args:
         host: Address under which workers reach this machine.
         min_workers: Minimum number of workers in a quorum.
-        pace: Timeouts of the run.
+        timeouts: Timeouts of the run.
     """
 
-    def __init__(self, host: str, min_workers: int, pace: Timeouts) -> None:
-        self._arguments = host, min_workers, pace
+    def __init__(self, host: str, min_workers: int, timeouts: Timeouts) -> None:
+        self._arguments = host, min_workers, timeouts
         self._is_new = False
         self._start()
 

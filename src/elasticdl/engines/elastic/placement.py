@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class LighthouseProcess:
     """Actor with the run's Lighthouse on the driver's machine; Ray ends it with the driver."""
 
-    def start(self, host: str, min_workers: int, pace: Timeouts) -> str:
+    def start(self, host: str, min_workers: int, timeouts: Timeouts) -> str:
         """Start the Lighthouse and return its address."""
         from elasticdl.engines.elastic.quorum import Lighthouse  # noqa: PLC0415 - imports torch
 
-        self._lighthouse = Lighthouse(host, min_workers, pace)
+        self._lighthouse = Lighthouse(host, min_workers, timeouts)
         return self._lighthouse.address
 
     def is_alive(self) -> bool:
@@ -68,12 +68,12 @@ def here() -> Any:
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
-def ask(actor: Any, method: str, *args: Any, **named: Any) -> Any:
+def call(actor: Any, method: str, *args: Any, **named: Any) -> Any:
     """Call a worker's method alongside its current work; return a reference to the result."""
     return actor.call.options(concurrency_group="watch").remote(method, *args, **named)
 
 
-def machines_that_go() -> Collection[str]:
+def leaving_machines() -> Collection[str]:
     """Return the Ray node IDs of machines about to be taken away (preempted, drained)."""
     # There is no public function; Ray Train uses the same call.
     draining: dict[str, int] = ray._private.state.state.get_draining_nodes()  # noqa: SLF001

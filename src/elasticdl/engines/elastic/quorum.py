@@ -57,17 +57,17 @@ class Lighthouse:
     Args:
         host: Address under which workers reach this machine.
         min_workers: Minimum number of workers in a quorum.
-        pace: Timeouts of the run.
+        timeouts: Timeouts of the run.
     """
 
-    def __init__(self, host: str, min_workers: int, pace: Timeouts) -> None:
+    def __init__(self, host: str, min_workers: int, timeouts: Timeouts) -> None:
         self._server = LighthouseServer(
             bind=f"{host}:0",
             min_replicas=min_workers,
-            join_timeout_ms=int(pace.join_timeout_s * 1000),
+            join_timeout_ms=int(timeouts.join_timeout_s * 1000),
             # A complete quorum needs no tick; this is how soon a timeout is noticed.
             quorum_tick_ms=50,
-            heartbeat_timeout_ms=int(pace.heartbeat_timeout_s * 1000),
+            heartbeat_timeout_ms=int(timeouts.heartbeat_timeout_s * 1000),
         )
         # Its own address contains the machine's name, which other machines may not know.
         port = self._server.address().rsplit(":", 1)[1]
@@ -87,7 +87,7 @@ class Quorum:
         name: Name of this worker in logs.
         save: Returns this worker's state as bytes for a joining worker; called in a thread.
         load: Receives a peer's state; called in a thread.
-        pace: Timeouts of the run.
+        timeouts: Timeouts of the run.
         key: Key of the run, which encrypts states in transit.
         device: `cpu`, or `cuda` if the buffers are on a GPU.
 
@@ -106,32 +106,34 @@ class Quorum:
         name: str,
         save: Callable[[], bytes],
         load: Callable[[bytes], None],
-        pace: Timeouts,
+        timeouts: Timeouts,
         key: bytes,
         device: str = "cpu",
     ) -> None:
         for noisy in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
-        self._lighthouse, self._host, self._name, self._pace = lighthouse, host, name, pace
+        self._lighthouse, self._host, self._name, self._timeouts = lighthouse, host, name, timeouts
         self._save, self._load, self._key, self._device = save, load, key, device
         self._has_failed = False
         self._found_s = self.slowest_s = 0.0
         self._moved = threading.Condition()
         self._next_lighthouse: str | None = None
-        self._watch = PeerWatch(pace.heartbeat_timeout_s, _is_answering)
+        self._watch = PeerWatch(timeouts.heartbeat_timeout_s, _is_answering)
         self._connect()
 
     def _connect(self, num_commits: int = 0) -> None:
         """Create everything that depends on the Lighthouse."""
-        pace = self._pace
+        timeouts = self._timeouts
         answer_timeout = timedelta(
-            seconds=max(_ANSWER_S, CONNECT_SILENCES * pace.heartbeat_timeout_s)
+            seconds=max(_ANSWER_S, CONNECT_SILENCES * timeouts.heartbeat_timeout_s)
         )
-        gloo = WatchedGloo(self._host, pace.heartbeat_timeout_s)
+        gloo = WatchedGloo(self._host, timeouts.heartbeat_timeout_s)
         self._group = ProcessGroupNCCL(timeout=NEVER) if self._device == "cuda" else gloo
         self._gloo = gloo
         self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
-        self._transport = _Transport(self._host, pace.transfer_timeout_s, self._key, self._watch)
+        self._transport = _Transport(
+            self._host, timeouts.transfer_timeout_s, self._key, self._watch
+        )
         self._store = _listening_store(self._host)
         try:
             self._manager = Manager(
@@ -147,9 +149,9 @@ class Quorum:
                 replica_id=self._name,
                 hostname=self._host,
                 timeout=answer_timeout,
-                quorum_timeout=timedelta(seconds=pace.quorum_timeout_s),
+                quorum_timeout=timedelta(seconds=timeouts.quorum_timeout_s),
                 connect_timeout=answer_timeout,
-                heartbeat_interval=timedelta(seconds=pace.heartbeat_s),
+                heartbeat_interval=timedelta(seconds=timeouts.heartbeat_s),
                 checkpoint_transport=self._transport,
                 # A joining worker takes over a peer's state before its first step, so that it can
                 # take part in that step.
@@ -193,7 +195,7 @@ class Quorum:
             if self._next_lighthouse is None and not self._lighthouse_answers():
                 with self._moved:
                     self._moved.wait_for(
-                        lambda: self._next_lighthouse is not None, self._pace.quorum_timeout_s
+                        lambda: self._next_lighthouse is not None, self._timeouts.quorum_timeout_s
                     )
                 if self._next_lighthouse is None:
                     raise TimeoutError(f"No Lighthouse answers at {self._lighthouse}.")
@@ -229,7 +231,7 @@ class Quorum:
     def _lighthouse_answers(self) -> bool:
         host, port = self._lighthouse.removeprefix("http://").rsplit(":", 1)
         try:
-            socket.create_connection((host, int(port)), self._pace.heartbeat_timeout_s).close()
+            socket.create_connection((host, int(port)), self._timeouts.heartbeat_timeout_s).close()
         except OSError:
             return False
         return True
@@ -237,14 +239,17 @@ class Quorum:
     @property
     def is_old(self) -> bool:
         """Whether it is time for a new quorum, because a worker may be waiting to join."""
-        return time.monotonic() - self._found_s >= self._pace.quorum_interval_s
+        return time.monotonic() - self._found_s >= self._timeouts.quorum_interval_s
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
         """Add up all workers' buffers in place; return whether the sum succeeded on this worker."""
         here = torch.from_numpy(buffer)
         # The same memory on a CPU; NCCL adds up what lies on a GPU.
         there = here.to(self._device)
-        limit_s, started_s = limit_of(self._pace.sum_timeout_s, self.slowest_s), time.monotonic()
+        limit_s, started_s = (
+            limit_of(self._timeouts.sum_timeout_s, self.slowest_s),
+            time.monotonic(),
+        )
         if self._manager.errored() is None:
             try:
                 with self._watch.waiting(self._gloo.peers, self._gloo.cut, limit_s):

@@ -43,7 +43,7 @@ class WorkerStatus:
         silent_s: Seconds for which it has not answered; 0 as long as it has never answered, because
             then it may just be waiting to be placed.
         stuck_s: Seconds for which it has been computing on one batch.
-        machine_goes: Whether its machine is about to be taken away.
+        machine_leaves: Whether its machine is about to be taken away.
         waits_for_room: Whether it is not placed yet because there is no room.
         joins: Whether it has a rank but has not made a step with the others yet.
     """
@@ -53,7 +53,7 @@ class WorkerStatus:
     rank: int | None = None
     silent_s: float = 0.0
     stuck_s: float = 0.0
-    machine_goes: bool = False
+    machine_leaves: bool = False
     waits_for_room: bool = False
     joins: bool = False
 
@@ -126,84 +126,87 @@ class FailJob:
 Action: TypeAlias = StartWorkers | AssignRank | KillWorker | FailJob
 
 
-def decide(fleet: ClusterState) -> list[Action]:
+def decide(cluster: ClusterState) -> list[Action]:
     """Return the actions to take now, in order."""
-    ended = _to_end(fleet)
+    ended = _to_end(cluster)
     actions: list[Action] = list(ended)
     gone = {kill.incarnation for kill in ended}
-    members = [member for member in fleet.members if member.incarnation not in gone]
+    members = [member for member in cluster.members if member.incarnation not in gone]
     if any(member.state is WorkerState.FINISHED for member in members):
         # The job is done; workers that are behind have nothing to contribute.
         return actions
     num_training = sum(member.state is WorkerState.TRAINING for member in members)
-    if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS and not num_training:
+    if cluster.fruitless_starts >= _MAX_FRUITLESS_STARTS and not num_training:
         reason = (
-            f"{fleet.fruitless_starts} workers in a row died while building the model, before the "
-            "first batch. Check the memory of the machine, and what the model file does when it is "
-            "imported."
+            f"{cluster.fruitless_starts} workers in a row died while building the model, before "
+            "the first batch. Check the memory of the machine, and what the model file does when "
+            "it is imported."
         )
         return [FailJob(reason, may_pass=False)]
-    most = _most_workers(fleet)
+    most = _most_workers(cluster)
     # Starting a process takes a second of CPU time, which a joining worker, and those that wait
     # for it, need more.
-    is_busy = fleet.make_room or any(member.joins for member in members)
-    wanted = most if is_busy else most + fleet.num_spares
+    is_busy = cluster.make_room or any(member.joins for member in members)
+    wanted = most if is_busy else most + cluster.num_spares
     # Workers whose machine is about to go are replaced while they still train.
-    missing = wanted - sum(not member.machine_goes for member in members)
+    missing = wanted - sum(not member.machine_leaves for member in members)
     starts = [StartWorkers(missing)] if missing > 0 else []
     ready = sorted(m.incarnation for m in members if m.state is WorkerState.READY)
     taken = {m.rank for m in members if m.state is WorkerState.TRAINING}
-    free = [rank for rank in range(fleet.max_workers) if rank not in taken]
+    free = [rank for rank in range(cluster.max_workers) if rank not in taken]
     enough = num_training + len(ready)
     # A job with a short `give_up_after_s` must not be given up while it waits for more workers.
-    gathering_s = min(_GATHERING_S, fleet.give_up_after_s)
+    gathering_s = min(_GATHERING_S, cluster.give_up_after_s)
     starting = [m for m in members if m.state is WorkerState.STARTING and not m.waits_for_room]
     gathered = (
-        fleet.begun or not (starting or missing > 0) or enough >= most or fleet.idle_s > gathering_s
+        cluster.begun
+        or not (starting or missing > 0)
+        or enough >= most
+        or cluster.idle_s > gathering_s
     )
-    if gathered and enough >= fleet.min_workers:
+    if gathered and enough >= cluster.min_workers:
         pairs = zip(ready, free[: max(0, most - num_training)], strict=False)
         # Before starting others, because they start at low priority once all ranks train.
         actions += [AssignRank(incarnation, rank) for incarnation, rank in pairs]
-    elif fleet.idle_s > fleet.give_up_after_s:
+    elif cluster.idle_s > cluster.give_up_after_s:
         actions.append(
             FailJob(
-                f"Only {enough} of at least {fleet.min_workers} workers were available for "
-                f"{fleet.idle_s:.0f} s.",
+                f"Only {enough} of at least {cluster.min_workers} workers were available for "
+                f"{cluster.idle_s:.0f} s.",
                 may_pass=True,
             )
         )
     return [*actions, *starts]
 
 
-def _most_workers(fleet: ClusterState) -> int:
-    return fleet.min_workers if fleet.make_room else fleet.max_workers
+def _most_workers(cluster: ClusterState) -> int:
+    return cluster.min_workers if cluster.make_room else cluster.max_workers
 
 
-def _to_end(fleet: ClusterState) -> list[KillWorker]:
+def _to_end(cluster: ClusterState) -> list[KillWorker]:
     """Return the workers to end: the hung, those on machines about to go, and the surplus."""
-    hung = [m for m in fleet.members if max(m.silent_s, m.stuck_s) > fleet.hang_timeout_s]
+    hung = [m for m in cluster.members if max(m.silent_s, m.stuck_s) > cluster.hang_timeout_s]
     ended = [KillWorker(m.incarnation, f"hung: {_why_hung(m)}") for m in hung]
     gone = {m.incarnation for m in hung}
     others = [
         m
-        for m in fleet.members
+        for m in cluster.members
         if m.incarnation not in gone and m.state is not WorkerState.FINISHED
     ]
     # A worker that trains on a machine about to go stays until another can take its rank.
-    num_ready = sum(m.state is WorkerState.READY and not m.machine_goes for m in others)
-    training = [m for m in others if m.machine_goes and m.state is WorkerState.TRAINING]
-    leaving = [m for m in others if m.machine_goes and m.state is not WorkerState.TRAINING]
+    num_ready = sum(m.state is WorkerState.READY and not m.machine_leaves for m in others)
+    training = [m for m in others if m.machine_leaves and m.state is WorkerState.TRAINING]
+    leaving = [m for m in others if m.machine_leaves and m.state is not WorkerState.TRAINING]
     leaving += training[:num_ready]
     ended += [
         KillWorker(m.incarnation, "was stopped: its machine will be reclaimed") for m in leaving
     ]
-    if fleet.make_room and len(others) == len(fleet.members) - len(hung):
+    if cluster.make_room and len(others) == len(cluster.members) - len(hung):
         # Processes that do not train lose nothing; of those that do, the highest rank goes first.
         order = {WorkerState.STARTING: 0, WorkerState.READY: 1, WorkerState.TRAINING: 2}
-        stay = [m for m in others if not m.machine_goes]
+        stay = [m for m in others if not m.machine_leaves]
         stay.sort(key=lambda m: (order[m.state], -(m.rank or 0)))
-        surplus = stay[: max(0, len(stay) - _most_workers(fleet))]
+        surplus = stay[: max(0, len(stay) - _most_workers(cluster))]
         ended += [
             KillWorker(m.incarnation, "was preempted by a job with higher priority")
             for m in surplus

@@ -71,7 +71,7 @@ class Assignment:
         num_ranks: Maximum number of workers.
         num_threads: Compute threads of a worker.
         framework: Framework of the model.
-        pace: Timeouts of the run.
+        timeouts: Timeouts of the run.
         key: Encrypts the model states that workers send each other.
         indexes: Indexes that the driver found when it opened the data. Data that has no index here
             is opened by the worker itself, as the driver did.
@@ -84,7 +84,7 @@ class Assignment:
     num_ranks: int
     num_threads: int
     framework: str
-    pace: Timeouts
+    timeouts: Timeouts
     key: bytes = field(repr=False)
     indexes: SentIndexes = field(default_factory=dict, repr=False)
 
@@ -260,7 +260,7 @@ class Worker:
             The report; None before the worker has a rank; a `WorkerFailure`, which ends the job, if
             a function of the user does not return.
         """
-        limit = functools.partial(limit_of, self._assignment.pace.batch_timeout_s)
+        limit = functools.partial(limit_of, self._assignment.timeouts.batch_timeout_s)
         stuck = overdue(limit, "--batch_timeout")
         if stuck is not None:
             return self._failure(stuck)
@@ -351,7 +351,7 @@ class Worker:
             reporter=Silent(),
             validation=self._noted_validation(),
             progress=context.initial_progress(),
-            safe_point=self._tell_lost,
+            safe_point=self._report_lost,
             checkpoint_is_due=lambda: snapshots.requested,
             # No event spans several commits, so that a peer can continue the events at any commit.
             event_interval_s=0.0,
@@ -386,7 +386,7 @@ class Worker:
             name=f"rank{start.rank}-{start.incarnation}",
             save=lambda: committer.state_for_a_peer(save),
             load=committer.receive,
-            pace=assignment.pace,
+            timeouts=assignment.timeouts,
             key=assignment.key,
         )
         self._quorum = quorum
@@ -456,10 +456,10 @@ class Worker:
 
         return replace(validation, batches=batches)
 
-    def _tell_lost(self) -> None:
+    def _report_lost(self) -> None:
         while self._ranks_lost:
             assert self._committer is not None  # noqa: S101 - it trains
-            self._committer.tell_lost(self._ranks_lost.pop())
+            self._committer.report_lost(self._ranks_lost.pop())
 
     def _prepare(self) -> None:
         # Imported here, where no other worker waits for it.

@@ -1,7 +1,7 @@
 """Rules of `elasticdl session check`, one file per subject; `sessions/check.py` has the order.
 
 finding.py      findings, as values
-look.py         results of earlier groups
+context.py         results of earlier groups
 sources.py      groups for the config, the code and the repository
 splits.py       groups for the data of each split
 steps.py        groups that use the model

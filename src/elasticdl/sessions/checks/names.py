@@ -96,7 +96,7 @@ def modules_of(source: Path) -> list[Module]:
     ]
 
 
-def look(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
+def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
     """Yield missing names and imports in the modules of a folder.
 
     Args:
@@ -139,7 +139,7 @@ def lacks(file: Path, name: str, where: str) -> Iterator[CheckFinding]:
 
     Args:
         file: A Python file.
-        name: The name to look for.
+        name: The name to context for.
         where: The place that uses the name.
     """
     there = top_level_names(file)

@@ -43,7 +43,7 @@ CALLED_WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """Key of the config -> method -> arguments of the call."""
 
 
-def look(key: str, symbol: Symbol, where: str) -> Iterator[CheckFinding]:
+def check(key: str, symbol: Symbol, where: str) -> Iterator[CheckFinding]:
     """Yield mistakes in the methods of a component.
 
     Args:

@@ -15,18 +15,18 @@ from elasticdl.engines.randomness import seeded
 from elasticdl.evaluation.report import as_texts
 from elasticdl.sessions import report
 from elasticdl.sessions.checks import batches, reading
+from elasticdl.sessions.checks.check_context import CheckContext, made
 from elasticdl.sessions.checks.finding import CheckFinding, Severity, error, info, warning
 from elasticdl.sessions.checks.limits import within
-from elasticdl.sessions.checks.look import Look, made
 
 _SHOWN_IDS = 3
 
 
-def look_at_training(look: Look) -> Iterator[CheckFinding]:
+def check_training(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield problems with the training data; keeps its first batches."""
-    job, places = look.job, look.places("training")
+    job, places = context.job, context.places("training")
     with within():
-        own = IterableData(made(look.components).definition(), job)
+        own = IterableData(made(context.components).definition(), job)
     first = PipelineReader(own.epochs, job.training.seed)
     read = yield from reading.read_epoch(first)
     if not read.first:
@@ -54,20 +54,20 @@ def look_at_training(look: Look) -> Iterator[CheckFinding]:
         )
     if not any(finding.severity is Severity.ERROR for finding in wrong):
         # The model would only report the same problems in other words.
-        look.batches = read.first
+        context.batches = read.first
     mode = "exact" if own.epochs.indexed else "replayed"
     cost = "" if own.epochs.indexed else f", at worst {_duration(read.epoch_s)} of reading"
-    look.said = (
+    context.said = (
         f"{own.num_records:,} examples in {own.epochs.num_batches:,} batches: "
         f"{batches.range_of(read.first)}; {read.rate:,.0f} batches/s; resuming within an epoch: "
         f"{mode}{cost}"
     )
 
 
-def look_at_validation(look: Look) -> Iterator[CheckFinding]:
+def check_validation(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield problems with the validation data and its ids; keeps its first batch."""
-    job, places, data = look.job, look.places("validation"), made(look.session).data
-    components = made(look.components)
+    job, places, data = context.job, context.places("validation"), made(context.session).data
+    components = made(context.components)
     with within(), seeded(job.training.seed):
         epochs = components.open_epochs(data, Mode.EVALUATION)
     if epochs.num_batches < 1:
@@ -86,12 +86,14 @@ def look_at_validation(look: Look) -> Iterator[CheckFinding]:
         batch_size=job.training.minibatch_size,
     )
     if not any(finding.severity is Severity.ERROR for finding in wrong):
-        look.others["validation"] = read.first[0]
-    look.said = (
+        context.others["validation"] = read.first[0]
+    context.said = (
         f"{epochs.num_examples:,} examples in {epochs.num_batches:,} batches: "
         f"{batches.range_of(read.first)}"
     )
-    where = look.place("data_loader_class", "get_validation_index", "create_validation_generator")
+    where = context.place(
+        "data_loader_class", "get_validation_index", "create_validation_generator"
+    )
     with within():
         split, ids = report.open_split(components, data, "validation")
     if ids is None:
@@ -111,14 +113,14 @@ def look_at_validation(look: Look) -> Iterator[CheckFinding]:
             places.loader,
             "Yield the examples in the order of get_validation_index().",
         )
-    look.said += f"; {len(ids):,} ids"
+    context.said += f"; {len(ids):,} ids"
 
 
-def look_at_test(look: Look) -> Iterator[CheckFinding]:
+def check_test(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield problems with the test data and its ids; keeps its first examples."""
-    places = look.places("test")
+    places = context.places("test")
     with within():
-        split, _ = report.open_split(made(look.components), made(look.session).data, "test")
+        split, _ = report.open_split(made(context.components), made(context.session).data, "test")
     if split.num_examples < 1:
         yield error(
             f"test: the generator is declared to have {split.num_examples} examples.",
@@ -137,13 +139,13 @@ def look_at_test(look: Look) -> Iterator[CheckFinding]:
     wrong = list(batches.arrays([batch], places))
     yield from wrong
     if not any(finding.severity is Severity.ERROR for finding in wrong):
-        look.others["test"] = batch
+        context.others["test"] = batch
     looked = len(raw)
     known = f"{split.num_examples:,} examples" + (
         "" if looked >= split.num_examples else f", {looked:,} of them looked at"
     )
     shown = ", ".join(repr(text) for text in as_texts(raw[:2]))
-    look.said = f"{known}: {batches.range_of([batch])}; ids {shown}, ..."
+    context.said = f"{known}: {batches.range_of([batch])}; ids {shown}, ..."
 
 
 def _repeated(ids: Sequence[Any], split: str, where: str) -> Iterator[CheckFinding]:

@@ -20,9 +20,9 @@ from elasticdl.evaluation.functions import EvalFunctions
 from elasticdl.evaluation.report import ReportWriter, as_texts
 from elasticdl.sessions.checks import model as rules
 from elasticdl.sessions.checks import reading
+from elasticdl.sessions.checks.check_context import CheckContext, made
 from elasticdl.sessions.checks.finding import CheckFinding, Severity, error, info, of_error, warning
 from elasticdl.sessions.checks.limits import heard, within
-from elasticdl.sessions.checks.look import Look, made
 from elasticdl.sessions.report import Examples, open_split
 from elasticdl.training.create import create_trainer
 from elasticdl.training.trainer import Exporter, Trainer
@@ -32,63 +32,68 @@ _OPTIONAL_UNTIL_S = 20.0
 _LARGE_MODEL_BYTES = 500 * 2**20
 
 
-def look_at_model(look: Look) -> Iterator[CheckFinding]:
+def check_model(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield problems with the model and with one step; creates a trainer."""
-    batch, where = made(look.batches)[0], look.place("model_builder_class", "get_compiled_model")
+    batch, where = (
+        made(context.batches)[0],
+        context.place("model_builder_class", "get_compiled_model"),
+    )
     try:
-        trainer = _new_trainer(look)
+        trainer = _new_trainer(context)
     except ElasticDLError as problem:
-        yield from _why_no_trainer(look, problem, where)
+        yield from _why_no_trainer(context, problem, where)
         return
     from elasticdl.training.keras.facts import facts_of  # noqa: PLC0415 - imports TensorFlow
 
     outputs = trainer.predict(batch.features)
-    facts = facts_of(made(look.components).newest_model, len(leaves(outputs)))
+    facts = facts_of(made(context.components).newest_model, len(leaves(outputs)))
     wrong = list(
         itertools.chain(
             rules.last_layers(facts, outputs, where, _line_with("from_logits", where)),
-            rules.targets(facts, made(look.batches), outputs, look.places("training").labels),
+            rules.targets(facts, made(context.batches), outputs, context.places("training").labels),
             *(
-                rules.shapes(facts, other, where, look.places(split))
-                for split, other in look.others.items()
+                rules.shapes(facts, other, where, context.places(split))
+                for split, other in context.others.items()
             ),
         )
     )
     yield from wrong
     metrics = trainer.evaluation_metrics.results(trainer.evaluate(batch))
-    look.metrics = metrics
-    yield from rules.best(look.config, metrics, trainer.evaluation_metrics.direction)
+    context.metrics = metrics
+    yield from rules.best(context.config, metrics, trainer.evaluation_metrics.direction)
     if not any(finding.severity is Severity.ERROR for finding in wrong):
-        if "validation" in look.others:
-            trainer.evaluate(look.others["validation"])
-        yield from _step(look, trainer, where)
+        if "validation" in context.others:
+            trainer.evaluate(context.others["validation"])
+        yield from _step(context, trainer, where)
     loss = metrics.get("loss", float("nan"))
     state = trainer.state()
     num_parameters = sum(a.size for name, a in state.items() if name.startswith("model/"))
-    look.said = f"{num_parameters:,} parameters, loss of the first batch {loss:.4g}, one step made"
-    look.trainer = trainer
+    context.said = (
+        f"{num_parameters:,} parameters, loss of the first batch {loss:.4g}, one step made"
+    )
+    context.trainer = trainer
 
 
-def look_at_callbacks(look: Look) -> Iterator[CheckFinding]:
+def check_callbacks(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield callbacks that are left out, or that monitor nothing."""
-    builder = made(look.components).model_builder
+    builder = made(context.components).model_builder
     everything = list((getattr(builder, "get_callbacks", list)()) or [])
-    where = look.place("model_builder_class", "get_callbacks")
+    where = context.place("model_builder_class", "get_callbacks")
     for callback in everything:
         if is_kept_by_us(callback):
             yield info(f"{type(callback).__name__} is ignored: ElasticDL replaces it.", where)
     kept = [callback for callback in everything if not is_kept_by_us(callback)]
-    yield from rules.monitors(kept, made(look.metrics), where)
-    look.said = ", ".join(type(callback).__name__ for callback in kept) or "none"
+    yield from rules.monitors(kept, made(context.metrics), where)
+    context.said = ", ".join(type(callback).__name__ for callback in kept) or "none"
 
 
-def look_at_round_trip(look: Look) -> Iterator[CheckFinding]:
+def check_round_trip(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield a finding if the model differs after a checkpoint."""
-    trainer = made(look.trainer)
+    trainer = made(context.trainer)
     state = trainer.state()
     size = sum(array.nbytes for array in state.values())
     if size > _LARGE_MODEL_BYTES:
-        look.said = f"skipped: the state has {size / 2**20:,.0f} MiB"
+        context.said = f"skipped: the state has {size / 2**20:,.0f} MiB"
         return
     with (
         tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
@@ -99,7 +104,7 @@ def look_at_round_trip(look: Look) -> Iterator[CheckFinding]:
         store.save(Checkpoint(trainer.step, {**state, **arrays}, metadata))
         restored = store.latest()
     assert restored is not None  # noqa: S101 - it was just written
-    again = _new_trainer(look)
+    again = _new_trainer(context)
     kept = restored.checkpoint.state
     again.load_state({path: array for path, array in kept.items() if path not in arrays})
     again.hooks.load_state(restored.checkpoint.metadata["callbacks"], kept)
@@ -112,20 +117,20 @@ def look_at_round_trip(look: Look) -> Iterator[CheckFinding]:
         yield error(
             f"loaded from a checkpoint, {len(differing)} tensors differ, {differing[0]} among "
             "them.",
-            look.place("model_builder_class", "get_compiled_model"),
+            context.place("model_builder_class", "get_compiled_model"),
             "Make sure that the model has the same variables each time it is created.",
         )
-    look.said = f"{len(state)} tensors, {size / 2**20:,.1f} MiB, saved and loaded"
+    context.said = f"{len(state)} tensors, {size / 2**20:,.1f} MiB, saved and loaded"
 
 
-def look_at_export(look: Look) -> Iterator[CheckFinding]:
+def check_export(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield a finding if the model cannot be exported, or predicts something else elsewhere."""
     from elasticdl.sessions.export import copy_verified  # noqa: PLC0415 - imports TensorFlow
 
-    trainer = made(look.trainer)
+    trainer = made(context.trainer)
     size = sum(array.nbytes for array in trainer.state().values())
-    if look.seconds > _OPTIONAL_UNTIL_S or size > _LARGE_MODEL_BYTES:
-        look.said = "skipped: it would take too long; training does it at the end"
+    if context.seconds > _OPTIONAL_UNTIL_S or size > _LARGE_MODEL_BYTES:
+        context.said = "skipped: it would take too long; training does it at the end"
         return
     with (
         tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
@@ -136,20 +141,20 @@ def look_at_export(look: Look) -> Iterator[CheckFinding]:
         if "saved_model" not in written:
             yield error(
                 f"the model cannot be exported. {' '.join(said)}",
-                look.place("model_builder_class", "get_compiled_model"),
+                context.place("model_builder_class", "get_compiled_model"),
                 "Use TensorFlow's or Keras' operations in its layers, not NumPy's.",
             )
             return
         models = [Path(folder) / name for name in written]
         verified = copy_verified(
-            models, Path(staged), trainer, made(look.batches)[0], name=look.run_name
+            models, Path(staged), trainer, made(context.batches)[0], name=context.run_name
         )
-    look.said = f"{' and '.join(verified)} written, and loaded in a new process"
+    context.said = f"{' and '.join(verified)} written, and loaded in a new process"
 
 
-def look_at_reports(look: Look) -> Iterator[CheckFinding]:
+def check_reports(context: CheckContext) -> Iterator[CheckFinding]:
     """Yield problems with the reports: evaluates the first examples of each split."""
-    components, count = made(look.components), 0
+    components, count = made(context.components), 0
     with within():
         given = components.eval_functions()
     names = EvalFunctions(given).names
@@ -159,14 +164,14 @@ def look_at_reports(look: Look) -> Iterator[CheckFinding]:
     for split in ("validation", "test"):
         try:
             with within():
-                opened, ids = open_split(components, made(look.session).data, split)
+                opened, ids = open_split(components, made(context.session).data, split)
                 some = reading.first_examples(opened, split, ids)
                 yield from (info(f"{split}: {note}") for note in opened.notes)
-                yield from _evaluated(made(look.trainer), split, some, functions)
+                yield from _evaluated(made(context.trainer), split, some, functions)
                 count += len(some.ids)
         except ElasticDLError as problem:
             yield of_error(problem)
-    look.said = f"{', '.join(names) or 'no functions'}; {count} examples evaluated"
+    context.said = f"{', '.join(names) or 'no functions'}; {count} examples evaluated"
 
 
 def _evaluated(
@@ -190,29 +195,31 @@ def _evaluated(
         writer.add(ids=some.ids, labels=some.labels, outputs=outputs, weights=some.weights)
 
 
-def _new_trainer(look: Look) -> Trainer:
-    job = look.job
+def _new_trainer(context: CheckContext) -> Trainer:
+    job = context.job
     return create_trainer(
-        made(look.components).definition(),
-        made(look.batches)[0],
-        minibatch_size=made(look.batches)[0].num_examples,
+        made(context.components).definition(),
+        made(context.batches)[0],
+        minibatch_size=made(context.batches)[0].num_examples,
         seed=job.training.seed,
         deterministic=job.training.deterministic,
     )
 
 
-def _why_no_trainer(look: Look, problem: ElasticDLError, where: str) -> Iterator[CheckFinding]:
+def _why_no_trainer(
+    context: CheckContext, problem: ElasticDLError, where: str
+) -> Iterator[CheckFinding]:
     """Yield why the first batch does not fit the model, or the error from creating the trainer."""
-    newest, some = made(look.components).newest_model, made(look.batches)
+    newest, some = made(context.components).newest_model, made(context.batches)
     found: list[CheckFinding] = []
     if getattr(newest, "compiled", False):
         from elasticdl.training.keras.facts import facts_of, outputs_of  # noqa: PLC0415 - as above
 
         facts = facts_of(newest)
-        found = list(rules.shapes(facts, some[0], where, look.places("training")))
+        found = list(rules.shapes(facts, some[0], where, context.places("training")))
         outputs = None if found else outputs_of(newest, some[0].features)
         if outputs is not None:
-            labels = look.places("training").labels
+            labels = context.places("training").labels
             found = list(rules.last_layers(facts, outputs, where, _line_with("from_logits", where)))
             found += rules.targets(facts, some, outputs, labels)
     yield from found
@@ -220,10 +227,10 @@ def _why_no_trainer(look: Look, problem: ElasticDLError, where: str) -> Iterator
         yield of_error(problem)
 
 
-def _step(look: Look, trainer: Trainer, where: str) -> Iterator[CheckFinding]:
+def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[CheckFinding]:
     """Run one step; yield what went wrong."""
     before = {name: array.copy() for name, array in trainer.state().items()}
-    result = trainer.train_steps([made(look.batches)[0]])
+    result = trainer.train_steps([made(context.batches)[0]])
     after = trainer.state()
     if not np.isfinite(result.losses).all():
         yield error(

@@ -141,17 +141,17 @@ class DuckDB(BaseDatabase):
 
         After reading this much, the process trains or predicts and needs the memory.
         """
-        limit = self._ask("SELECT current_setting('memory_limit')")[0][0]
+        limit = self._fetch("SELECT current_setting('memory_limit')")[0][0]
         # DuckDB rounds the displayed value down: setting it again would lower the limit each time.
         if self._limit is None or self._limit[1] != limit:
             self._limit = (limit, limit)
         # Memory in use cannot be freed, and DuckDB then rejects the lower limit.
         with contextlib.suppress(DatabaseError):
-            self._ask(f"SET memory_limit = '{_SMALL_LIMIT}'")
-        self._ask(f"SET memory_limit = {literal(self._limit[0])}")
-        self._limit = (self._limit[0], self._ask("SELECT current_setting('memory_limit')")[0][0])
+            self._fetch(f"SET memory_limit = '{_SMALL_LIMIT}'")
+        self._fetch(f"SET memory_limit = {literal(self._limit[0])}")
+        self._limit = (self._limit[0], self._fetch("SELECT current_setting('memory_limit')")[0][0])
 
-    def _ask(self, question: str) -> list[tuple[Any, ...]]:
+    def _fetch(self, question: str) -> list[tuple[Any, ...]]:
         with self._errors(), self._cursor() as cursor:
             return list(cursor.execute(question).fetchall())
 
@@ -160,20 +160,20 @@ class DuckDB(BaseDatabase):
         full = self._full_name(name)
         if full is None:
             return None
-        columns = self._ask(f"DESCRIBE {self.quote(full)}")
+        columns = self._fetch(f"DESCRIBE {self.quote(full)}")
         types = {row[0]: row[1] for row in columns}
         is_null = {row[0]: row[2] for row in columns}
         database, schema, table = full
         generated = [
             row[0]
-            for row in self._ask(
+            for row in self._fetch(
                 "SELECT column_name FROM information_schema.columns WHERE is_generated = 'ALWAYS' "
                 f"AND table_catalog = {literal(database)} AND table_schema = {literal(schema)} "
                 f"AND table_name = {literal(table)}"
             )
         ]
         for _, key in sorted(
-            self._ask(
+            self._fetch(
                 "SELECT constraint_type <> 'PRIMARY KEY', constraint_column_names "
                 "FROM duckdb_constraints() WHERE constraint_type IN ('PRIMARY KEY', 'UNIQUE') "
                 f"AND database_name = {literal(database)} AND schema_name = {literal(schema)} "
@@ -188,10 +188,10 @@ class DuckDB(BaseDatabase):
             )
             return TableInfo(full, types, (), why_not, generated=generated)
         try:
-            self._ask(f"SELECT {_ROWID} FROM {self.quote(full)} LIMIT 0")
+            self._fetch(f"SELECT {_ROWID} FROM {self.quote(full)} LIMIT 0")
         except DatabaseError:
             why_not = f"{shown(name)} is a view, and the rows of a view have no row numbers"
-            found = self._ask(
+            found = self._fetch(
                 f"SELECT sql FROM duckdb_views() WHERE database_name = {literal(database)} "
                 f"AND schema_name = {literal(schema)} AND view_name = {literal(table)}"
             )
@@ -201,7 +201,7 @@ class DuckDB(BaseDatabase):
     def _full_name(self, name: Name) -> tuple[str, ...] | None:
         """Return database, schema and table; None if there is no such table or view."""
         *where, table = parts(name)
-        known = self._ask(
+        known = self._fetch(
             "SELECT table_catalog, table_schema, table_name FROM information_schema.tables "
             "ORDER BY table_catalog <> current_database(), table_schema <> current_schema()"
         )
@@ -220,7 +220,7 @@ class DuckDB(BaseDatabase):
 
     def tables(self) -> Sequence[str]:
         """See `Database`."""
-        found = self._ask("SELECT table_name FROM information_schema.tables ORDER BY 1")
+        found = self._fetch("SELECT table_name FROM information_schema.tables ORDER BY 1")
         return [row[0] for row in found]
 
     @contextlib.contextmanager
@@ -265,7 +265,7 @@ class _Transaction(Transaction):
         found = self._cursor.execute(statement).fetchone()
         return int(found[0]) if found else 0
 
-    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+    def fetch(self, statement: str) -> Sequence[Sequence[Any]]:
         return list(self._cursor.execute(statement).fetchall())
 
     def create_given(
@@ -316,10 +316,10 @@ class _Ascending:
         """Yield batches unchanged, and record the key at which each part of the table begins."""
         for batch in batches:
             if self._is_so and batch.num_rows:
-                self._look_at(batch.column(self._key))
+                self._check_keys(batch.column(self._key))
             yield batch
 
-    def _look_at(self, keys: pa.Array) -> None:
+    def _check_keys(self, keys: pa.Array) -> None:
         if not pa.types.is_integer(keys.type) or keys.null_count:
             self._is_so = False
             return

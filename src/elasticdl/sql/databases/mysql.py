@@ -148,7 +148,7 @@ class MySQL(SQLAlchemyConnection):
         is_bytes = field.charsetnr == _BINARY and code != FIELD_TYPE.JSON
         return TupleColumn(name, pa.binary() if is_bytes else pa.string())
 
-    def _ask(self, question: str, **values: Any) -> Sequence[Any]:
+    def _fetch(self, question: str, **values: Any) -> Sequence[Any]:
         with self._connected() as connection, self._errors():
             return connection.execute(sa.text(question), values).fetchall()
 
@@ -157,7 +157,7 @@ class MySQL(SQLAlchemyConnection):
         *schema, table = parts(name)
         if len(schema) > 1:
             return None
-        known = self._ask(
+        known = self._fetch(
             "SELECT table_schema, table_name, table_type, engine FROM information_schema.tables "
             "WHERE table_schema = COALESCE(:schema, DATABASE())",
             schema=schema[0] if schema else None,
@@ -166,7 +166,7 @@ class MySQL(SQLAlchemyConnection):
         if actual is None:
             return None
         where, _, kind, engine = next(row for row in known if row[1] == actual)
-        columns = self._ask(
+        columns = self._fetch(
             "SELECT column_name, column_type, is_nullable, generation_expression <> '' "
             "FROM information_schema.columns "
             "WHERE table_schema = :schema AND table_name = :name ORDER BY ordinal_position",
@@ -178,7 +178,7 @@ class MySQL(SQLAlchemyConnection):
         full = (where, actual)
         why_not = self._why_not(shown(name), kind, engine)
         if why_not:
-            found = self._ask(
+            found = self._fetch(
                 "SELECT view_definition FROM information_schema.views "
                 "WHERE table_schema = :schema AND table_name = :name",
                 schema=where,
@@ -199,7 +199,7 @@ class MySQL(SQLAlchemyConnection):
     def _why_not(self, name: str, kind: str, engine: str | None) -> str:
         if "VIEW" in kind:
             return f"{name} is a view, which has no key"
-        transactional = self._ask(
+        transactional = self._fetch(
             "SELECT 1 FROM information_schema.engines WHERE engine = :engine "
             "AND transactions = 'YES'",
             engine=engine,
@@ -214,7 +214,7 @@ class MySQL(SQLAlchemyConnection):
 
     def _key_of(self, schema: str, table: str, not_null: set[str]) -> list[str]:
         keys: dict[str, list[str | None]] = {}
-        for index, column in self._ask(
+        for index, column in self._fetch(
             "SELECT index_name, column_name FROM information_schema.statistics "
             "WHERE table_schema = :schema AND table_name = :name AND non_unique = 0 "
             "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
@@ -271,7 +271,7 @@ class MySQL(SQLAlchemyConnection):
                 transaction.run("ROLLBACK")
                 for column in added:
                     # Keep the column if another program has filled it in the meantime.
-                    if not transaction.ask(
+                    if not transaction.fetch(
                         f"SELECT 1 FROM {table} WHERE {column} IS NOT NULL LIMIT 1"
                     ):
                         transaction.run(f"ALTER TABLE {table} DROP COLUMN {column}")
@@ -321,7 +321,7 @@ class _Transaction(Transaction):
         plain = self._connection.execution_options(no_parameters=True)
         return max(0, plain.exec_driver_sql(statement).rowcount)
 
-    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+    def fetch(self, statement: str) -> Sequence[Sequence[Any]]:
         plain = self._connection.execution_options(no_parameters=True)
         return plain.exec_driver_sql(statement).fetchall()
 

@@ -145,7 +145,7 @@ class PostgreSQL(BaseDatabase):
         with contextlib.suppress(adbc_driver_manager.Error, OSError):
             self._queries.close(opened.close)
 
-    def _ask(self, question: str) -> list[tuple[Any, ...]]:
+    def _fetch(self, question: str) -> list[tuple[Any, ...]]:
         with (
             self._connected() as connection,
             self._errors(),
@@ -217,7 +217,7 @@ class PostgreSQL(BaseDatabase):
         """Return whether the binary form of a type is its text: enumerations, and citext."""
         unnamed = re.fullmatch(r"unnamed<oid:(\d+)>", type_name)
         which = f"oid = {unnamed[1]}" if unnamed else f"typname = {literal(type_name)}"
-        found = self._ask(f"SELECT typtype::text, typname::text FROM pg_type WHERE {which}")
+        found = self._fetch(f"SELECT typtype::text, typname::text FROM pg_type WHERE {which}")
         return bool(found) and all(kind == "e" or name in _AS_TEXT for kind, name in found)
 
     def table(self, name: Name) -> TableInfo | None:
@@ -225,13 +225,13 @@ class PostgreSQL(BaseDatabase):
         oid = self._oid(name)
         if oid is None:
             return None
-        columns = self._ask(
+        columns = self._fetch(
             "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, attnum::int, "
             "attgenerated <> '' OR attidentity = 'a' "
             f"FROM pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped "
             "ORDER BY attnum"
         )
-        schema, table, kind = self._ask(
+        schema, table, kind = self._fetch(
             "SELECT nspname::text, relname::text, relkind::text FROM pg_class "
             f"JOIN pg_namespace n ON n.oid = relnamespace WHERE pg_class.oid = {oid}"
         )[0]
@@ -241,10 +241,10 @@ class PostgreSQL(BaseDatabase):
         if kind not in {"r", "p"}:
             what = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}.get(kind)
             why_not = f"{shown(name)} is {what or 'not a table'}, so it has no key"
-            found = self._ask(f"SELECT pg_get_viewdef({oid})") if kind in {"v", "m"} else []
+            found = self._fetch(f"SELECT pg_get_viewdef({oid})") if kind in {"v", "m"} else []
             return TableInfo(full, types, (), why_not, definition=found[0][0] if found else "")
         numbers = {column[3]: (column[0], column[2]) for column in columns}
-        for text, num_columns in self._ask(
+        for text, num_columns in self._fetch(
             "SELECT indkey::text, indnkeyatts::int FROM pg_index WHERE indisunique AND indisvalid "
             f"AND indpred IS NULL AND indexprs IS NULL AND indimmediate AND indrelid = {oid} "
             "ORDER BY indisprimary DESC, indnkeyatts, indexrelid"
@@ -269,7 +269,7 @@ class PostgreSQL(BaseDatabase):
         if len(as_written) > 2:  # noqa: PLR2004 - schema and table
             return None
         for each in dict.fromkeys((as_written, tuple(part.lower() for part in as_written))):
-            found = self._ask(f"SELECT to_regclass({literal(self.quote(each))})::oid::bigint")
+            found = self._fetch(f"SELECT to_regclass({literal(self.quote(each))})::oid::bigint")
             if found[0][0] is not None:
                 return int(found[0][0])
         return None
@@ -277,7 +277,7 @@ class PostgreSQL(BaseDatabase):
     def tables(self) -> Sequence[str]:
         """See `Database`."""
         hidden = ", ".join(literal(name) for name in _INTERNAL)
-        found = self._ask(
+        found = self._fetch(
             "SELECT CASE WHEN pg_table_is_visible(c.oid) THEN relname::text "
             "ELSE nspname::text || '.' || relname::text END AS name FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = relnamespace "
@@ -322,7 +322,7 @@ class _Transaction(Transaction):
         self._cursor.execute(statement)
         return int(self._cursor.rowcount)
 
-    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+    def fetch(self, statement: str) -> Sequence[Sequence[Any]]:
         self._cursor.execute(statement)
         return list(self._cursor.fetchall())
 

@@ -335,7 +335,7 @@ class _Transaction(Transaction):
     def run(self, statement: str) -> int:
         return max(0, self._connection.execute(statement).rowcount)
 
-    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+    def fetch(self, statement: str) -> Sequence[Sequence[Any]]:
         return self._connection.execute(statement).fetchall()
 
     def create_given(

@@ -51,7 +51,7 @@ class Transaction(ABC):
         """Run a statement; return the number of rows it matched."""
 
     @abstractmethod
-    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+    def fetch(self, statement: str) -> Sequence[Sequence[Any]]:
         """Return the rows of a short query."""
 
     @abstractmethod
@@ -188,7 +188,7 @@ class BaseDatabase(ABC):
                 if changed < num_given:
                     # Some rows are gone, a key occurs twice, or a trigger kept rows unchanged.
                     self._check_duplicates(transaction, table, keys)
-                    ((there,),) = transaction.ask(
+                    ((there,),) = transaction.fetch(
                         f"SELECT count(*) FROM {self.quote(info.parts)} AS filled, "
                         f"{GIVEN} AS given WHERE {self._match(info, matched)}"
                     )
@@ -336,7 +336,7 @@ class BaseDatabase(ABC):
 
     def _check_duplicates(self, transaction: Transaction, table: Name, keys: Sequence[str]) -> None:
         columns = ", ".join(keys)
-        twice = transaction.ask(
+        twice = transaction.fetch(
             f"SELECT {columns} FROM {GIVEN} GROUP BY {columns} HAVING count(*) > 1 LIMIT 1"
         )
         if twice:
@@ -379,8 +379,8 @@ class _Cancellable(Transaction):
     def run(self, statement: str) -> int:
         return self._query.wait_for(lambda: self._transaction.run(statement))
 
-    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
-        return self._query.wait_for(lambda: self._transaction.ask(statement))
+    def fetch(self, statement: str) -> Sequence[Sequence[Any]]:
+        return self._query.wait_for(lambda: self._transaction.fetch(statement))
 
     def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
         self._query.wait_for(lambda: self._transaction.create_given(columns, like, table))

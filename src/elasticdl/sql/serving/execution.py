@@ -163,7 +163,7 @@ class Execution:
         """
         try:
             self._check_size()
-            with self._turns.turn(self._database, self.stop, self._tell_of_wait):
+            with self._turns.turn(self._database, self.stop, self._report_wait):
                 self._run()
         except SubmitterError as error:
             self._check_stop()
@@ -183,7 +183,7 @@ class Execution:
                 "data with the database's own client."
             )
 
-    def _tell_of_wait(self) -> None:
+    def _report_wait(self) -> None:
         self._message(
             "Waiting for another session: a DuckDB file can be used by one program at a time. "
             "PostgreSQL and MySQL serve several."

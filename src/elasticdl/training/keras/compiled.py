@@ -129,7 +129,7 @@ class CompiledMetrics:
         return self.variables.ordered
 
     @property
-    def looks_at_outputs(self) -> bool:
+    def needs_outputs(self) -> bool:
         """Whether a user metric must be tested before the first step."""
         return bool(self.variables.unproved)
 

@@ -120,7 +120,7 @@ class KerasDraws:
         self._is_strict = is_strict
         self._generator = keras.random.SeedGenerator(0, name="draws")
         self._replaced_first: str | None = None
-        self._told_of_callback = False
+        self._warned_of_callback = False
 
     @property
     def state(self) -> Any:
@@ -159,11 +159,11 @@ class KerasDraws:
         """
         self.state.assign(np.array([seed % 2**32, 0], np.uint32))
         with self.replaced():
-            op_callbacks.add_op_callback(self._tell_of_callback)
+            op_callbacks.add_op_callback(self._warn_of_callback)
             try:
                 yield
             finally:
-                op_callbacks.remove_op_callback(self._tell_of_callback)
+                op_callbacks.remove_op_callback(self._warn_of_callback)
 
     def check_uncompiled(self) -> None:
         """Make sure that nothing was replaced, because steps that run uncompiled draw unreplaced.
@@ -227,7 +227,7 @@ class KerasDraws:
         outputs[0].op._set_attr(_REPLACED, attr_value_pb2.AttrValue(b=True))  # noqa: SLF001
         return [drawn]
 
-    def _tell_of_callback(  # noqa: PLR0917 - as `_replace`
+    def _warn_of_callback(  # noqa: PLR0917 - as `_replace`
         self,
         op_type: str,
         inputs: Sequence[Any],
@@ -238,8 +238,8 @@ class KerasDraws:
     ) -> None:
         """Warn once about an operation that draws in a callback, or in a function it traces."""
         del inputs, attrs, outputs, op_name, graph
-        if (op_type in _STATELESS or op_type in _REFUSED) and not self._told_of_callback:
-            self._told_of_callback = True
+        if (op_type in _STATELESS or op_type in _REFUSED) and not self._warned_of_callback:
+            self._warned_of_callback = True
             _log.warning(
                 "%sa callback draws random numbers with TensorFlow's %s, which cannot be seeded: "
                 "they differ in a resumed training and on each worker. Draw from numpy.random, or "

@@ -64,7 +64,7 @@ class MetricProbe:
         Raises:
             DefinitionError: Its name is reserved, or it has a state that cannot be kept.
         """
-        if example.labels is None or not metrics.looks_at_outputs:
+        if example.labels is None or not metrics.needs_outputs:
             return
         # An exception here is raised again on the first batch, which can then be named.
         with contextlib.suppress(DataError, UserCodeError):

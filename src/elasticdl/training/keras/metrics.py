@@ -69,7 +69,7 @@ class KerasMetrics:
         return self.variables.ordered
 
     @property
-    def looks_at_outputs(self) -> bool:
+    def needs_outputs(self) -> bool:
         """Whether a user metric must be tested before the first step."""
         return self._functions.scalars is not None or bool(self.variables.unproved)
 

@@ -50,7 +50,7 @@ class Outside:
         self._model, self._optimizer, self._known, self._origin = model, optimizer, known, origin
         self._found: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
 
-    def look_into(self, traced: Any) -> None:
+    def record(self, traced: Any) -> None:
         """Record the variables of a traced function, and their present values."""
         for variable in traced.graph.variables:
             if id(variable.handle) not in self._found:

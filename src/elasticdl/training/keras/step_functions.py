@@ -286,7 +286,7 @@ class StepFunctions:
         watched.draws.check(concrete, watched.seeds.variables)
         watched.python_code.watch(concrete)
         if watched.outside is not None:
-            watched.outside.look_into(concrete)
+            watched.outside.record(concrete)
         return concrete
 
     def _uncounted(self) -> contextlib.AbstractContextManager[None]:

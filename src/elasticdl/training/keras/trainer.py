@@ -63,8 +63,8 @@ from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_n
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM, RepeatedChecks
 from elasticdl.training.trainer import (
     Contribution,
-    Examined,
     MetricStates,
+    PerExampleResults,
     State,
     StepResult,
     Weights,
@@ -198,7 +198,7 @@ class KerasTrainer:
         self._repeated = RepeatedChecks(definition.origin)
         self._has_reported_normalization = False
         self._single: Trial | None = None
-        self._looked_outside = False
+        self._recorded_outside = False
         self._is_evaluation_checked = False
 
     # --- the seven methods -------------------------------------------------------------
@@ -217,7 +217,7 @@ class KerasTrainer:
         losses, metrics = self._call(
             "train", self._train_group, group, batches=batches, fixed_axis=1 if full else None
         )
-        self._look_outside_at_first()
+        self._record_outside_at_first()
         self.step += len(batches)
         states = {**_to_numpy(metrics), **self.training_metrics.variables.carried()}
         return StepResult(losses.numpy(), states)
@@ -241,7 +241,7 @@ class KerasTrainer:
         splitting.check_parts(
             float(loss), float(averaged), batch.num_examples, self._definition.where("loss")
         )
-        self._look_outside_at_first()
+        self._record_outside_at_first()
         self._changes.check_finite(self._block(buffer))
         states = {**_to_numpy(metrics), **variables.carried()}
         self._metric_probe.if_unproved(batch, self.training_metrics)
@@ -332,15 +332,17 @@ class KerasTrainer:
         outputs = self._call("predict", self._predict, parts(batch), batches=[batch])
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
-    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
-        """See `trainer.Examiner`."""
+    def evaluate_per_example(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> PerExampleResults:
+        """See `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
         states, outputs, values = self._call(
-            "examine", self._examine, parts(batch), batches=[batch]
+            "evaluate_per_example", self._evaluate_per_example, parts(batch), batches=[batch]
         )
-        return Examined(
+        return PerExampleResults(
             {**_to_numpy(states), **variables.carried()},
             map_arrays(np.asarray, outputs),
             {name: np.asarray(column, np.float64) for name, column in values.items()},
@@ -580,7 +582,7 @@ class KerasTrainer:
         outputs = self._forward_without_trace(features, at)
         return self._states(outputs, features, labels, weights)
 
-    def _examine(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
+    def _evaluate_per_example(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         self.evaluation_metrics.variables.begin()
         outputs = self._forward_without_trace(features, at)
         states = self._states(outputs, features, labels, weights)
@@ -746,10 +748,10 @@ class KerasTrainer:
             *self.hooks.variables(),
         ]
 
-    def _look_outside_at_first(self) -> None:
+    def _record_outside_at_first(self) -> None:
         """Reject variables outside the model that a step changes; checked after the first step."""
-        if not self._looked_outside:
-            self._looked_outside = True
+        if not self._recorded_outside:
+            self._recorded_outside = True
             self._outside.check_unmoved()
 
     def _call_in_training(self, features: Any, rank: int) -> None:

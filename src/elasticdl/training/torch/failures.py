@@ -77,15 +77,15 @@ def out_of_range(
 def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | None:
     """Run the model again, checking the ids that its embeddings receive."""
 
-    def looking(name: str, num_rows: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
-        def look(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+    def checking(name: str, num_rows: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
+        def check(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
             if given and bool(((given[0] < 0) | (given[0] >= num_rows)).any()):
                 raise _FoundError(name, num_rows)
 
-        return look
+        return check
 
     hooks = [
-        module.register_forward_pre_hook(looking(name, module.num_embeddings))
+        module.register_forward_pre_hook(checking(name, module.num_embeddings))
         for name, module in model.named_modules()
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
     ]

@@ -214,9 +214,9 @@ class LightningSteps:
         loss = _loss_of(returned)
         if loss is None:
             raise DefinitionError(
-                f"{self._definition.where('loss')}: {step}() returned {_told(returned)}; expected "
-                "the loss of the batch, a tensor, or a dict with 'loss'. A batch cannot be left "
-                "out by returning None: its records count as trained."
+                f"{self._definition.where('loss')}: {step}() returned {_described(returned)}; "
+                "expected the loss of the batch, a tensor, or a dict with 'loss'. A batch cannot "
+                "be left out by returning None: its records count as trained."
             )
         return loss
 
@@ -314,7 +314,7 @@ class _Logged:
             )
         if not isinstance(value, (int, float, torch.Tensor)):
             raise self._error(
-                f"self.log({name!r}, {_told(value)}): expected a number or a tensor with one "
+                f"self.log({name!r}, {_described(value)}): expected a number or a tensor with one "
                 "element."
             )
         if isinstance(value, torch.Tensor) and value.numel() != 1:
@@ -366,7 +366,7 @@ def _loss_of(returned: Any) -> torch.Tensor | None:
     return returned if isinstance(returned, torch.Tensor) else None
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of the shape {list(value.shape)}"
     kind = type(value)

@@ -77,7 +77,7 @@ class Modes:
         """Forget the modules that differ from the model's mode, because an epoch begins."""
         self.differing, self._is_set = {}, False
 
-    def look(self) -> None:
+    def record(self) -> None:
         """Record which modules a callback has put into another mode, in training mode."""
         now = {name: module.training for name, module in self._model.named_modules()}
         self.forget()
@@ -139,7 +139,11 @@ class Touched:
             self._modes.train()
         else:
             self._modes.eval()
-        parts, attributes, variables = self._parts(), self._look(), self._variables()
+        parts, attributes, variables = (
+            self._parts(),
+            self._values_of_attributes(),
+            self._variables(),
+        )
         yield
         changed = [
             what
@@ -160,11 +164,11 @@ class Touched:
                     "attribute instead: of the model, or of an object that is the loss or that "
                     "the loss uses."
                 )
-        now = self._look()
+        now = self._values_of_attributes()
         self._attributes |= {key for key, seen in now.items() if attributes.get(key) != seen}
         self._attributes &= now.keys()
         if in_training:
-            self._modes.look()
+            self._modes.record()
 
     def keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         """Return the changes as JSON and arrays.
@@ -242,7 +246,7 @@ class Touched:
         """Return the objects whose attributes are kept, by their names in checkpoints."""
         return {**dict(self._model.named_modules()), **self._of_loss}
 
-    def _look(self) -> dict[tuple[str, str], Any]:
+    def _values_of_attributes(self) -> dict[tuple[str, str], Any]:
         """Return the values of objects' attributes, or fingerprints that differ if they change."""
         of_model = [
             (prefix, name, value)

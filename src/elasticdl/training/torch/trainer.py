@@ -73,8 +73,8 @@ from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
 from elasticdl.training.torch.touched import Modes
 from elasticdl.training.trainer import (
     Contribution,
-    Examined,
     MetricStates,
+    PerExampleResults,
     State,
     StepResult,
     Weights,
@@ -219,7 +219,7 @@ class TorchTrainer:
         del so_far
         steps = []
         for batch in batches:
-            with self._telling("train", batch):
+            with self._naming_errors("train", batch):
                 steps.append(self._forward_backward(batch))
                 self._update()
         return _result(steps)
@@ -233,7 +233,7 @@ class TorchTrainer:
             DefinitionError: The batch's contribution cannot be added to those of other batches.
         """
         del so_far
-        with self._telling("gradients", batch):
+        with self._naming_errors("gradients", batch):
             self._refusals.check_sums(self._parameters)
             complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]
             refuse_complex(complex_ones, self._definition.origin, ALONE)
@@ -304,7 +304,7 @@ class TorchTrainer:
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
         self.check_evaluation(batch)
-        with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
+        with self._naming_errors("evaluate", batch), self._averages.in_place(), self._looking():
             tensors = self._batch_tensors(batch)
             stepped = self._steps.evaluation(self.model, tensors, self._carried(so_far))
             return self._states(stepped, tensors, so_far)
@@ -313,14 +313,16 @@ class TorchTrainer:
         """See `trainer.Trainer`."""
         self.check_evaluation(Batch(features, None, 0))
         batch = Batch(features, None, 0)
-        with self._telling("predict", batch), self._averages.in_place(), self._looking():
+        with self._naming_errors("predict", batch), self._averages.in_place(), self._looking():
             outputs = self._steps.outputs(self.model, self._tensors(features))
             return map_arrays(_to_rows, as_arrays(outputs))
 
-    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
-        """See `trainer.Examiner`."""
+    def evaluate_per_example(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> PerExampleResults:
+        """See `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
-        with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
+        with self._naming_errors("evaluate", batch), self._averages.in_place(), self._looking():
             tensors = self._batch_tensors(batch)
             stepped = self._steps.evaluation(self.model, tensors, self._carried(so_far))
             states, outputs = self._states(stepped, tensors, so_far), stepped.outputs
@@ -331,7 +333,7 @@ class TorchTrainer:
                     values = {"loss": self._steps.of_each(tensors, outputs), **values}
             else:
                 outputs = self._steps.outputs(self.model, tensors.features)
-        return Examined(
+        return PerExampleResults(
             states,
             map_arrays(_to_rows, as_arrays(outputs)),
             {name: to_array(column.double()) for name, column in values.items()},
@@ -635,7 +637,7 @@ class TorchTrainer:
             yield before
 
     @contextmanager
-    def _telling(self, what: str, batch: Batch) -> Iterator[None]:
+    def _naming_errors(self, what: str, batch: Batch) -> Iterator[None]:
         """Turn an exception from user code into an error that names the batch and their lines."""
         try:
             # Metrics may draw random numbers too.

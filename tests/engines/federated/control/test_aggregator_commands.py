@@ -13,7 +13,7 @@ from tests.engines.federated.conftest import assert_same_bits
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.federated import training
-from elasticdl.engines.federated.control.control_server import ADDRESS_FILE, Control, tell
+from elasticdl.engines.federated.control.control_server import ADDRESS_FILE, Control, send_command
 from elasticdl.engines.federated.control.status import kept_aggregator
 from elasticdl.engines.federated.protocol.messages import Refusal
 from elasticdl.engines.federated.server.client_registry import ClientRegistry
@@ -41,7 +41,7 @@ class Teller:
         self.notes = []
 
     def __call__(self, verb, **options):
-        return tell(self.folder, verb, options, self.notes.append)
+        return send_command(self.folder, verb, options, self.notes.append)
 
     def until(self, state):
         deadline = time.monotonic() + 60

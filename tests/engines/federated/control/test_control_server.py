@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from elasticdl.engines.federated.control import control_server as control_module
-from elasticdl.engines.federated.control.control_server import ADDRESS_FILE, Control, tell
+from elasticdl.engines.federated.control.control_server import ADDRESS_FILE, Control, send_command
 from elasticdl.engines.federated.protocol import wire
 from elasticdl.engines.federated.protocol.wire import Frame
 from elasticdl.errors import (
@@ -44,7 +44,7 @@ def told(tmp_path):
 
         def run():
             try:
-                answer["facts"] = tell(tmp_path, verb, options, note)
+                answer["facts"] = send_command(tmp_path, verb, options, note)
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 answer["error"] = error
 
@@ -65,12 +65,12 @@ def told(tmp_path):
 
 
 def test_nobody_is_told_where_no_process_ever_ran(tmp_path):
-    assert tell(tmp_path, "status", {}, ignore) is None
+    assert send_command(tmp_path, "status", {}, ignore) is None
 
 
 def test_what_is_answered_at_once_does_not_wait_for_the_main_loop(tmp_path):
     with Control(tmp_path, lambda verb, options: {"verb": verb, **options}):
-        assert tell(tmp_path, "status", {"n": 3}, ignore) == {"verb": "status", "n": 3}
+        assert send_command(tmp_path, "status", {"n": 3}, ignore) == {"verb": "status", "n": 3}
 
 
 def test_an_order_waits_until_it_is_taken_and_is_answered_when_it_is_done(tmp_path, told):
@@ -90,7 +90,7 @@ def test_a_status_is_answered_while_an_order_waits(tmp_path, told):
         wait = told("sync")
         order = control.take(20)
 
-        assert tell(tmp_path, "status", {}, ignore) == {}
+        assert send_command(tmp_path, "status", {}, ignore) == {}
         order.done({})
         wait()
 
@@ -101,7 +101,7 @@ def test_an_error_is_raised_where_it_was_told(error, tmp_path, told):
         raise error
 
     with Control(tmp_path, refuse), pytest.raises(type(error), match=str(error)) as raised:
-        tell(tmp_path, "train", {}, ignore)
+        send_command(tmp_path, "train", {}, ignore)
 
     assert raised.value.exit_code == error.exit_code
 
@@ -132,7 +132,7 @@ def test_who_stops_listening_does_not_disturb_what_he_told(tmp_path):
 def tell_status(folder, control):
     thread = threading.Thread(target=lambda: control.take(20).done({"fine": True}))
     thread.start()
-    facts = tell(folder, "eval", {}, ignore)
+    facts = send_command(folder, "eval", {}, ignore)
     thread.join(20)
     return facts == {"fine": True}
 
@@ -162,7 +162,7 @@ def test_a_socket_of_another_user_is_not_believed(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "getuid", lambda: 4242)
 
         with pytest.raises(UsageError, match="another user"):
-            tell(tmp_path, "status", {}, ignore)
+            send_command(tmp_path, "status", {}, ignore)
 
 
 def test_on_another_machine_it_is_said_where_to_give_the_command(tmp_path):
@@ -170,14 +170,14 @@ def test_on_another_machine_it_is_said_where_to_give_the_command(tmp_path):
     (tmp_path / ADDRESS_FILE).write_text(json.dumps(address))
 
     with pytest.raises(UsageError, match="runs on elsewhere"):
-        tell(tmp_path, "status", {}, ignore)
+        send_command(tmp_path, "status", {}, ignore)
 
 
 def test_a_damaged_address_is_an_error_that_names_it(tmp_path):
     (tmp_path / ADDRESS_FILE).write_text("{")
 
     with pytest.raises(UsageError, match=ADDRESS_FILE):
-        tell(tmp_path, "status", {}, ignore)
+        send_command(tmp_path, "status", {}, ignore)
 
 
 KILLED = """
@@ -202,9 +202,9 @@ def test_a_killed_process_is_not_running_whatever_it_left_behind(tmp_path, told)
 
     assert "ended before `sync` was done" in str(wait()["error"])
     assert (tmp_path / ADDRESS_FILE).exists()
-    assert tell(tmp_path, "status", {}, ignore) is None
+    assert send_command(tmp_path, "status", {}, ignore) is None
     with Control(tmp_path, lambda verb, options: {"again": True}):
-        assert tell(tmp_path, "status", {}, ignore) == {"again": True}
+        assert send_command(tmp_path, "status", {}, ignore) == {"again": True}
 
 
 STOPPED = """
@@ -243,13 +243,13 @@ def test_a_stopped_process_is_told_nothing_and_named_in_time(stoppable, tmp_path
     time.sleep(0.2)
     began_s = time.monotonic()
     with pytest.raises(UnavailableError, match=rf"kill -CONT {stoppable.pid}") as raised:
-        tell(tmp_path, "sync", {}, ignore)
+        send_command(tmp_path, "sync", {}, ignore)
 
     assert "did not answer within 1 s: it is suspended" in str(raised.value)
     assert time.monotonic() - began_s < 5
     stoppable.send_signal(signal.SIGCONT)
     monkeypatch.setattr(control_module, "_ANSWER_S", 20.0)
-    tell(tmp_path, "stop", {}, ignore)
+    send_command(tmp_path, "stop", {}, ignore)
     # What was given up is not done afterwards.
     assert stoppable.stdout.read() == b"stop\n"
 
@@ -282,4 +282,4 @@ def test_noise_does_not_disturb_who_comes_next(tmp_path):
         with wire.connect(Path(path)) as stream:
             stream.sendall(b"GET / HTTP/1.1\r\n\r\n")
 
-        assert tell(tmp_path, "status", {}, ignore) == {}
+        assert send_command(tmp_path, "status", {}, ignore) == {}

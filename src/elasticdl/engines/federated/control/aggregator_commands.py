@@ -73,18 +73,18 @@ class Followed:
         """See `engine.Reporter`."""
         self._reporter.advanced(done, facts)
         text = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self._tell(f"round {done:,} of {self._total:,}: {text}")
+        self._report(f"round {done:,} of {self._total:,}: {text}")
 
     def note(self, message: str) -> None:
         """See `engine.Reporter`."""
         self._reporter.note(message)
-        self._tell(message)
+        self._report(message)
 
     def ended(self) -> None:
         """See `engine.Reporter`."""
         self._reporter.ended()
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if self.follower is not None:
             self.follower.note(text)
 
@@ -296,14 +296,14 @@ class AggregatorCommands:
             # Commands that arrived during the last round were accepted, so they must be executed.
             self.between_rounds()
         else:
-            self.tell_stopped()
+            self.report_stopped()
 
     def outcome(self) -> Outcome:
         """Return the outcome of the training; of a serving aggregator, that of all together."""
         found = self._trained()
         return Outcome(found.output, found.round, found.metrics, stopped=self._ended_early)
 
-    def tell_stopped(self) -> None:
+    def report_stopped(self) -> None:
         """Record that a training was stopped by command before its last round."""
         status, self._ended_early = self.status(), True
         what = f"Stopped after round {status.round:,} of {status.num_rounds:,}"
@@ -377,7 +377,7 @@ class AggregatorCommands:
                 publish(one)
                 self.published()
             else:
-                self.tell_stopped()
+                self.report_stopped()
         except ElasticDLError as error:
             failure = error
             self.begun.events.write(

@@ -17,7 +17,7 @@ from elasticdl.artifacts.claim import JOB_FILE, LOCK_FILE
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.lock import is_held
 from elasticdl.engines.federated.config.reading import read_aggregator, read_party, role_of
-from elasticdl.engines.federated.control.control_server import tell
+from elasticdl.engines.federated.control.control_server import send_command
 from elasticdl.engines.federated.control.status import (
     NOT_ANSWERING,
     NOT_LISTENING,
@@ -122,7 +122,7 @@ def status_of(address: ProcessAddress) -> AggregatorStatus | PartyStatus:
         ElasticDLError: See `elasticdl.errors`.
     """
     try:
-        facts = tell(address.folder, "status", {}, _say_nothing)
+        facts = send_command(address.folder, "status", {}, _say_nothing)
     except UnavailableError as error:
         return replace(address.kept(), state=NOT_ANSWERING, problem=str(error))
     if facts is None:
@@ -155,7 +155,7 @@ def send(
         )
     # For its messages: the process may not know the config's path as given here.
     named = {"config": address.config, **(options or {})}
-    facts = tell(address.folder, verb, named, note or _say_nothing)
+    facts = send_command(address.folder, verb, named, note or _say_nothing)
     if facts is not None:
         return facts
     if address.is_held:

@@ -1,7 +1,7 @@
 """Control socket: sends user commands to a running aggregator or party on the same machine.
 
     elasticdl federated VERB CONFIG              the process of that CONFIG
-    tell() ----- verb, options ----> accept thread ---> answered immediately (`status`)
+    send_command() ----- verb, options ----> accept thread ---> answered immediately (`status`)
                                           '--> queue --> its main loop, at a safe point
            <-- notes; done or failed ---------------------------'
 
@@ -209,7 +209,7 @@ class Control:
             order.done(facts)
 
 
-def tell(
+def send_command(
     folder: Path, verb: str, options: Mapping[str, Any], note: Callable[[str], None]
 ) -> Facts | None:
     """Send a command to the process of a folder, and wait for the result.

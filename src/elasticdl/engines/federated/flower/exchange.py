@@ -281,10 +281,10 @@ class Exchange:
         for node in self._membership.strangers - asked.keys():
             letter = _Letter(str(node), JOIN, {}, {}, time.monotonic() + _JOIN_S)
             self._letters[next(self._numbers)] = letter
-        self._tell(before)
+        self._log_changes(before)
         self._post()
 
-    def _tell(self, before: Membership) -> None:
+    def _log_changes(self, before: Membership) -> None:
         for name in sorted(self._membership.nodes.keys() - before.nodes.keys()):
             _log.info("Party %r connected.", name)
         for name in sorted(before.nodes.keys() - self._membership.nodes.keys()):
@@ -395,7 +395,7 @@ class Exchange:
             elif isinstance(facts.get("name"), str):
                 before = self._membership
                 self._membership = before.introduced(int(letter.party), facts["name"])
-                self._tell(before)
+                self._log_changes(before)
                 self._post()
             else:
                 _log.warning("A new node did not report its name: %.200s", facts.get(UNANSWERED))

@@ -155,7 +155,7 @@ class Aggregator:
             self.phase = "idle"
 
     def _train(self, model: GlobalModel, interrupts: Interrupts) -> bool:
-        self._tell_of_privacy()
+        self._log_privacy()
         self.attempt.reporter.started("Training", self.until, "rounds", done=model.round)
         if self.until != self._kept_until:
             # A training that resumes from here after a kill must know the new last round.
@@ -198,7 +198,7 @@ class Aggregator:
             metrics=dict(checkpoint.metadata["metrics"]),
         )
 
-    def _tell_of_privacy(self) -> None:
+    def _log_privacy(self) -> None:
         privacy, note = self._federation.central_privacy, self.attempt.reporter.note
         if privacy is not None:
             note(in_words(privacy, self.until))
@@ -231,7 +231,7 @@ class Aggregator:
             **self._fusion_params,
         )
         if self.measure is None:
-            self._tell_evaluation(model, {r.party: r.evaluation_metrics for r in good})
+            self._write_evaluation(model, {r.party: r.evaluation_metrics for r in good})
         metrics = self._results("training_metrics", [reply.training_metrics for reply in good])
         known = {k: v for k, v in model.metrics.items() if k.startswith("val_")}
         after = replace(
@@ -305,10 +305,10 @@ class Aggregator:
         if not model.round:
             return
         if self.measure is not None:
-            self._tell_evaluation(model, {}, [self.measure(self._restored(model))])
+            self._write_evaluation(model, {}, [self.measure(self._restored(model))])
             return
         replies, _ = self.attendance.ask("evaluate", model.round, model.history, model.weights)
-        self._tell_evaluation(model, {r.party: r.evaluation_metrics for r in replies})
+        self._write_evaluation(model, {r.party: r.evaluation_metrics for r in replies})
 
     def evaluated(self) -> RoundEvaluation:
         """Have the parties evaluate the global model now, and return each party's metrics.
@@ -368,7 +368,7 @@ class Aggregator:
             )
         return model, self._restored(model)
 
-    def _tell_evaluation(
+    def _write_evaluation(
         self,
         model: GlobalModel,
         by_party: Mapping[str, MetricStates],

@@ -30,7 +30,7 @@ def made(value: T | None) -> T:
 
 
 @dataclass(eq=False)
-class Look:
+class CheckContext:
     """Results of the groups so far; None if a result could not be created.
 
     Attributes:
