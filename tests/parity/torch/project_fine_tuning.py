@@ -5,6 +5,7 @@ from shared import image_schema, images, loop
 from torch import nn
 
 GROUP = "Projects"
+KILLED = True
 
 data_schema, input_fn = image_schema, images
 loss = nn.CrossEntropyLoss()

@@ -10,6 +10,7 @@ from torch.optim import swa_utils
 from torch.optim.lr_scheduler import LambdaLR
 
 GROUP = "Projects"
+KILLED = True
 EXPECT = {"two workers": "differs: BatchNorm normalises with the examples of one worker"}
 
 data_schema = image_schema

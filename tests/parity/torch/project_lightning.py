@@ -7,6 +7,7 @@ from shared import fit_lightning, table_schema
 from torch import nn
 
 GROUP = "Projects"
+KILLED = True
 
 data_schema = table_schema
 

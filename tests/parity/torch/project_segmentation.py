@@ -8,6 +8,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import PolynomialLR
 
 GROUP = "Projects"
+KILLED = True
 
 data_schema = image_schema
 

@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 GROUP = "Projects"
+KILLED = True
 JOB = {"num_epochs": 5}
 
 loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.5]))

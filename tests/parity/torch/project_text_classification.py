@@ -8,6 +8,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pack_padded_sequence
 
 GROUP = "Projects"
+KILLED = True
 
 loss = nn.CrossEntropyLoss()
 gradient_clipping = 0.5

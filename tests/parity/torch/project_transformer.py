@@ -8,6 +8,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
 
 GROUP = "Projects"
+KILLED = True
 EXPECT = {
     "two workers": "equal within 0.1: bfloat16 has eight significant bits, two halves of a "
     "batch round differently from the whole, and Adam divides small gradients by their size"
