@@ -14,7 +14,8 @@ from tests.parity.features import FOLDER, Promise, all_features
 # optimizer's state, what callbacks keep, generators of random numbers.
 IMPLIED = {
     "keras-adam", "keras-annealed_attribute", "keras-callback_stops", "keras-table_columns",
-    "torch-random_input", "torch-project_autoencoder", "torch-project_lightning",
+    "torch-random_input", "torch-hugging_face", "torch-project_autoencoder",
+    "torch-project_lightning",
     "torch-project_segmentation", "torch-project_text_classification", "torch-project_transformer",
 }  # fmt: skip
 KILLED = [

@@ -9,6 +9,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 from transformers import BertForSequenceClassification as Bert
 
 GROUP = "Models"
+KILLED = True
 
 data_schema = tokens_schema
 
