@@ -10,6 +10,7 @@ import pytest
 
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
+from elasticdl.data.field import STRING
 from elasticdl.data.schema import Field, Schema
 from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
@@ -168,6 +169,22 @@ def test_records_without_labels_can_be_predicted():
 
     assert [start for start, _ in batches] == [0, 2]
     assert batches[1][1].features["x"].tolist() == [[2.0]]
+
+
+def test_a_label_of_which_only_some_values_are_known_may_be_missing():
+    kinds = ["bad", "good"]
+
+    def classified(records):
+        labels = [kinds.index(r["kind"].item().decode()) for r in records if "kind" in r]
+        return np.stack([record["x"] for record in records]), np.array(labels)
+
+    schema = Schema((Field("x", (1,), np.dtype("float32")), Field("kind", (), STRING)))
+    unlabelled = MemorySource([{"x": np.float32([i])} for i in range(3)])
+    definition = definition_of(RecordInput(classified, schema))
+
+    batches = list(batches_in_order(definition, unlabelled, 2, Mode.PREDICTION))
+
+    assert batches[1][1].features.tolist() == [[2.0]]
 
 
 def test_records_without_a_feature_are_refused_in_prediction():

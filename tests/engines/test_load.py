@@ -110,6 +110,35 @@ def test_code_that_takes_no_zeros_needs_records(tmp_path):
         assert called(model, np.zeros((2, 5), np.float32)).shape == (2,)
 
 
+def test_code_that_takes_no_label_but_its_own_may_be_loaded_and_predict_without_one(tmp_path):
+    code = TORCH.replace("MSELoss", "CrossEntropyLoss").replace("Linear(3, 1)", "Linear(3, 2)")
+    (tmp_path / "model.py").write_text(
+        f"""
+import numpy as np
+
+KINDS = ["a", "b"]
+
+def data_schema():
+    return [
+        {{"name": "x", "shape": [4], "dtype": "float32"}},
+        {{"name": "kind", "shape": [], "dtype": "string"}},
+    ]
+
+def input_fn(records):
+    kinds = [KINDS.index(r["kind"].item().decode()) for r in records if "kind" in r]
+    return np.stack([r["x"] for r in records]), np.int64(kinds)
+{code}"""
+    )
+    output = str(tmp_path / "out")
+    elasticdl.train(data=FRAME, model_zoo=str(tmp_path), model_def="model", output=output)
+
+    model = elasticdl.load(output)
+
+    np.testing.assert_array_equal(
+        model.predict(FRAME[["x"]]), model.predict(FRAME), err_msg="The label changed the outputs"
+    )
+
+
 # --- predict and classes -----------------------------------------------------------------------
 
 TABLE = pd.DataFrame(

@@ -125,6 +125,15 @@ def test_a_path_is_answered_with_its_dotted_name(zoo: Zoo) -> None:
     assert "Did you mean --model_def=mnist.model?" in refused(zoo, "./mnist/model.py")
 
 
+def test_a_path_from_here_is_answered_with_its_name_in_the_zoo(zoo: Zoo, monkeypatch) -> None:
+    write(zoo, "mnist/model.py", "")
+    monkeypatch.chdir(zoo.folder.parent)
+
+    message = refused(zoo, f"{zoo.folder.name}/mnist/model.py")
+
+    assert "Did you mean --model_def=mnist.model?" in message
+
+
 def test_a_link_out_of_the_zoo_is_refused(zoo: Zoo, tmp_path_factory) -> None:
     outside = tmp_path_factory.mktemp("outside") / "secret.py"
     outside.write_text("C = 1")

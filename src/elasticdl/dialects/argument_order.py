@@ -33,7 +33,7 @@ OUTPUTS = frozenset(
     ]
 )
 LABELS = frozenset(["label", "labels", "target", "targets", "y_true"])
-_OTHERS = frozenset(
+_NOT_LABELS = frozenset(
     [
         "feature",
         "features",
@@ -105,7 +105,11 @@ def _find(
     others = [
         p for p in parameters if p.kind in single and p.default is p.empty and not role_of(p.name)
     ]
-    if len(outputs) == len(others) == 1 and not labels and others[0].name not in _OTHERS:
+    if (
+        len(outputs) == len(others) == 1
+        and not labels
+        and _plain(others[0].name) not in _NOT_LABELS
+    ):
         return outputs[0], others[0]
     name = symbol.short_name
     if len(arguments) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):  # noqa: PLR2004
@@ -135,8 +139,12 @@ def _find(
 
 def role_of(name: str) -> str:
     """Return `outputs` or `labels` if an argument's name means that, else an empty string."""
-    plain = name.strip("_").lower()
+    plain = _plain(name)
     return "outputs" if plain in OUTPUTS else "labels" if plain in LABELS else ""
+
+
+def _plain(name: str) -> str:
+    return name.strip("_").lower()
 
 
 def _counted(number: int) -> str:

@@ -2,6 +2,7 @@
 
 Keras and some PyTorch models have no weights before they were called, so the model is called on an
 example: the first records of data that the caller names, or zeros of the shapes in `data_schema()`.
+An input function that accepts no empty text may accept records without it: a label in words.
 A model that makes its batches itself (a DataLoader) is called on the first one.
 
 Callers: `api.py`.
@@ -57,32 +58,45 @@ def _loaded(trained_model: str, data: str | None) -> Any:
     trained, definition = define_trained(job, Mode.PREDICTION)
     if isinstance(definition.input, BatchesInput):
         return _of_own_batches(job, trained, definition)
-    decoded = definition
     if data is not None:
         source = open_records(definition, data, mode=Mode.PREDICTION)
-    else:
-        schema = _schema(definition, trained, trained_model)
-        source = ArraySource(_zeros(schema), "zeros")
-        # Without a schema, this source would return arrays of one axis.
-        assert isinstance(definition.input, RecordInput)  # noqa: S101 - it has such a schema
-        decoded = replace(definition, input=replace(definition.input, schema=schema))
-    opened = OpenedModel(job, trained, definition, source, Mode.PREDICTION)
-    try:
-        with replace(opened, definition=decoded).feed(
-            0, min(_NUM_EXAMPLES, source.num_records)
-        ) as feed:
-            first = feed.peek()
-            if first is None:
-                raise opened.no_example()
-            trainer: Any = opened.restored_trainer(first[1])
-    except ElasticDLError as error:
-        if data is not None:
-            raise
-        raise UsageError(
-            f"{trained_model} cannot be loaded without data, because its code does not accept "
-            f"zeros in place of a record: {error}\n  Name some records: "
-            f'elasticdl.load({trained_model!r}, data="data/test").'
-        ) from error
+        return _built_on(OpenedModel(job, trained, definition, source, Mode.PREDICTION))
+    schema = _schema(definition, trained, trained_model)
+    # Without a schema, a source of arrays would return arrays of one axis.
+    assert isinstance(definition.input, RecordInput)  # noqa: S101 - it has such a schema
+    decoded = replace(definition, input=replace(definition.input, schema=schema))
+    texts = [field.name for field in schema.fields if field.dtype == STRING]
+    errors = []
+    for left_out in ("", *texts):
+        zeros = {name: array for name, array in _zeros(schema).items() if name != left_out}
+        try:
+            source = ArraySource(zeros, "zeros")
+            opened = OpenedModel(job, trained, definition, source, Mode.PREDICTION)
+            return _built_on(opened, decoded)
+        except ElasticDLError as error:
+            errors.append(error)
+    raise UsageError(
+        f"{trained_model} cannot be loaded without data, because its code does not accept "
+        f"zeros in place of a record: {errors[0]}\n  Name some records: "
+        f'elasticdl.load({trained_model!r}, data="data/test").'
+    ) from errors[0]
+
+
+def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> Any:
+    """Return the model, built on the first records of its source.
+
+    Args:
+        opened: The trained model, and records.
+        decoded: The definition with which these records are decoded; None is the model's own.
+    """
+    definition = opened.definition
+    with replace(opened, definition=decoded or definition).feed(
+        0, min(_NUM_EXAMPLES, opened.source.num_records)
+    ) as feed:
+        first = feed.peek()
+        if first is None:
+            raise opened.no_example()
+        trainer: Any = opened.restored_trainer(first[1])
     if definition.framework == "torch":
         trainer.model.eval()
     return with_additions(opened, trainer, first[1])

@@ -143,8 +143,8 @@ def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter:
         if checkpoint.metadata["code_sha256"] != _digest(scratch):
             reporter.note(
                 f"The code in {opened.name} has changed since then: the trained model has the old "
-                "code. To train with the new code, use another --output; to train further with it, "
-                "raise --num_epochs."
+                "code. To start over with the new code, use another --output; to continue from "
+                "this model with it, raise --num_epochs."
             )
 
 

@@ -447,6 +447,9 @@ def _made(
             f"{where()}:\n{users_traceback(error)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
+    if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
+        # From a guard for each record: [... for r in records if "label" in r].
+        parts = parts[:1]
     batch = batch_of(
         parts, f"{definition.where('input')}: the input function made, from {len(records)} records,"
     )
@@ -456,6 +459,10 @@ def _made(
             "expected (features, labels) or (features, labels, sample weights)."
         )
     return batch
+
+
+def _are_of_no_record(labels: Any) -> bool:
+    return all(np.shape(each)[:1] == (0,) for each in leaves(labels))
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
@@ -575,10 +582,13 @@ def _without_labels(
     """Return the schema of records that lack labels, and the missing fields.
 
     Only the user's input function knows which fields are labels. So the missing fields are filled
-    with different values, and the function's features must be the same for all of them.
+    with different values, and the function's features must be the same for all of them. A function
+    that accepts none of these values, such as `classes.index(label)`, must accept records without
+    the fields; then none is filled.
 
     Raises:
         DataError: The features depend on a missing field.
+        UserCodeError: The function accepts neither.
     """
     missing = [field for field in schema.fields if _is_missing(source, field)]
     if not missing:
@@ -589,13 +599,23 @@ def _without_labels(
     assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
     where = functools.partial(_names, source, np.arange(1))
 
-    def features_with(value: int | None) -> list[Any]:
-        record = dict(source.read_records(0, 1, reduced)[0]) if present else {}
-        record.update({field.name: _filled(field, value) for field in missing})
-        with seeded(0):
-            return leaves(make_batch(definition, how, [record], Mode.PREDICTION, where).features)
+    record = dict(source.read_records(0, 1, reduced)[0]) if present else {}
 
-    first = features_with(0)
+    def features_of(some: Record) -> list[Any]:
+        with seeded(0):
+            return leaves(make_batch(definition, how, [some], Mode.PREDICTION, where).features)
+
+    def features_with(value: int | None) -> list[Any]:
+        return features_of(record | {field.name: _filled(field, value) for field in missing})
+
+    try:
+        first = features_with(0)
+    except UserCodeError as error:
+        try:
+            features_of(dict(record))
+        except ElasticDLError:
+            raise
+        return reduced, []
     for value in (1, None):
         if not all(map(np.array_equal, first, features_with(value))):
             raise DataError(

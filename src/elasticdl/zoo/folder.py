@@ -102,7 +102,11 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooPlace:
     """
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
-        as_name = dotted.removesuffix(".py").strip("./").replace("/", ".")
+        path = Path(dotted)
+        if path.resolve().is_relative_to(zoo.folder):
+            # Completed by a shell, from here.
+            path = path.resolve().relative_to(zoo.folder)
+        as_name = str(path).removesuffix(".py").strip("./").replace("/", ".")
         way_out = (
             f" Did you mean {flag}={as_name}?" if "/" in dotted or dotted[-3:] == ".py" else ""
         )

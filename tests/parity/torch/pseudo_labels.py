@@ -1,4 +1,4 @@
-"""Pseudo-labels: after each epoch, a callback labels the unlabelled examples of the loss anew."""
+"""Pseudo-labels: after each epoch, a callback labels the unlabelled examples again."""
 
 import numpy as np
 import torch

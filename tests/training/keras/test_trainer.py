@@ -196,8 +196,10 @@ def test_a_callback_that_monitors_a_metric_of_validation_is_refused_before_train
         ),
     )
 
+    hooks = trainer_of(definition).hooks
+
     with pytest.raises(DefinitionError, match="EarlyStopping monitors 'mae'.*'val_mae'"):
-        trainer_of(definition)
+        hooks.train_begin(num_epochs=1, num_steps=None, resumes=False)
 
 
 def test_a_loss_of_one_value_an_example_is_averaged():

@@ -58,6 +58,8 @@ class KerasHooks:
             was not compiled with its metrics, so that Keras cannot find out.
         is_compiled: Whether the model was compiled with its loss and metrics.
         drawing: Takes an event, and the number of a batch in it; seeds what is drawn meanwhile.
+        only_in_validation: Names of metrics that are not measured in training, as far as they are
+            known before it.
     """
 
     def __init__(
@@ -69,8 +71,10 @@ class KerasHooks:
         *,
         is_compiled: bool = True,
         drawing: Callable[[str, int], contextlib.AbstractContextManager[None]] | None = None,
+        only_in_validation: Collection[str] = (),
     ) -> None:
         self._where = where
+        self._only_in_validation = only_in_validation
         self._drawing = drawing or (lambda *_: contextlib.nullcontext())
         self._is_compiled = is_compiled
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
@@ -122,7 +126,7 @@ class KerasHooks:
                         "all batches, or train in one process."
                     )
 
-    def check_monitored(self, only_in_validation: Collection[str]) -> None:
+    def _check_monitored(self, only_in_validation: Collection[str]) -> None:
         """Reject a callback that monitors a training metric that is only measured in validation.
 
         `fit` measures all of a model's metrics in training as well. Keras only warns of a missing
@@ -169,6 +173,7 @@ class KerasHooks:
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
         self, *, num_epochs: int, num_steps: int | None, resumes: bool
     ) -> None:
+        self._check_monitored(self._only_in_validation)
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
         leads, self._files.leads = self._files.leads, self._files.leads and not resumes
@@ -220,7 +225,7 @@ class KerasHooks:
             self._list.on_test_end(dict(logs))
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self.check_monitored({name.removeprefix("val_") for name in logs} - set(logs))
+        self._check_monitored({name.removeprefix("val_") for name in logs} - set(logs))
         with self._moment("on_epoch_end"):
             self._list.on_epoch_end(epoch, dict(logs))
 

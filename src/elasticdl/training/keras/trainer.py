@@ -164,12 +164,11 @@ class KerasTrainer:
             self.evaluation_metrics.direction,
             is_compiled=definition.compiled,
             drawing=self._at_moment,
+            only_in_validation=(
+                self.evaluation_metrics.variables.members.keys()
+                - self.training_metrics.variables.members.keys()
+            ),
         )
-        trained, evaluated = (
-            set(metrics.variables.members)
-            for metrics in (self.training_metrics, self.evaluation_metrics)
-        )
-        self.hooks.check_monitored(evaluated - trained)
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes = Attributes(self.model, self.optimizer, definition.origin)

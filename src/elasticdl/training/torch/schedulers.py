@@ -176,7 +176,7 @@ class Schedulers:
         except Exception as error:
             raise UserCodeError(
                 f"{raised_at(error, self._where)}: step() of {type(scheduler).__name__} raised:\n"
-                f"{users_traceback(error)}"
+                f"{users_traceback(error)}{_too_short(scheduler)}"
             ) from error
 
     # --- what the user's function returns -----------------------------------------------------
@@ -265,3 +265,14 @@ def _described(value: Any) -> str:
     if value is None:
         return "None"
     return f"an object of {type(value).__name__}"
+
+
+def _too_short(scheduler: Any) -> str:
+    """Return advice for a schedule of a fixed length that has ended before the training."""
+    length = getattr(scheduler, "total_steps", None)
+    if not isinstance(length, int) or scheduler.last_epoch < length:
+        return ""
+    return (
+        f"\n  The schedule has {length} steps, and the training makes more updates: the number of "
+        "minibatches in an epoch, times --num_epochs."
+    )
