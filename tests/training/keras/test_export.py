@@ -185,6 +185,13 @@ def test_a_model_that_tensorflow_cannot_compile_says_so_at_once():
     assert "numpy" in reason.lower()
 
 
+def test_many_models_in_one_process_are_exported_without_a_warning(tmp_path, caplog):
+    for number in range(6):
+        trainer_of(subclass).export(tmp_path / str(number))
+
+    assert "retracing" not in caplog.text
+
+
 def test_finding_out_changes_nothing():
     asked, other = trainer_of(augmented), trainer_of(augmented)
     asked.why_not_exported()

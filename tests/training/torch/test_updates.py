@@ -165,6 +165,21 @@ def test_what_a_schedule_raises_is_the_users():
         trainer.train_steps([batch_of(8)])
 
 
+def test_a_schedule_that_is_too_short_says_how_long_it_has_to_be():
+    trainer = trainer_of(
+        definition_of(
+            create_lr_schedulers=lambda o: {
+                "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=2),
+                "interval": "step",
+            }
+        )
+    )
+
+    with pytest.raises(UserCodeError, match=r"has 2 steps, and the training makes more updates"):
+        for _ in range(4):
+            trainer.train_steps([batch_of(8)])
+
+
 # --- clipping ------------------------------------------------------------------------------------
 
 
