@@ -610,11 +610,9 @@ def _without_labels(
 
     try:
         first = features_with(0)
-    except UserCodeError as error:
-        try:
-            features_of(dict(record))
-        except ElasticDLError:
-            raise
+    except UserCodeError:
+        # Raises where the function needs the fields, with the user's own line.
+        features_of(dict(record))
         return reduced, []
     for value in (1, None):
         if not all(map(np.array_equal, first, features_with(value))):
