@@ -35,8 +35,10 @@ collect_seldom()
 # Commands that tests start are to answer Ctrl-C, though a run in the background leaves it ignored.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Results are compared bit by bit, and must not depend on the machine having a GPU.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# Results are compared bit by bit, and must not depend on the machine having a GPU. With
+# ELASTICDL_TEST_GPU=1 the tests of `test_gpu.py` have it.
+if not os.environ.get("ELASTICDL_TEST_GPU"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)

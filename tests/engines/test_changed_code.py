@@ -61,7 +61,9 @@ def test_a_finished_training_says_that_its_code_was_edited(train, tmp_path):
     outcome, [note] = train()
 
     assert outcome.already_done
-    assert "the trained model has the old code. To start over with the new code, use another" in note
+    assert (
+        "the trained model has the old code. To start over with the new code, use another" in note
+    )
     assert "resumes with the new code" in train(num_epochs=2)[1][0]
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import warnings
 from collections import deque
 from types import SimpleNamespace
 
@@ -43,6 +44,23 @@ def test_extra_state_is_refused_with_its_line():
 
 
 # --- memory outside of the state dict ------------------------------------------------------------
+
+
+def test_a_warning_does_not_hide_a_counter():
+    class Counts(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.calls, self.original = 0, id(self)
+
+        def forward(self, x):
+            self.calls += 1
+            if id(self) != self.original:
+                # As an RNN on a GPU does in a copy. Warnings are errors in these tests.
+                warnings.warn("The weights are not one piece of memory.", stacklevel=1)
+            return super().forward(x) * self.calls
+
+    with pytest.raises(DefinitionError, match="the attribute calls of the model changes"):
+        trainer_of(definition_of(Counts))
 
 
 class Remembering(nn.Module):

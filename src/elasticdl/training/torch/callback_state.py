@@ -39,7 +39,7 @@ from elasticdl.training.callback_state import (
     name_of,
 )
 from elasticdl.training.torch.memory import has_state, is_of_library
-from elasticdl.training.torch.tensors import to_array, to_tensor
+from elasticdl.training.torch.tensors import here, to_array, to_tensor
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class TorchValues(CallbackValues):
                 # In place, because others may hold the same object.
                 kept: torch.Tensor = current.copy_(tensor)
                 return kept
-        return tensor.to(device if device == "cpu" or torch.cuda.is_available() else "cpu")
+        return tensor.to(here(device))
 
 
 class CallbackMemory:

@@ -2,6 +2,7 @@
 
     a label or an id that is out of range   DataError       the label, the outputs, the records
     any other error in user code            UserCodeError   the user's line
+    tensors on the CPU beside others on a GPU               advice, at the end of that error
 
 Callers: `trainer.py`, after a failure.
 """
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 # On a GPU both have the same message.
 _LABEL = re.compile(r"Target -?\d+ is out of bounds|device-side assert")
 _ID = re.compile(r"index out of range in self|device-side assert")
+
+_DEVICE = re.compile(
+    r"tensors to be on the same device|should be a 1D CPU int64 tensor|can't convert cuda"
+)
 
 
 class _FoundError(Exception):
@@ -72,6 +77,18 @@ def out_of_range(
             at, layer = raised_at(error, definition.where("model")), f"the embedding {found.name!r}"
             return id_mistake([batch], found.num_rows, at, layer)
     return None
+
+
+def device_advice(error: Exception) -> str:
+    """Return advice where tensors are on several devices, as a line of its own; or nothing."""
+    if not torch.cuda.is_available() or not _DEVICE.search(str(error)):
+        return ""
+    return (
+        "\n  The model and its batches are on the GPU. Create tensors on the device of the inputs, "
+        "such as torch.zeros(3, device=x.device), keep constants in buffers, and pass `lengths` to "
+        "pack_padded_sequence as lengths.cpu(). To train on the CPU, set CUDA_VISIBLE_DEVICES to "
+        "an empty value."
+    )
 
 
 def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl.data.batch import Arrays, describe
 from elasticdl.errors import DefinitionError, raised_at, users_traceback
+from elasticdl.training.torch.failures import device_advice
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,10 +54,11 @@ def find_adapter(
             failures.append(error)
         else:
             return adapter
+    advice = "\n  Make the input function return what the model's `forward` expects."
     raise DefinitionError(
         f"{raised_at(failures[0], origin)}: the model {type(model).__name__} cannot take what the "
-        f"input function returns ({describe(features)}):\n{users_traceback(failures[0])}\n"
-        "  Make the input function return what the model's `forward` expects."
+        f"input function returns ({describe(features)}):\n{users_traceback(failures[0])}"
+        f"{device_advice(failures[0]) or advice}"
     ) from failures[0]
 
 

@@ -36,7 +36,7 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.torch.tensors import to_array, to_tensor
+from elasticdl.training.torch.tensors import here, to_array, to_tensor
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -194,9 +194,11 @@ class Codec:
             return {"parameter": self._names[id(value)]}
         if isinstance(value, (torch.Tensor, np.ndarray)):
             name = str(len(arrays))
-            tensor = isinstance(value, torch.Tensor)
-            arrays[name] = to_array(value) if isinstance(value, torch.Tensor) else value.copy()
-            return {"tensor" if tensor else "array": name}
+            if isinstance(value, torch.Tensor):
+                arrays[name] = to_array(value)
+                return {"tensor": name, "device": value.device.type}
+            arrays[name] = value.copy()
+            return {"array": name}
         kind = next((k for k, t in _CONTAINERS.items() if type(value) is t), None)
         if kind is None:
             raise UnkeepableValueError(f"a {type(value).__module__}.{type(value).__name__}")
@@ -215,7 +217,7 @@ class Codec:
         if kind == "parameter":
             return self._parameters[inner]
         if kind == "tensor":
-            return to_tensor(arrays[inner])
+            return to_tensor(arrays[inner]).to(here(made["device"]))
         if kind == "array":
             return np.array(arrays[inner])
         container: Any = _CONTAINERS[kind]

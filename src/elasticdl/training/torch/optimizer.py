@@ -32,6 +32,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
+from elasticdl.training.torch.failures import device_advice
 from elasticdl.training.torch.memory import Codec, HookMemory, UnkeepableValueError
 from elasticdl.training.torch.outside import digest
 from elasticdl.training.torch.tensors import to_array, to_tensor
@@ -102,6 +103,7 @@ class OptimizerState:
             text = (
                 f"{raised_at(error, self._definition.where('optimizer'))}: step() of "
                 f"{type(self.optimizer).__name__} raised:\n{users_traceback(error)}"
+                f"{device_advice(error)}"
             )
             if _takes_closure(self.optimizer.step) and not _is_of_pytorch(self.optimizer):
                 # For any exception, because an optimizer that requires a closure raises its own

@@ -90,10 +90,11 @@ class TorchStatistics:
     Args:
         buffers: The buffers of the model.
         origin: Prefix of errors.
+        device: Where the changes are computed.
     """
 
-    def __init__(self, buffers: Buffers, origin: Origin) -> None:
-        self._buffers, self._origin = buffers, origin
+    def __init__(self, buffers: Buffers, origin: Origin, device: torch.device) -> None:
+        self._buffers, self._origin, self._device = buffers, origin, device
         self._ways: dict[str, Reduction] = {}
         self._num_comparisons: dict[str, int] = {}
         self._widths: dict[str, int] = {}
@@ -148,8 +149,7 @@ class TorchStatistics:
                 )
             )
             votes += [1.0, 0.0] if way is Reduction.SUM else [0.0, 1.0]
-        device = payloads[0].device if payloads else None
-        return [*payloads, torch.tensor(votes, dtype=torch.float32, device=device)]
+        return [*payloads, torch.tensor(votes, dtype=torch.float32, device=self._device)]
 
     def unpack(
         self, total: torch.Tensor, num_examples: int, num_contributions: int

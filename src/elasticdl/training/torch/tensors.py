@@ -37,12 +37,25 @@ def batch_tensors(
                 "numbers. Convert strings to numbers there."
             )
         # A copy, because a module may change its arguments in place.
-        tensor = torch.from_numpy(np.array(array, order="C"))
+        if device.type == "cpu":
+            tensor = torch.from_numpy(np.array(array, order="C"))
+        else:
+            tensor = _on_gpu(array, device)
         if tensor.dtype == torch.float64 and not keeps_float64:
             tensor = tensor.to(torch.get_default_dtype())
-        return tensor.to(device)
+        return tensor
 
     return map_arrays(one, arrays)
+
+
+def _on_gpu(array: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
+    """Start copying an array to a GPU, without waiting for what the GPU computes."""
+    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    # Only a copy from pinned memory runs in the background. PyTorch reuses that memory, and not
+    # before the copy has ended.
+    pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+    np.copyto(pinned.numpy(), array)
+    return pinned.to(device, non_blocking=True)
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -57,6 +70,15 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     bits = np.array(dense.view(_BITS[dense.dtype]).numpy())
     dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(dense.dtype).removeprefix("torch.")))
     return bits.view(dtype)
+
+
+def here(device: str) -> str:
+    """Return the device for a tensor of a checkpoint, which may come from another machine.
+
+    Args:
+        device: Type of the device that it was on.
+    """
+    return device if device == "cpu" or torch.cuda.is_available() else "cpu"
 
 
 def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:

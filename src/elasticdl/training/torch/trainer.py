@@ -157,7 +157,7 @@ class TorchTrainer:
             self._steps = self._create_steps(example)
             self._parameters, given = parameters_of(self.model, definition.origin)
             self._buffers = Buffers(self.model)
-            self._statistics = TorchStatistics(self._buffers, definition.origin)
+            self._statistics = TorchStatistics(self._buffers, definition.origin, self._device)
             self._optimizer = OptimizerState(definition, self._parameters, given, self.model)
             self.optimizer = self._optimizer.optimizer
             self._averages = Averages(definition, self.model)
@@ -666,6 +666,7 @@ class TorchTrainer:
             raise UserCodeError(
                 f"{at}: the model, its loss or its metrics raised in {what!r} on "
                 f"{describe(batch.features)}{labels}:\n{users_traceback(error)}"
+                f"{failures.device_advice(error)}"
             ) from error
 
     def _outputs_again(self, batch: Batch) -> Any:
