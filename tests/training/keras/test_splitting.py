@@ -308,6 +308,27 @@ def test_a_mean_that_layers_add_in_training_only_is_trained(before, told, caplog
     assert caplog.text.count("cannot determine") == told
 
 
+def test_two_draws_that_are_nearly_equal_are_random_all_the_same():
+    from elasticdl.training.keras.reduction import Divisor
+    from elasticdl.training.keras.splitting import Trial, check_added
+
+    def added(part, seed):
+        # A unit is dropped that hardly counts, in one of the parts and in the third draw.
+        is_dropped = part.num_examples == 6 or seed == 2
+        return part.features, 1.008 - 0.006 * is_dropped
+
+    import tensorflow as tf
+
+    features, labels = tf.constant(batch_of().features), tf.constant(batch_of().labels)
+    trial = Trial(features, features, labels, None, 8)
+
+    why = check_added(
+        added, trial, Divisor.EXAMPLES, ORIGIN, in_training=True, differs_in_parts=False
+    )
+
+    assert why == "it is random"
+
+
 def test_a_coupled_loss_that_layers_add_in_training_only_is_refused():
     import keras
 

@@ -272,7 +272,8 @@ def check_added(
     average = _averaged(losses, divisors)
     if not math.isfinite(loss) or _close(loss, average, whole.outputs):
         return None
-    if not _close(loss, added(whole, 1)[1], whole.outputs):
+    # Two draws of a small dropout rate may give nearly the same loss.
+    if not all(_close(loss, added(whole, n)[1], whole.outputs) for n in range(1, _NUM_DRAWS)):
         why = "it is random"
     elif in_training and differs_in_parts:
         why = "it is added in training only, where BatchNorm uses the whole batch"
@@ -288,6 +289,8 @@ def check_added(
     )
 
 
+# Runs with different seeds that must agree before a result counts as not random.
+_NUM_DRAWS = 8
 # A sum of thirds is 1.8 times their average.
 _SUM_RTOL = 0.2
 
