@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -315,3 +316,22 @@ def test_a_spec_that_is_no_yaml_file_is_refused_without_naming_its_neighbours(sp
 
     assert str(raised.value).startswith(f"--spec={spec}: expected a YAML file, whose name ends in")
     assert "group" not in str(raised.value)
+
+
+def test_params_are_plain_numbers_where_they_come_from_numpy():
+    params = {"units": np.int64(8), "rate": np.float64(0.5), "deep": np.bool_(True), "name": "a"}
+
+    job = training_job(data="d", output="o", model_def="m", params=params)
+
+    assert job.model.params == {"units": 8, "rate": 0.5, "deep": True, "name": "a"}
+    assert [type(value) for value in job.model.params.values()] == [int, float, bool, str]
+
+
+def test_params_that_no_file_can_hold_are_refused_by_name():
+    with pytest.raises(UsageError, match=r"params\['layer'\] is a builtins.object; expected numbers"):
+        training_job(data="d", output="o", model_def="m", params={"layer": object()})
+
+
+def test_a_model_in_place_of_its_name_is_refused():
+    with pytest.raises(UsageError, match="model_def is a .*Thing; expected the name of a model"):
+        training_job(data="d", output="o", model_def=type("Thing", (), {})())

@@ -9,6 +9,7 @@ Callers: `api.py`, `cli/`, `sql/`, `sessions/`.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 from pathlib import Path
@@ -149,7 +150,7 @@ def training_job(
         model=dataclasses.replace(
             _model(model_def, spec, model_zoo),
             dialect=dialect,
-            params=parse_params(params) if isinstance(params, str) else dict(params),
+            params=parse_params(params) if isinstance(params, str) else _plain_params(params),
             overrides={name: value for name, value in replaced.items() if value},
         ),
         validation_data=None if validation_data is None else location(validation_data),
@@ -178,12 +179,42 @@ def training_job(
     )
 
 
+def _plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return params with the scalars of NumPy as plain numbers; a trained model stores them.
+
+    Raises:
+        UsageError: A value cannot be stored as JSON.
+    """
+    # A scalar of NumPy; arrays have `tolist` too, but are no literals.
+    plain = {
+        name: value.item() if getattr(value, "shape", None) == () else value
+        for name, value in params.items()
+    }
+    for name, value in plain.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"params[{name!r}] is a {type(value).__module__}.{type(value).__name__}; expected "
+                "numbers, strings, booleans, None, and lists and dicts of them, because the params "
+                "are stored with the trained model. Create other objects in the model file."
+            ) from None
+    return plain
+
+
 def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> ModelReference:
     if (model_def is None) == (spec is None):
         given = "both are given" if spec is not None else "neither is given"
         raise UsageError(
             "Expected one of --model_def=FILE.CLASS and --spec=FILE.yml (for a saved model); "
             f"{given}."
+        )
+    if model_def is not None and not isinstance(model_def, str):
+        raise UsageError(
+            f"model_def is a {type(model_def).__module__}.{type(model_def).__name__}; expected the "
+            "name of a model in a file, because workers and a resumed training create the model "
+            "again from its code. Write it to a file (in a notebook, begin a cell with %%writefile "
+            'my_model.py), then pass model_zoo=".", model_def="my_model".'
         )
     if model_def is not None:
         return ModelReference(None if model_zoo is None else location(model_zoo), model_def)

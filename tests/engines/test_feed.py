@@ -195,6 +195,18 @@ def test_records_without_a_feature_are_refused_in_prediction():
         list(batches_in_order(definition, featureless, 2, Mode.PREDICTION))
 
 
+def test_a_missing_label_is_not_named_beside_a_missing_feature():
+    def two_fields(records):
+        batch = np.stack([record["x"] for record in records])
+        return batch, np.stack([record["label"] for record in records])
+
+    nothing = MemorySource([{"other": np.int64([1])}])
+    definition = definition_of(RecordInput(two_fields, SCHEMA))
+
+    with pytest.raises(DataError, match="the records have no x, which"):
+        list(batches_in_order(definition, nothing, 2, Mode.PREDICTION))
+
+
 # --- pipelines ------------------------------------------------------------------------------
 
 

@@ -134,6 +134,16 @@ def test_a_path_from_here_is_answered_with_its_name_in_the_zoo(zoo: Zoo, monkeyp
     assert "Did you mean --model_def=mnist.model?" in message
 
 
+def test_a_file_without_a_zoo_is_answered_with_both_options(tmp_path, monkeypatch) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "model.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    message = refused(open_zoo(None), "work/model.py")
+
+    assert message.endswith("--model_zoo=work --model_def=model")
+
+
 def test_a_link_out_of_the_zoo_is_refused(zoo: Zoo, tmp_path_factory) -> None:
     outside = tmp_path_factory.mktemp("outside") / "secret.py"
     outside.write_text("C = 1")

@@ -227,10 +227,13 @@ def kind_of(arrow_type: pa.DataType) -> str:
 
 
 def as_seconds(column: pa.Array) -> pa.Array:
-    """Return dates and timestamps as seconds since 1970-01-01 UTC, times as seconds of the day."""
+    """Return dates and timestamps as seconds since 1970-01-01 UTC, times as seconds of the day.
+
+    Before 1684 and after 2255, as for 9999-12-31, microseconds are rounded.
+    """
     if pa.types.is_time(column.type):
         column = column.cast(pa.time64("us"), safe=False)
         return pc.divide(column.view(pa.int64()).cast(pa.float64()), 1e6)
     zone = getattr(column.type, "tz", None)
     microseconds = column.cast(pa.timestamp("us", tz=zone), safe=False).view(pa.int64())
-    return pc.divide(microseconds.cast(pa.float64()), 1e6)
+    return pc.divide(microseconds.cast(pa.float64(), safe=False), 1e6)

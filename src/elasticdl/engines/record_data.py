@@ -614,10 +614,17 @@ def _without_labels(
         # Raises where the function needs the fields, with the user's own line.
         features_of(dict(record))
         return reduced, []
+    def moves_features(field: Field) -> bool:
+        others = record | {each.name: _filled(each, 0) for each in missing}
+        changed = (features_of(others | {field.name: _filled(field, v)}) for v in (1, None))
+        return not all(all(map(np.array_equal, first, each)) for each in changed)
+
     for value in (1, None):
         if not all(map(np.array_equal, first, features_with(value))):
+            # Not a label that is missing as well.
+            needed = [field.name for field in missing if moves_features(field)]
             raise DataError(
-                f"{where()}: the records have no {', '.join(f.name for f in missing)}, which "
+                f"{where()}: the records have no {', '.join(needed)}, which "
                 f"{definition.origin} needs for the model's inputs. They have "
                 f"{', '.join(sorted(f.name for f in present)) or 'none of its fields'}."
             )

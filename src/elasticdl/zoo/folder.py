@@ -103,6 +103,11 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooPlace:
     parts = dotted.split(".")
     if not all(part.isidentifier() for part in parts):
         path = Path(dotted)
+        if zoo.folder == PREBUILT and path.suffix == ".py" and path.is_file():
+            raise UsageError(
+                f"{flag}={dotted} is not a dotted name, but a file. Name its folder and the file: "
+                f"--model_zoo={path.parent} {flag}={path.stem}"
+            )
         if path.resolve().is_relative_to(zoo.folder):
             # Completed by a shell, from here.
             path = path.resolve().relative_to(zoo.folder)

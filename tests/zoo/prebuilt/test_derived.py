@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pyarrow as pa
 import pytest
 
@@ -132,3 +134,12 @@ def test_free_text_is_found_among_more_values_than_are_counted(every, is_left_ou
 
     assert column.values is None
     assert bool(derive([column], "y").left_out) == is_left_out
+
+
+@pytest.mark.parametrize("year", [1, 1600, 9999])
+def test_a_date_far_away_is_a_number_like_any_other(year) -> None:
+    dates = [datetime.datetime(2024, 1, 1), datetime.datetime(year, 12, 31)]  # noqa: DTZ001
+
+    [feature] = derive([summary("x", dates, pa.timestamp("us"))], "y").columns
+
+    assert feature["column"] == "x"
