@@ -328,7 +328,9 @@ def test_params_are_plain_numbers_where_they_come_from_numpy():
 
 
 def test_params_that_no_file_can_hold_are_refused_by_name():
-    with pytest.raises(UsageError, match=r"params\['layer'\] is a builtins.object; expected numbers"):
+    with pytest.raises(
+        UsageError, match=r"params\['layer'\] is a builtins.object; expected numbers"
+    ):
         training_job(data="d", output="o", model_def="m", params={"layer": object()})
 
 

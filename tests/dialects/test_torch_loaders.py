@@ -100,6 +100,21 @@ def test_it_is_trained_on_and_evaluated(tmp_path, data):
     )
 
 
+def test_data_in_memory_that_a_loader_would_not_see_is_refused(tmp_path, data):
+    zoo = written(tmp_path)
+    train(tmp_path, data, zoo)
+    in_memory = (np.ones((3, 2), np.float32), np.ones((3, 1), np.float32))
+    trained = {"trained_model": str(tmp_path / "out"), "data": in_memory}
+
+    with pytest.raises(UsageError, match="data is in memory, but this model reads its data"):
+        elasticdl.evaluate(**trained)
+    with pytest.raises(UsageError, match="data is in memory, but this model reads its data"):
+        elasticdl.train(
+            model_zoo=str(zoo), model_def="rows", data=in_memory, output=str(tmp_path / "other")
+        )
+    assert not (tmp_path / "other" / "in_memory_data").exists()
+
+
 def test_it_is_validated_on_its_own_loader_unless_another_place_is_named(tmp_path, data):
     zoo, other = written(tmp_path), tmp_path / "other.npy"
     np.save(other, np.load(data) * 10)

@@ -24,7 +24,8 @@ from elasticdl.data.batch import Batch, batch_bytes
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
 from elasticdl.engines.randomness import Stream, forget_kernels, seeded
-from elasticdl.errors import DataError, DefinitionError
+from elasticdl.engines.stored_data import is_stored
+from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.sharding.shard import ShardPlan
 
@@ -183,7 +184,7 @@ class IterableData:
         self._input = definition.input
         # Loaders may draw random numbers, and shuffle, when their data is opened.
         with seeded(job.training.seed):
-            self.epochs = self._input.open_epochs(job.data, Mode.TRAINING)
+            self.epochs = _opened(self._input, job.data, Mode.TRAINING)
         if self.epochs.num_batches < 1:
             raise DataError(f"{self.epochs.name}: an epoch has no batches.")
         if job.workers is not None and not self.epochs.elsewhere:
@@ -307,7 +308,7 @@ def open_once(
         DataError: The pipeline has no batch.
     """
     with seeded(seed):
-        epochs = pipeline.open_epochs(data, mode)
+        epochs = _opened(pipeline, data, mode)
     if epochs.num_batches < 1:
         purpose = "evaluate on" if mode is Mode.EVALUATION else "predict for"
         raise DataError(f"{epochs.name}: there are no batches to {purpose}.")
@@ -320,6 +321,16 @@ def open_once(
         return (made.batch for made in reading.batches(0, start, stop))
 
     return Validation(cut.num_shards, batches), epochs
+
+
+def _opened(pipeline: BatchesInput, data: str, mode: Mode) -> Epochs:
+    if is_stored(data):
+        raise UsageError(
+            "data is in memory, but this model reads its data with its own code, such as a "
+            "DataLoader, and would not see it. Pass the names of files that this code reads, or "
+            "train a model with an input_fn(records)."
+        )
+    return pipeline.open_epochs(data, mode)
 
 
 def _named(name: str, epoch: int, number: int) -> str:

@@ -31,7 +31,7 @@ from elasticdl.engines.inference import (
 )
 from elasticdl.engines.loaded_model import with_additions
 from elasticdl.engines.record_data import open_records
-from elasticdl.engines.stored_data import named
+from elasticdl.engines.stored_data import ASIDE, named
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.job import Job, TrainingOptions
 
@@ -47,7 +47,7 @@ def load(trained_model: str, data: Any) -> Any:
     name = None if data is None else named(data)
     if data is None or name is not None:
         return _loaded(trained_model, name)
-    with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as folder:
         uri, _ = store(arrow_rows(data), folder, Path(folder), lambda _: None)
         return _loaded(trained_model, uri)
 

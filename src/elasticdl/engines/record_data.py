@@ -614,6 +614,7 @@ def _without_labels(
         # Raises where the function needs the fields, with the user's own line.
         features_of(dict(record))
         return reduced, []
+
     def moves_features(field: Field) -> bool:
         others = record | {each.name: _filled(each, 0) for each in missing}
         changed = (features_of(others | {field.name: _filled(field, v)}) for v in (1, None))

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job
 
+# Begins the name of a temporary folder with data in memory.
+ASIDE = "data-"
+
 
 def named(data: Any) -> str | None:
     """Return the name of files, joined if it is a list; None if data is in memory."""
@@ -40,6 +43,13 @@ def named(data: Any) -> str | None:
         names = [named(each) for each in data]
         return None if None in names else ",".join(map(str, names))
     return None
+
+
+def is_stored(location: str) -> bool:
+    """Return whether a location is that of data in memory, stored for the time of a run."""
+    folder = Path(location).parent
+    aside = folder.name.startswith(ASIDE) and folder.parent == scratch.folder()
+    return aside or folder.name == IN_MEMORY_FOLDER
 
 
 @contextlib.contextmanager
@@ -67,7 +77,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
             "data is in memory, but workers on other machines (ray_address) cannot read the "
             "temporary file for it. Write it to files that they can read, or leave out ray_address."
         )
-    with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as aside:
+    with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as aside:
         folder = f"{job.output}/{IN_MEMORY_FOLDER}" if trains else aside
         names: dict[str, Any] = {}
         new: set[str] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 
 import pyarrow as pa
 import pytest
@@ -138,7 +138,7 @@ def test_free_text_is_found_among_more_values_than_are_counted(every, is_left_ou
 
 @pytest.mark.parametrize("year", [1, 1600, 9999])
 def test_a_date_far_away_is_a_number_like_any_other(year) -> None:
-    dates = [datetime.datetime(2024, 1, 1), datetime.datetime(year, 12, 31)]  # noqa: DTZ001
+    dates = [dt.datetime(2024, 1, 1), dt.datetime(year, 12, 31)]  # noqa: DTZ001
 
     [feature] = derive([summary("x", dates, pa.timestamp("us"))], "y").columns
 
