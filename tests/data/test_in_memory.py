@@ -335,3 +335,5 @@ def test_batches_of_one_size_are_taken_apart():
     data = of_tensorflow().batch(2, drop_remainder=True).prefetch(1)
 
     assert plain(data)["y"] == Y.tolist()
+    assert arrow_rows(data).batch_size == arrow_rows(of_tensorflow().batch(2)).batch_size == 2
+    assert arrow_rows(of_tensorflow()).batch_size is None

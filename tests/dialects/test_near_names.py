@@ -73,6 +73,7 @@ def optimizer(): return keras.optimizers.SGD(0.1)
     [
         ("def metrics(): return {}", "metrics", "eval_metrics_fn"),
         ("def get_callbacks(): return []", "get_callbacks", "callbacks"),
+        ("metrics = ['accuracy']", "metrics", "eval_metrics_fn"),
     ],
 )
 def test_names_of_a_keras_file_are_noted_as_well(define, text, name, meant):
@@ -85,7 +86,7 @@ def test_names_of_a_keras_file_are_noted_as_well(define, text, name, meant):
 @pytest.mark.parametrize(
     "text",
     [
-        "metrics = [keras.metrics.MeanAbsoluteError()]",
+        "metrics = [keras.metrics.MeanAbsoluteError()]\ncompiled = dict(metrics=metrics)",
         "from keras import metrics",
         "def scheduler(optimizer): pass",
         "def metrics(): return {}\ndef eval_metrics_fn(): return metrics()",

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import elasticdl
 from elasticdl.data import in_memory
@@ -75,6 +76,23 @@ def test_a_training_that_ends_early_goes_on_with_the_same_data_and_refuses_other
         train((DATA[0] + 1, DATA[1]))
     assert not (tmp_path / "out" / "in_memory_data").exists()
     assert train().metrics == whole.metrics
+
+
+def test_batches_of_the_data_that_are_not_used_are_reported(train, capsys):
+    def loader(batch_size):
+        data = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(DATA[1]))
+        return torch.utils.data.DataLoader(
+            [dict(zip("xy", each, strict=True)) for each in data], batch_size
+        )
+
+    train(loader(16), minibatch_size=16, max_steps=1)
+    assert "not used" not in capsys.readouterr().err
+    with pytest.raises(OutputTakenError):
+        train(loader(16), minibatch_size=20)
+
+    assert "of 16 examples, are not used: batches of 20 are made" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_evaluation_and_prediction_take_it_too(train, tmp_path):

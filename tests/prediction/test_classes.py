@@ -35,6 +35,15 @@ def test_large_scores_do_not_overflow() -> None:
     assert added("logits", (2,), [[1e30, 0], [-1e4, 1e4]]) == ([0, 1], [1, 1])
 
 
+@pytest.mark.parametrize("scores", ["probabilities", "logits", "log_probabilities"])
+def test_scores_that_are_nan_predict_no_class(scores) -> None:
+    number, probability = added(scores, (2,), [[np.nan, 0.1], [0.1, 0.9]])
+    assert number == [-1, 1]
+    assert np.isnan(probability[0])
+    assert added(scores, (), [np.nan])[0] == [-1]
+    assert added(scores, (2,), [[np.nan, 0.1], [0.1, 0.9]], ("cat", "dog"))[0] == ["", "dog"]
+
+
 def test_a_class_is_called_by_its_name() -> None:
     assert added("probabilities", (2,), P, ("cat", "dog")) == (["dog", "cat"], [0.8, 0.9])
     assert added("probabilities", (), [0.7], ("no", "yes")) == (["yes"], [0.7])

@@ -21,9 +21,20 @@ class Doubling:
         return 2 * features
 
 
-def written(predictions):
-    """Return what a model with this hook writes for the features 1 and 2."""
-    definition = ModelDefinition(
+class Scoring(Doubling):
+    """A classifier whose probabilities are the features."""
+
+    def predict(self, features):
+        return features
+
+    def scores(self, shape):
+        assert shape == (2,)
+        return "probabilities"
+
+
+def definition_with(predictions):
+    """Return the definition of a model with this hook."""
+    return ModelDefinition(
         origin=ORIGIN,
         framework="keras",
         create_model=lambda: None,
@@ -33,8 +44,12 @@ def written(predictions):
         predictions=predictions,
         places={"predictions": ("model.py", 7)},
     )
+
+
+def written(predictions):
+    """Return what a model with this hook writes for the features 1 and 2."""
     rows = []
-    predictor = Predictor(Doubling(), definition, [RecordFile("a.csv", 2)])
+    predictor = Predictor(Doubling(), definition_with(predictions), [RecordFile("a.csv", 2)])
     batch = Batch(np.float32([1, 2]), None, 2)
     for _ in predictor.predict([(0, batch)], lambda *row: rows.append(row)):
         pass
@@ -70,3 +85,18 @@ def test_a_hook_that_raises_is_the_users_error() -> None:
         UserCodeError, match=r"default_predictions\(\) raised:\n(.|\n)*ZeroDivision"
     ):
         written(lambda _: 1 / 0)
+
+
+def test_predictions_without_class_are_counted_in_the_note() -> None:
+    predictor = Predictor(Scoring(), definition_with(None), [RecordFile("a.csv", 4)])
+    batches = [
+        (0, Batch(np.float32([[0.2, 0.8], [np.nan, 1]]), None, 2)),
+        (2, Batch(np.float32([[0.9, 0.1], [0.4, 0.6]]), None, 2)),
+    ]
+    rows = []
+
+    for _ in predictor.predict(batches, lambda *row: rows.append(row)):
+        pass
+
+    assert [row[2]["prediction"].tolist() for row in rows] == [[1, -1], [0, 1]]
+    assert "1 prediction of 4 has no class, because the model's output is NaN" in predictor.note

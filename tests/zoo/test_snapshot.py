@@ -66,6 +66,17 @@ def test_a_folder_that_is_said_to_hold_no_code_is_not_copied(zoo: Path) -> None:
     assert left_out == []
 
 
+@pytest.mark.parametrize("name", ["server.key", "ca.PEM", "store.p12", "id_rsa", "credentials.json"])
+def test_private_keys_are_not_copied(zoo: Path, name: str) -> None:
+    (zoo / name).write_text("secret")
+    (zoo / "inner").mkdir()
+    (zoo / "inner" / name).write_text("secret")
+
+    copy_zoo(zoo, zoo.parent / "copy")
+
+    assert not list((zoo.parent / "copy").rglob(name))
+
+
 def test_a_large_file_is_left_out_and_named(zoo: Path) -> None:
     write(zoo, "m.py")
     write(zoo, "data/train.recordio", bytes(snapshot.MAX_FILE_BYTES + 1))

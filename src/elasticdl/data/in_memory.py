@@ -85,11 +85,13 @@ class ArrowRows:
         schema: Names and types of the columns.
         batches: The rows; they can be iterated once.
         num_rows: Their number; None if it is unknown.
+        batch_size: Rows in a batch of the data given, which was taken apart; None without batches.
     """
 
     schema: pa.Schema
     batches: Iterable[pa.RecordBatch]
     num_rows: int | None
+    batch_size: int | None = None
 
 
 def store(
@@ -197,7 +199,9 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
     return ArrowRows(first.schema, batches, num_rows)
 
 
-def _of_elements(elements: Callable[[], Iterable[Any]], num_rows: int | None) -> ArrowRows:
+def _of_elements(
+    elements: Callable[[], Iterable[Any]], num_rows: int | None, batch_size: int | None
+) -> ArrowRows:
     """Return the elements of a data set, which are dicts or pairs (x, y), as rows."""
     _check_same_again(elements)
     rows = (_element(each) for each in elements())
@@ -211,7 +215,8 @@ def _of_elements(elements: Callable[[], Iterable[Any]], num_rows: int | None) ->
         return _batch({name: _stacked(name, values) for name, values in columns.items()})
 
     begun = batch(first)
-    return ArrowRows(begun.schema, itertools.chain([begun], map(batch, groups)), num_rows)
+    batches = itertools.chain([begun], map(batch, groups))
+    return ArrowRows(begun.schema, batches, num_rows, batch_size)
 
 
 def _element(element: Any) -> dict[str, Any]:
@@ -255,7 +260,7 @@ def _digest(elements: Iterable[Any]) -> bytes:
     return digest.digest()
 
 
-def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | None]:
+def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:
     specs = leaves(dataset.element_spec)
     size = int(dataset.cardinality().numpy())
     if size == _INFINITE:
@@ -272,9 +277,13 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     is_batched = "BatchDataset" in type(steps[0]).__name__ or all(
         spec.shape.rank and spec.shape[0] is None for spec in specs
     )
+    batch_size = None
     if is_batched:
+        # A batch size that is computed in the pipeline is unknown here.
+        given = getattr(steps[0], "_batch_size", None)
+        batch_size = None if given is None else int(given)
         dataset, size = dataset.unbatch(), -1
-    return dataset.as_numpy_iterator, size if size >= 0 else None
+    return dataset.as_numpy_iterator, size if size >= 0 else None, batch_size
 
 
 def _steps(dataset: Any) -> Iterator[Any]:
@@ -296,7 +305,7 @@ def _draws(step: Any) -> bool:
     return False
 
 
-def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None]:
+def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int | None]:
     is_loader = "DataLoader" in kinds_of(data)[1]
     if is_loader:
         _check_loader(data)
@@ -307,7 +316,8 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None]:
             f"data is a {type(dataset).__name__} without __len__ and __getitem__. Return its "
             "DataLoader from train_dataloader() of the model file."
         )
-    return lambda: (dataset[i] for i in range(len(dataset))), len(dataset)
+    batch_size = data.batch_size if is_loader else None
+    return lambda: (dataset[i] for i in range(len(dataset))), len(dataset), batch_size
 
 
 def _check_loader(loader: Any) -> None:

@@ -12,11 +12,13 @@ Callers: `elasticdl_module.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType, ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects.reference import function_of, symbol_of
+from elasticdl.dialects.source_lines import names_used
 
 if TYPE_CHECKING:
     from elasticdl.dialects.reading import DialectReader
@@ -77,16 +79,13 @@ def near_names(reading: DialectReader) -> list[str]:
     names_meant = _MEANT if is_torch else {name: _MEANT[name] for name in _OF_KERAS}
     notes = []
     for module in reading.reference.modules:
-        used = set(_used_in(module))
+        used = names_used(Path(module.__file__ or ""))
         for meant, names in names_meant.items():
             if reading.reference.find(meant) is not None:
                 continue
             for name in names:
                 value = getattr(module, name, None)
                 if name in used or not _may_mean(meant, value, module):
-                    continue
-                if not is_torch and not callable(value):
-                    # A list may be used at the top of the file, where a model is compiled.
                     continue
                 where = symbol_of(name, value, module)
                 notes.append(
@@ -123,22 +122,3 @@ def _num_needed(function: Callable[..., Any]) -> int:
         return -1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
-
-
-def _used_in(module: ModuleType) -> Iterator[str]:
-    """Yield the names that functions and classes of a file look up."""
-    for value in list(vars(module).values()):
-        if getattr(value, "__module__", None) != module.__name__:
-            continue
-        functions = vars(value).values() if isinstance(value, type) else (value,)
-        for function in functions:
-            code = getattr(function_of(function), "__code__", None)
-            if code is not None:
-                yield from _names_in(code)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)

@@ -4,7 +4,7 @@ Errors name `file:line`, and a zoo's folder is searched for a name before any of
 both need to know what a file defines. Only the text is read. A file that is not valid Python
 defines nothing here: importing it reports what is wrong with it.
 
-Callers: `reference.py`, and `zoo/folder.py`.
+Callers: `reference.py`, `near_names.py`, and `zoo/folder.py`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,17 @@ def top_level_names(file: Path) -> Mapping[str, TopLevelName]:
         for name, line, imported in _names(tree.body):
             names.setdefault(name, TopLevelName(line, imported))
     return names
+
+
+def names_used(file: Path) -> frozenset[str]:
+    """Return the names that a file's code looks up anywhere, as variables or attributes."""
+    tree = _parsed(file)
+    nodes = () if tree is None else ast.walk(tree)
+    return frozenset(
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in nodes
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+    )
 
 
 def definition_line(file: str, name: str, near: int = 0) -> int:

@@ -19,6 +19,7 @@ from elasticdl import scratch
 from elasticdl.artifacts.claim import IN_MEMORY_FOLDER, JOB_FILE
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.stored_file import filesystem, local_path
+from elasticdl.data.wording import counted
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -89,6 +90,8 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
                     rows, folder, Path(aside), lambda count: reporter.advanced(count, {})
                 )
                 new |= {names[option]} if is_new else set()
+                if trains and option == "data":
+                    _note_batch_size(rows.batch_size, job, reporter)
             except (DataError, UsageError) as error:
                 _remove(new, trains=trains)
                 if option == "data":
@@ -109,6 +112,17 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
                 _remove(names.values(), trains=trains)
             raise
     _remove(names.values(), trains=trains)
+
+
+def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
+    """Report that the batches of a data set are not those of the training run."""
+    assert job.training is not None  # noqa: S101 - a training job
+    used = job.training.minibatch_size
+    if given is not None and given != used:
+        reporter.note(
+            f"The batches of data, of {counted(given, 'example')}, are not used: batches of {used} "
+            f"are made from its examples. For batches of {given}, set minibatch_size={given}."
+        )
 
 
 def _remove(uris: Collection[str], *, trains: bool) -> None:

@@ -4,7 +4,8 @@
     outputs (n,) or (n, 1)                class 1 from a probability of 0.5 on, else class 0
 
 `prediction` is the name of the class if the trained model knows it (`Description.classes`), else
-its number, from 0; `probability` is that of this class. Several outputs, and outputs of more axes
+its number, from 0; `probability` is that of this class. An example with a score that is NaN has no
+class: -1 or an empty name, and the probability NaN. Several outputs, and outputs of more axes
 (pixels, time steps), are written as they are.
 
 What the outputs are is decided by the model's loss (`training/scores.py`). The row-wise arithmetic
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 PREDICTION, PROBABILITY = "prediction", "probability"
+NO_CLASS = -1  # the prediction for an example whose scores are NaN
 _TWO = 2
 _THRESHOLD = 0.5
 
@@ -39,6 +41,13 @@ def scores_shape(columns: Columns) -> tuple[int, ...] | None:
     is_row = array.ndim <= _TWO and array.shape[1:] != (0,)
     # bfloat16 and the like are of kind V.
     return tuple(array.shape[1:]) if is_row and array.dtype.kind in "fV" else None
+
+
+def without_class(columns: Columns) -> Array:
+    """Return whether each example has a score that is NaN, [batch], boolean."""
+    (array,) = columns.values()
+    found: Array = np.isnan(array.astype(np.float64).reshape(len(array), -1)).any(axis=1)
+    return found
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,9 @@ class ClassReading:
         """Return the columns of a batch, after the predicted class and its probability."""
         (array,) = columns.values()
         number, probability = self._best(array.astype(np.float64))
+        number = np.where(without_class(columns), NO_CLASS, number)
         return {
-            PREDICTION: np.array(self.names, np.str_)[number] if self.is_named else number,
+            PREDICTION: np.array([*self.names, ""], np.str_)[number] if self.is_named else number,
             PROBABILITY: probability.astype(np.float32),
             **columns,
         }

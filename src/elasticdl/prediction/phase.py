@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.data.wording import listed
+from elasticdl.data.wording import counted, listed
 from elasticdl.errors import (
     DataError,
     DefinitionError,
@@ -16,7 +16,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.prediction.classes import ClassReading, scores_shape
+from elasticdl.prediction.classes import ClassReading, scores_shape, without_class
 from elasticdl.prediction.rows import KEY, RecordKeys, named_outputs
 from elasticdl.training.trainer import ScoresProbe
 
@@ -40,7 +40,7 @@ class Predictor:
         columns: Columns of the input to write beside the outputs; None writes none.
 
     Attributes:
-        note: A notice for the user after the first batch; may be empty.
+        note: A notice for the user after the last batch; may be empty.
 
     Raises:
         UserCodeError: The processor cannot be created.
@@ -58,6 +58,7 @@ class Predictor:
         self._classes, self._columns = classes, columns
         self._reading: ClassReading | None = None
         self._is_read = False
+        self._num_without_class = 0
         self.note = ""
         create = definition.create_outputs_processor
         self._processor = None if create is None else self._call(create)
@@ -107,6 +108,13 @@ class Predictor:
         if stop is None:
             stop = sum(file.num_records for file in self._files)
         self._check_complete(stop, done)
+        if self._num_without_class:
+            self.note += (
+                f"{' ' if self.note else ''}{counted(self._num_without_class, 'prediction')} of "
+                f"{done - start:,} {'has' if self._num_without_class == 1 else 'have'} no class, "
+                "because the model's output is NaN: look for missing or very large values in "
+                "these records."
+            )
 
     def _check_complete(self, expected: int, done: int) -> None:
         if done != expected:
@@ -138,7 +146,10 @@ class Predictor:
         if not self._is_read:
             self._is_read = True
             self._reading = self._read(columns)
-        return outputs if self._reading is None else self._reading.with_prediction(columns)
+        if self._reading is None:
+            return outputs
+        self._num_without_class += int(without_class(columns).sum())
+        return self._reading.with_prediction(columns)
 
     @staticmethod
     def _with_columns(given: Columns, outputs: Arrays) -> Columns:

@@ -1,8 +1,9 @@
 """Snapshot of a zoo's code, for the folder of a trained model.
 
 Sources and small files are copied. Hidden folders, caches, virtual environments, logs, outputs of
-jobs and links out of the zoo are not, because they are not user code. Files that are too large to
-be code are left out and listed, so that the user notices.
+jobs and links out of the zoo are not, because they are not user code; nor are private keys and
+key stores, because a trained model is given to others. Files that are too large to be code are
+left out and listed, so that the user notices.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _SOURCES = frozenset(
 _NO_CODE = frozenset({"__pycache__", "__pypackages__", "node_modules", "site-packages"})
 # A log may be that of the job itself, and grow.
 _NOT_BY_USERS = (".pyc", ".pyo", ".log")
+_KEYS = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk")
+# Private keys of SSH and of cloud accounts, by their usual names.
+_KEY_NAMES = frozenset({"id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "credentials.json"})
 # Files that show what kind of folder they are in; every output of a job has `.generation`.
 _MARKS = ("pyvenv.cfg", "trained_model.pb", ".generation")
 
@@ -109,9 +113,13 @@ def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
                 if entry.is_dir():
                     if not entry.is_symlink() and _may_hold_code(path, no_code):
                         inner.append(path)
-                elif entry.is_file() and not entry.name.endswith(_NOT_BY_USERS):
+                elif entry.is_file() and _may_be_code(entry.name):
                     yield str(path.relative_to(root)), entry.stat().st_size
         folders = inner
+
+
+def _may_be_code(name: str) -> bool:
+    return name not in _KEY_NAMES and not name.lower().endswith((*_NOT_BY_USERS, *_KEYS))
 
 
 def _may_hold_code(folder: Path, no_code: Collection[Path]) -> bool:
