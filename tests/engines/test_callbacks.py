@@ -12,7 +12,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.audit import audit
 from elasticdl.errors import UsageError
-from elasticdl.events import EpochFinished, Evaluated
+from elasticdl.events import EpochFinished, Evaluated, Noted
 
 AVERAGES = """
 def optimizer():
@@ -147,6 +147,34 @@ def test_an_epoch_that_is_cut_short_ends_once_and_counts_only_what_was_trained_o
     report = audit(str(tmp_path / "out"))
     assert [epoch.counts.finished for epoch in report.epochs] == [False]
     assert CheckpointStore(OutputFolder(tmp_path / "out")).best_step() == 4
+
+
+@pytest.mark.parametrize(
+    ("moment", "epochs", "note"),
+    [
+        ("on_epoch_end(self, epoch, logs=None)", 3, "after epoch 1 of 3, at step "),
+        ("on_train_batch_end(self, batch, logs=None)", 3, "in epoch 1 of 3, at step 1."),
+        ("on_epoch_end(self, epoch, logs=None)", 1, None),
+    ],
+)
+def test_a_training_that_a_callback_ended_reports_it(
+    train, zoo, tmp_path, moment, epochs, note
+):
+    zoo(
+        f"""
+        class Stop(keras.callbacks.Callback):
+            def {moment}:
+                self.model.stop_training = True
+
+        def callbacks():
+            return [Stop()]
+        """
+    )
+
+    train(num_epochs=epochs)
+
+    notes = [event.message for event in events(tmp_path, Noted)]
+    assert [f"ended the training {note}" in each for each in notes] == [True] * (note is not None)
 
 
 def test_callbacks_see_the_batches_of_an_evaluation(train, zoo, data, tmp_path):

@@ -4,7 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from elasticdl.engines.finite import StateCheck
+from elasticdl.data.batch import Batch
+from elasticdl.engines.feed import TrainingBatch
+from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.errors import NonFiniteLossError
 
 MASK = np.float32([0, -np.inf, np.nan])
@@ -48,3 +50,33 @@ def test_infinity_is_found_in_every_kind_of_float(dtype):
 
 def test_what_a_callback_remembers_may_be_infinite():
     check({}, {"callbacks/0/Best/best": np.array(np.inf)})
+
+
+class Doubling:
+    """A trainer of a model that doubles."""
+
+    def predict(self, features):
+        return features
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (
+            {"age": np.float32([1, np.nan, np.nan]), "sex": np.array([0, 1, 1])},
+            np.array([0, 1, 1]),
+            "That batch has NaN in its features, in 'age', in 2 examples of 3: correct or",
+        ),
+        (np.float32([[1, 2], [np.inf, 2], [1, 1]]), None, "has infinity in its features, in 1 ex"),
+        (np.ones((3, 1)), np.float32([1, np.nan, 2]), "has NaN in its labels, in 1 example of 3"),
+        (np.float32([0, -np.inf, 0]), None, "Lower the learning rate, or check for NaN and"),
+        (np.ones((3, 1)), np.ones(3), "Lower the learning rate, or check for NaN and very large"),
+    ],
+)
+def test_the_data_is_named_if_it_is_what_is_not_finite(features, labels, message):
+    at = TrainingBatch(0, 0, 4, Batch(features, labels, 3), finished=False)
+
+    with pytest.raises(NonFiniteLossError) as caught:
+        check_losses(np.float64([np.nan]), [at], Doubling(), step=7, last_good=5)
+
+    assert message in str(caught.value)

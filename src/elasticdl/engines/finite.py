@@ -7,18 +7,20 @@ Callers: `loop.py`; `elastic/committer.py` for the sum of all workers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elasticdl.data.batch import leaves
+from elasticdl.data.wording import counted
 from elasticdl.engines.accumulator import GRADIENTS
 from elasticdl.errors import ElasticDLError, NonFiniteLossError
 from elasticdl.training.mistakes import in_words, num_scores, out_of_range
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from elasticdl.data.batch import Batch
     from elasticdl.engines.feed import TrainingBatch
@@ -53,12 +55,35 @@ def check_losses(
     if not bad.size:
         return
     at = group[int(bad[0])]
+    data = None if at.batch is None else _not_finite_data(at.batch)
+    what_to_do = f"{_WHAT_TO_DO} of that batch" if data is None else f"That batch has {data}"
     raise NonFiniteLossError(
         f"The loss is {losses[bad[0]]} at step {step - len(group) + int(bad[0]) + 1} (epoch "
         f"{at.epoch + 1}, shard {at.shard}, batch {at.number}). Training stopped; the last good "
-        f"checkpoint is of step {last_good}. {_WHAT_TO_DO} of that "
-        f"batch.{_labels_of(at.batch, trainer)}"
+        f"checkpoint is of step {last_good}. {what_to_do}.{_labels_of(at.batch, trainer)}"
     )
+
+
+def _not_finite_data(batch: Batch) -> str | None:
+    """Name the part of a batch that has NaN or infinity; None if all its numbers are finite."""
+    for kind, tree in (("features", batch.features), ("labels", batch.labels)):
+        named = tree.items() if isinstance(tree, Mapping) else [("", tree)]
+        for name, arrays in named:
+            for array in leaves(arrays):
+                values = np.asarray(array)
+                bad = _not_finite(values)
+                if bad is not None:
+                    # An attention mask has -inf for a reason.
+                    bad = np.isnan(values) | (values == np.inf)
+                if bad is not None and bad.any():
+                    what = "NaN" if np.isnan(values).any() else "infinity"
+                    where = f"its {kind}, in {name!r}" if name else f"its {kind}"
+                    examples = counted(int(bad.reshape(len(bad), -1).any(axis=1).sum()), "example")
+                    return (
+                        f"{what} in {where}, in {examples} of {batch.num_examples}: correct or "
+                        "leave out these records, or fill in missing values in the input function"
+                    )
+    return None
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
@@ -122,8 +147,7 @@ class StateCheck:
             if before is None or before.shape != bad.shape or (bad & ~before).any():
                 raise NonFiniteLossError(
                     f"{path} contains NaN or infinity at step {step}. Training stopped; the last "
-                    f"good checkpoint is of step {last_good}. Lower the learning rate or clip "
-                    "gradients."
+                    f"good checkpoint is of step {last_good}. {_WHAT_TO_DO}; or clip gradients."
                 )
 
 

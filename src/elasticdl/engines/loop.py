@@ -259,6 +259,8 @@ class Loop:
             raise
         self.close_feed()
         self._step_events.write(self._step_to_report)
+        if self.progress.stopped:
+            self._note_stopped()
         if self.progress.epoch_examples and not self.progress.ledger.epoch_done:
             # `max_steps` ended the training within an epoch.
             self._update_training_metrics()
@@ -266,6 +268,18 @@ class Loop:
             self._checkpoint()
         self._wait_for_checkpoints()
         return self.metrics
+
+    def _note_stopped(self) -> None:
+        ledger, planned = self.progress.ledger, self.options.num_epochs
+        # An epoch that ended whole has begun the next one.
+        num_ended = ledger.epoch if self.progress.first_step == self.trainer.step else None
+        if num_ended is None:
+            when = f"in epoch {ledger.epoch + 1} of {planned}"
+        elif num_ended < planned:
+            when = f"after epoch {num_ended} of {planned}"
+        else:
+            return
+        self.reporter.note(f"A callback ended the training {when}, at step {self.trainer.step:,}.")
 
     def finish(self) -> None:
         """Turn the trained model into the one to publish, after the last checkpoint.
