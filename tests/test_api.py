@@ -2,11 +2,14 @@
 
 import json
 import re
+import traceback
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import elasticdl
+from elasticdl import api
 from elasticdl.cli.main import cli
 from elasticdl.errors import UsageError
 from elasticdl.job import Job, Tracking
@@ -337,3 +340,30 @@ def test_params_that_no_file_can_hold_are_refused_by_name():
 def test_a_model_in_place_of_its_name_is_refused():
     with pytest.raises(UsageError, match="model_def is a .*Thing; expected the name of a model"):
         training_job(data="d", output="o", model_def=type("Thing", (), {})())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: elasticdl.train(data="no.csv", output="out", model_def="m", model_zoo="/no/zoo"),
+        lambda: elasticdl.evaluate(trained_model="/no/model", data="no.csv"),
+        lambda: elasticdl.predict(trained_model="/no/model", data="no.csv", output="out"),
+        lambda: elasticdl.load("/no/model"),
+        lambda: api.audit("/no/model"),
+    ],
+)
+def test_a_traceback_in_a_script_ends_at_its_own_line(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(elasticdl.errors.ElasticDLError) as caught:
+        call()
+
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert [file.rpartition("/")[2] for file in files[-1:]] == ["errors.py"]
+    assert sum("src/elasticdl" in file for file in files) == 1
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+    monkeypatch.setenv("ELASTICDL_DEBUG", "1")
+    with pytest.raises(elasticdl.errors.ElasticDLError) as caught:
+        call()
+    assert sum("src/elasticdl" in frame.filename for frame in traceback.extract_tb(caught.tb)) > 2

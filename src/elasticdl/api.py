@@ -23,7 +23,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Unpack
 
 from elasticdl import plugins
-from elasticdl.errors import MissingExtraError, UnavailableError, UsageError
+from elasticdl.errors import (
+    MissingExtraError,
+    UnavailableError,
+    UsageError,
+    with_short_traceback,
+)
 from elasticdl.job_options import evaluation_job, location, prediction_job, training_job
 from elasticdl.option_types import shows_options_of
 
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
 
 
 @shows_options_of(training_job)
+@with_short_traceback
 def train(
     *,
     data: Any,
@@ -93,6 +99,7 @@ def train(
 
 
 @shows_options_of(evaluation_job)
+@with_short_traceback
 def evaluate(
     *,
     trained_model: str,
@@ -121,6 +128,7 @@ def evaluate(
 
 
 @shows_options_of(prediction_job)
+@with_short_traceback
 def predict(
     *,
     trained_model: str,
@@ -148,6 +156,7 @@ def predict(
     return _run_on_data(job_of, {"data": data}, reporter)
 
 
+@with_short_traceback
 def load(trained_model: str, data: Any = None) -> Any:
     """Return a trained model's Keras or PyTorch model with its weights, ready to be called.
 
@@ -170,6 +179,7 @@ def load(trained_model: str, data: Any = None) -> Any:
     return load_model(location(trained_model), location(data) if is_name else data)
 
 
+@with_short_traceback
 def audit(output: str) -> AuditReport:
     """Check for each epoch of a training whether every record was trained on exactly once.
 

@@ -32,9 +32,18 @@ The exit codes are part of the command line's contract (docs/reference/exit-code
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
 from elasticdl import tracebacks
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+# Set by `elasticdl --debug`, or by people who want the whole traceback in a script.
+DEBUG = "ELASTICDL_DEBUG"
 
 # Parts of a `UserCodeError`'s message; see `tracebacks`.
 plain = tracebacks.plain
@@ -60,6 +69,25 @@ class ElasticDLError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows instead of a traceback; IPython looks for this method."""
         return [f"{type(self).__name__}: {self}"]
+
+
+def with_short_traceback(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return the function with errors whose traceback ends at the caller's line.
+
+    For the functions that people call in scripts: the message has everything that they can act
+    on. With the environment variable `ELASTICDL_DEBUG`, tracebacks are complete.
+    """
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except ElasticDLError as error:
+            if os.environ.get(DEBUG):
+                raise
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 class UsageError(ElasticDLError):

@@ -116,6 +116,18 @@ def test_a_missing_prebuilt_model_is_told_without_the_files_of_the_package() -> 
     )
 
 
+@pytest.mark.parametrize("name", ["own", "own.Model"])
+def test_a_model_in_the_current_folder_is_answered_with_its_zoo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("")
+
+    assert refused(open_zoo(None), name).endswith(
+        "For a model of your own in own.py, add its folder: --model_zoo=."
+    )
+
+
 @pytest.mark.parametrize("name", ["../x.y", "a/b.py", "a.b.py", "a..b", "", "a.b-c", "/etc.x"])
 def test_what_is_no_dotted_name_is_refused(zoo: Zoo, name: str) -> None:
     assert "is not a dotted name" in refused(zoo, name) or "neither" in refused(zoo, name)

@@ -22,7 +22,13 @@ import click
 
 from elasticdl import __version__
 from elasticdl.cli.printable import printable
-from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user, missing_framework
+from elasticdl.errors import (
+    DEBUG,
+    ElasticDLError,
+    TrainingError,
+    ended_by_user,
+    missing_framework,
+)
 from elasticdl.gc_tuning import collect_seldom
 
 if TYPE_CHECKING:
@@ -113,6 +119,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     args = [argument for argument in args if argument != "--debug"]
     signal.signal(signal.SIGTERM, _terminate)
     collect_seldom()
+    given = os.environ.get(DEBUG)
+    if debug:
+        os.environ[DEBUG] = "1"
     shown, warnings.showwarning = warnings.showwarning, _Warnings().show
     unraisable, sys.unraisablehook = sys.unraisablehook, _signal_again
     try:
@@ -123,6 +132,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     finally:
         warnings.showwarning = shown
         sys.unraisablehook = unraisable
+        if debug and given is None:
+            del os.environ[DEBUG]
     sys.exit(code)
 
 

@@ -209,9 +209,14 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
             f"{suggestion}"
         )
     if zoo.is_prebuilt:
+        named = [each for each in (parts, parts[:-1]) if each]
+        own = ", name its folder with --model_zoo."
+        for here in filter(None, (_file_of(Path.cwd(), each) for each in named)):
+            own = f" in {shown_path(here)}, add its folder: --model_zoo=."
+            break
         return (
             f"{flag}={dotted}: no prebuilt model has this name.{suggestion} `elasticdl zoo list` "
-            "shows them. For a model of your own, name its folder with --model_zoo."
+            f"shows them. For a model of your own{own}"
         )
     depth = 0
     while depth < len(parts) and zoo.folder.joinpath(*parts[: depth + 1]).is_dir():
