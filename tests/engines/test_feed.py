@@ -171,6 +171,17 @@ def test_records_without_labels_can_be_predicted():
     assert batches[1][1].features["x"].tolist() == [[2.0]]
 
 
+def test_records_to_evaluate_without_a_label_are_answered_with_predict():
+    unlabelled = MemorySource([{"x": np.float32([i])} for i in range(3)])
+    featureless = MemorySource([{"label": np.int64([1])}])
+    definition = definition_of(RecordInput(stack_fields, SCHEMA))
+
+    with pytest.raises(SchemaError, match="no 'label', which .*: the label. An .*, or use predict"):
+        list(batches_in_order(definition, unlabelled, 2, Mode.EVALUATION))
+    with pytest.raises(DataError, match="the records have no x, which model.py:7 needs"):
+        list(batches_in_order(definition, featureless, 2, Mode.EVALUATION))
+
+
 def test_a_label_of_which_only_some_values_are_known_may_be_missing():
     kinds = ["bad", "good"]
 

@@ -347,6 +347,7 @@ def batches_in_order(
     Raises:
         DataError: In prediction, the number of examples that a pipeline yields differs from the
             number of records, so outputs cannot be matched with records.
+        SchemaError: A record lacks a field; in prediction, one that is not the label.
     """
     stop = source.num_records if stop is None else stop
     chunk = minibatch_size * MINIBATCHES_AT_ONCE
@@ -383,7 +384,12 @@ def batches_in_order(
                     "prediction mode."
                 )
             continue
-        records = source.read_records(first, last, schema)
+        try:
+            records = source.read_records(first, last, schema)
+        except MissingFieldError as error:
+            if mode is Mode.EVALUATION and schema is not None:
+                _check_label(definition, source, schema, error)
+            raise
         for at in range(0, len(records), minibatch_size):
             some = [
                 {**record, **{field.name: _filled(field, 0) for field in missing}}
@@ -630,6 +636,28 @@ def _without_labels(
                 f"{', '.join(sorted(f.name for f in present)) or 'none of its fields'}."
             )
     return reduced, missing
+
+
+def _check_label(
+    definition: ModelDefinition, source: RecordSource, schema: Schema, error: MissingFieldError
+) -> None:
+    """Explain a missing field if it is the label, which evaluation cannot do without.
+
+    Raises:
+        MissingFieldError: It is the label.
+        DataError: The model's inputs need it.
+    """
+    try:
+        _, missing = _without_labels(definition, source, schema)
+    except UserCodeError:
+        return
+    if missing:
+        names = " and ".join(repr(field.name) for field in missing)
+        raise MissingFieldError(
+            f"{_names(source, np.arange(1))}: the records have no {names}, which the model's "
+            "inputs do not need: the label. An evaluation compares predictions with it. Add it to "
+            "the data, or use predict for data without it."
+        ) from error
 
 
 def _is_missing(source: RecordSource, field: Field) -> bool:

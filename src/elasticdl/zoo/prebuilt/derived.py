@@ -26,7 +26,7 @@ Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.column_summary import is_whole
@@ -47,6 +47,8 @@ _IDENTIFIER_ROWS = 50
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
 # A text column of which this share of the values are different is free text.
 _FREE_TEXT = 0.9
+# A text column with at most this share of values other than numbers was probably meant as numbers.
+_FEW_OTHERS = 0.2
 # Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index.
 _IDENTIFIER = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$")
 _LEAST_BUCKETS, _MOST_BUCKETS = 1024, 1 << 18
@@ -59,10 +61,12 @@ class Derived:
     Attributes:
         columns: In the form that the prebuilt table models expect.
         left_out: Column -> why it is not a feature.
+        doubtful: Column -> why it may have been meant otherwise.
     """
 
     columns: Sequence[dict[str, Any]]
     left_out: dict[str, str]
+    doubtful: dict[str, str] = field(default_factory=dict)
 
 
 def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str] = ()) -> Derived:
@@ -86,7 +90,12 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
             left_out[column.name] = reason
         else:
             features.append(feature_of(column))
-    return Derived(features, left_out)
+    doubtful = {
+        column.name: reason
+        for column in used
+        if column.name not in left_out and (reason := _mostly_numbers(column))
+    }
+    return Derived(features, left_out, doubtful)
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
@@ -135,6 +144,29 @@ def _why_not(column: ColumnSummary) -> str:
     if share <= _FREE_TEXT:
         return ""
     return "no value occurs twice" if share == 1 else "almost every row has a text of its own"
+
+
+def _mostly_numbers(column: ColumnSummary) -> str:
+    """Return why a column of numbers with a few other values is text; empty for other columns."""
+    if column.kind != "text" or column.values is None:
+        return ""
+    others = [(value, count) for value, count in column.values if not _is_number(value)]
+    num_others = sum(count for _, count in others)
+    if not 0 < num_others <= _FEW_OTHERS * column.num_present:
+        return ""
+    shown = ", ".join(repr(value) for value, _ in others[:3]) + (", ..." if others[3:] else "")
+    return (
+        f"{num_others:,} of its {column.num_present:,} values {'is' if num_others == 1 else 'are'} "
+        f"not a number ({shown}), so it is text. If it has numbers, leave these cells empty"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _has_numbers(column: ColumnSummary) -> bool:

@@ -83,6 +83,7 @@ def _completed(
         notes += [
             f"Column {name!r} is left out: {reason}." for name, reason in derived.left_out.items()
         ]
+        notes += [f"Column {name!r}: {reason}." for name, reason in derived.doubtful.items()]
         if not derived.columns:
             raise DataError(
                 f"No column is left to predict {label.name!r} from. {' '.join(notes)} Add columns "
