@@ -214,6 +214,21 @@ def test_the_same_data_is_the_same_file_and_other_data_is_another_one(tmp_path):
     assert not list(tmp_path.glob("*.parquet"))
 
 
+def test_an_array_alone_is_x():
+    torch = pytest.importorskip("torch")
+    alone = [
+        X,
+        torch.from_numpy(X),
+        torch.utils.data.TensorDataset(torch.from_numpy(X)),
+        of_tensorflow().map(lambda x, y: x),
+        of_tensorflow().map(lambda x, y: x).batch(3),
+    ]
+
+    for data in alone:
+        assert list(plain(data)) == ["x"]
+        np.testing.assert_array_equal(plain(data)["x"], X.reshape(4, -1))
+
+
 REFUSED = {
     "a number": (
         3,

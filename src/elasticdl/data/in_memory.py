@@ -4,7 +4,7 @@
     Arrow table, DataFrame of polars, whatever has Arrow's interface       its columns
     dict of arrays                                                         one column for each
     list of dicts                                                          one row for each
-    (x, y)                                                                 columns x and y; of a
+    (x, y), or x alone                                                     columns x and y; of a
                                                                            DataFrame, its own
     tf.data.Dataset, PyTorch Dataset or DataLoader                         its elements, in order
 
@@ -72,7 +72,7 @@ _WEIGHTS = (
 _INFINITE = -1
 _EXPECTED = (
     "expected the name of files, a DataFrame of pandas or polars, an Arrow table, a Dataset of "
-    "Hugging Face, a dict of arrays, a list of dicts, arrays (x, y), a tf.data.Dataset, or a "
+    "Hugging Face, a dict of arrays, a list of dicts, arrays (x, y) or x, a tf.data.Dataset, or a "
     "PyTorch Dataset or DataLoader"
 )
 
@@ -149,6 +149,8 @@ def arrow_rows(data: Any) -> ArrowRows:
         return _of_elements(*_of_torch(data))
     if isinstance(data, Mapping):
         return _of_columns(data)
+    if _is_array(data):
+        return _of_columns({"x": data})
     if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
         return _of_table(table_of_rows(data))
     if isinstance(data, tuple) and len(data) == _WITH_WEIGHTS:
@@ -224,9 +226,20 @@ def _element(element: Any) -> dict[str, Any]:
         return {str(name): as_numpy(value) for name, value in element.items()}
     if isinstance(element, (tuple, list)) and len(element) == _PAIR:
         return {name: as_numpy(value) for name, value in _pair(*element).items()}
+    if isinstance(element, (tuple, list)) and len(element) == 1:
+        # The item of a TensorDataset of one tensor.
+        (element,) = element
+    if _is_array(element):
+        return {"x": as_numpy(element)}
     raise UsageError(
-        f"An element of data is a {type(element).__name__}; expected a dict, or a pair (x, y)."
+        f"An element of data is a {type(element).__name__}; expected a dict, a pair (x, y), or an "
+        "array x."
     )
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether a value is an array or a tensor with at least one axis."""
+    return hasattr(value, "__array__") and bool(getattr(value, "ndim", 0))
 
 
 def _pair(x: Any, y: Any) -> dict[str, Any]:
