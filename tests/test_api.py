@@ -367,3 +367,20 @@ def test_a_traceback_in_a_script_ends_at_its_own_line(call, tmp_path, monkeypatc
     with pytest.raises(elasticdl.errors.ElasticDLError) as caught:
         call()
     assert sum("src/elasticdl" in frame.filename for frame in traceback.extract_tb(caught.tb)) > 2
+
+
+def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text(
+        "import torch\nloss = torch.nn.MSELoss()\n"
+        "def custom_model(): return torch.nn.Linear(2, 1)\n"
+        "def optimizer(parameters): return torch.optim.SGD(parameters, 0.1)\n"
+    )
+    data = (np.ones((8, 2), np.float32), np.ones((8, 1), np.float32))
+
+    elasticdl.train(data=data, output="out", model_def="m", model_zoo=".", quiet=True)
+    elasticdl.evaluate(trained_model="out", data=data, quiet=True)
+    elasticdl.predict(trained_model="out", data=data[0], output="p.csv", quiet=True)
+
+    assert capfd.readouterr() == ("", "")

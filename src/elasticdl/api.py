@@ -58,6 +58,7 @@ def train(
     params: str | Mapping[str, Any] = "",
     validation_data: Any = None,
     reporter: Reporter | None = None,
+    quiet: bool = False,
     **options: Unpack[TrainOptions],
 ) -> Outcome:
     """Train a model and write a TrainedModel into a folder.
@@ -78,6 +79,7 @@ def train(
             its file.
         validation_data: Records to evaluate on while training, as `data`.
         reporter: Reports progress to people; None chooses one that suits the terminal.
+        quiet: Print no progress and no notes.
         **options: See `job_options.training_job`.
 
     Raises:
@@ -95,7 +97,7 @@ def train(
             **options,
         )
 
-    return _run_on_data(job_of, {"data": data, "validation_data": validation_data}, reporter)
+    return _run_on_data(job_of, {"data": data, "validation_data": validation_data}, reporter, quiet)
 
 
 @shows_options_of(evaluation_job)
@@ -106,6 +108,7 @@ def evaluate(
     data: Any,
     output: str | None = None,
     reporter: Reporter | None = None,
+    quiet: bool = False,
     **options: Unpack[EvaluateOptions],
 ) -> Outcome:
     """Evaluate a trained model on records; the metrics are in the outcome and in a file.
@@ -115,6 +118,7 @@ def evaluate(
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: JSON file for the metrics; None means `evaluation.json` in the trained model.
         reporter: Reports progress to people; None chooses one that suits the terminal.
+        quiet: Print no progress and no notes.
         **options: See `job_options.evaluation_job`.
 
     Raises:
@@ -124,7 +128,7 @@ def evaluate(
     def job_of(data: str) -> Job:
         return evaluation_job(trained_model=trained_model, data=data, output=output, **options)
 
-    return _run_on_data(job_of, {"data": data}, reporter)
+    return _run_on_data(job_of, {"data": data}, reporter, quiet)
 
 
 @shows_options_of(prediction_job)
@@ -135,6 +139,7 @@ def predict(
     data: Any,
     output: str,
     reporter: Reporter | None = None,
+    quiet: bool = False,
     **options: Unpack[PredictOptions],
 ) -> Outcome:
     """Write a trained model's predictions for records, in their order and with their keys.
@@ -144,6 +149,7 @@ def predict(
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
         reporter: Reports progress to people; None chooses one that suits the terminal.
+        quiet: Print no progress and no notes.
         **options: See `job_options.prediction_job`.
 
     Raises:
@@ -153,7 +159,7 @@ def predict(
     def job_of(data: str) -> Job:
         return prediction_job(trained_model=trained_model, data=data, output=output, **options)
 
-    return _run_on_data(job_of, {"data": data}, reporter)
+    return _run_on_data(job_of, {"data": data}, reporter, quiet)
 
 
 @with_short_traceback
@@ -219,7 +225,10 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
 
 
 def _run_on_data(
-    job_of: Callable[..., Job], data: Mapping[str, Any], reporter: Reporter | None
+    job_of: Callable[..., Job],
+    data: Mapping[str, Any],
+    reporter: Reporter | None,
+    quiet: bool,  # noqa: FBT001 - of a caller whose argument it is
 ) -> Outcome:
     """Run a job on files, or on data in memory.
 
@@ -227,6 +236,7 @@ def _run_on_data(
         job_of: Makes the job; called with file names as keyword arguments.
         data: By argument of `job_of`: file names, data in memory, or None.
         reporter: See `run`.
+        quiet: See `train`.
     """
     from elasticdl.engines import progress, stored_data  # noqa: PLC0415 - imports take time
 
@@ -237,7 +247,8 @@ def _run_on_data(
     in_memory = {name: value for name, value in given.items() if names[name] is None}
     # Mistakes in other options are reported before data is stored.
     job = job_of(**{name: uri or "memory://" for name, uri in names.items()})
-    reporter = progress.for_stream() if reporter is None else reporter
+    if reporter is None:
+        reporter = progress.Silent() if quiet else progress.for_stream()
     with stored_data.stored(job, in_memory, reporter) as complete:
         return run(complete, reporter)
 

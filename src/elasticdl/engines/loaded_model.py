@@ -24,6 +24,7 @@ import numpy as np
 from elasticdl import scratch
 from elasticdl.data.batch import leaves
 from elasticdl.data.in_memory import arrow_rows, has_columns, store
+from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
 from elasticdl.errors import ElasticDLError, UsageError
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 # As of `elasticdl predict`, so that the outputs are the same bits.
 _MINIBATCH_SIZE = 256
+# Arguments of Keras' predict that do not change its result.
+_WITHOUT_EFFECT = {"batch_size", "verbose"}
 
 
 def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
@@ -87,7 +90,7 @@ class TablePredictor:
             x: A DataFrame or another table (see `data/in_memory.py`), with the columns that the
                 model was trained on; a label may be missing.
             args: Passed to the model's own `predict`, if x is no table.
-            kwargs: See `args`.
+            kwargs: See `args`; `batch_size` and `verbose` have no effect on a table.
 
         Raises:
             ElasticDLError: The rows do not match those that the model was trained on.
@@ -99,8 +102,12 @@ class TablePredictor:
                     "name. Give a DataFrame with the columns that it was trained on."
                 )
             return self._other(x, *args, **kwargs)
-        if args or kwargs:
-            raise UsageError(f"predict() of a table takes no other argument; got {args}, {kwargs}.")
+        others = kwargs.keys() - _WITHOUT_EFFECT
+        if args or others:
+            raise UsageError(
+                f"predict() of a table takes no argument after the table; got "
+                f"{listed([*args, *sorted(others)])}."
+            )
         with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
             uri, _ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
             return self._outputs(uri)
