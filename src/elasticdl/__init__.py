@@ -1,11 +1,11 @@
-"""ElasticDL: train a person's model, unchanged, wherever data and machines are.
+"""ElasticDL: train a user's model, unchanged, wherever the data and the machines are.
 
     import elasticdl
 
     elasticdl.train(model_def="mnist", data="data/train/*.recordio", output="my_model")
 
-Public names are loaded when they are first used: importing the package imports no framework
-and takes some milliseconds.
+Public names are imported on first use: `import elasticdl` imports no framework and takes a few
+milliseconds.
 """
 
 from __future__ import annotations

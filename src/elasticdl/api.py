@@ -77,8 +77,8 @@ def train(
         model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
         params: `"name=literal, ..."` or a mapping, for the model's constructor and the functions of
             its file.
-        validation_data: Records to evaluate on while training, as `data`.
-        reporter: Reports progress to people; None chooses one that suits the terminal.
+        validation_data: Records to evaluate on while training, in the same forms as `data`.
+        reporter: Reports progress to the user; None chooses one that suits the terminal.
         quiet: Print no progress and no notes.
         **options: See `job_options.training_job`.
 
@@ -117,7 +117,7 @@ def evaluate(
         trained_model: Folder that `train` wrote.
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: JSON file for the metrics; None means `evaluation.json` in the trained model.
-        reporter: Reports progress to people; None chooses one that suits the terminal.
+        reporter: Reports progress to the user; None chooses one that suits the terminal.
         quiet: Print no progress and no notes.
         **options: See `job_options.evaluation_job`.
 
@@ -148,7 +148,7 @@ def predict(
         trained_model: Folder that `train` wrote; nothing else is needed.
         data: URI or glob of the records, a list of them, or data in memory, as for `train`.
         output: A file if it ends in `.recordio`, `.parquet` or `.csv`, else a folder of part files.
-        reporter: Reports progress to people; None chooses one that suits the terminal.
+        reporter: Reports progress to the user; None chooses one that suits the terminal.
         quiet: Print no progress and no notes.
         **options: See `job_options.prediction_job`.
 
@@ -187,7 +187,7 @@ def load(trained_model: str, data: Any = None) -> Any:
 
 @with_short_traceback
 def audit(output: str) -> AuditReport:
-    """Check for each epoch of a training whether every record was trained on exactly once.
+    """Check for each epoch of a training run whether every record was trained on exactly once.
 
     Args:
         output: Folder that `train` writes to or has written.
@@ -205,7 +205,7 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
 
     Args:
         job: The job to run.
-        reporter: Reports progress to people; None chooses one that suits the terminal.
+        reporter: Reports progress to the user; None chooses one that suits the terminal.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
@@ -272,10 +272,10 @@ def run_on_cluster(
         context: Context of the kubeconfig; None means the current one.
         patch: JSON merge patch for the RayJob (RFC 7396).
         detach: Return as soon as the job is submitted.
-        build: Options of an image to build and push first, unless the job is already there.
-        print_fn: Called with lines for people.
-        with_page: Serve the page of a training on this machine while following it, and print its
-            URL.
+        build: Options of an image to build and push first, unless the job was already submitted.
+        print_fn: Called with messages for the user.
+        with_page: Serve the page of a training job on this machine while following it, and print
+            its URL.
 
     Returns:
         The job's final state; None after a detach.
@@ -390,7 +390,7 @@ def build_image(
     Args:
         model_zoo: Folder or git URL of the user's code; None means the prebuilt models only.
         options: How to build it, and where to push it.
-        print_fn: Called with lines for people.
+        print_fn: Called with messages for the user.
 
     Raises:
         UsageError: A part of it is missing, does not fit, or may not be put into an image.

@@ -59,7 +59,7 @@ class BaseClass(ABC):
 
 
 class DataLoaderBase(BaseClass):
-    """Reads examples, one by one; batches are made by the preprocessor.
+    """Reads examples one by one; the preprocessor builds the batches.
 
     A *generator* is a `tf.data.Dataset`, a Python generator (endless ones too), or a Keras
     `PyDataset`.
@@ -88,14 +88,14 @@ class DataLoaderBase(BaseClass):
 
     @abstractmethod
     def create_validation_generator(self) -> tuple[Any, int]:
-        """Return the same for the validation data, in the same order each time."""
+        """Return the same for the validation data; the order must be the same each time."""
 
     @abstractmethod
     def create_test_generator(self) -> tuple[Any, int]:
         """Return a finite generator of `(x, y, id)`, and the number of examples."""
 
     def get_validation_index(self) -> Sequence[Any] | None:
-        """Return the ids of the validation data in the order of its generator; None for numbers."""
+        """Return the ids of the validation data in generator order; None numbers the examples."""
         return None
 
 
@@ -106,15 +106,15 @@ class AugmentorBase(BaseClass):
 
     @abstractmethod
     def add_augmentation(self, generator: Any) -> Any:
-        """Return a generator of changed `(x, y, sample weight)`."""
+        """Return a generator of augmented `(x, y, sample weight)`."""
 
     def add_validation_augmentation(self, generator: Any) -> Any:
-        """Return a generator for validation; as for training, unless a subclass overrides this."""
+        """Return an augmented generator for validation; by default, the same as for training."""
         return self.add_augmentation(generator)
 
 
 class PreprocessorBase(BaseClass):
-    """Converts examples to the inputs of the model, and makes batches."""
+    """Converts examples to the inputs of the model, and builds batches."""
 
     _METHODS = ("add_image_preprocess", "add_label_preprocess", "batchify")
 
@@ -169,15 +169,15 @@ class ModelBuilderBase(BaseClass):
 
 
 class EvaluatorBase(BaseClass):
-    """Measures how well the model does on one example."""
+    """Computes evaluation metrics of the model on single examples."""
 
     _METHODS = ("get_eval_funcs",)
 
     def _set_defaults(self) -> None:
-        """An evaluator need not have parameters."""
+        """Set no parameters; an evaluator need not have any."""
 
     def _load_params(self, config: ConfigStruct) -> None:
-        """An evaluator need not have parameters."""
+        """Read no parameters; an evaluator need not have any."""
 
     @abstractmethod
     def get_eval_funcs(self) -> EvalFunctions:

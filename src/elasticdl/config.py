@@ -1,8 +1,8 @@
-"""Config files: YAML whose values know their lines.
+"""Config files: YAML values that can be traced to their lines.
 
-`read_config` returns the file as nested attributes, which is how components read it
-(`config.data_loader.shuffle`). Reading a missing name is an error that says where the name should
-be, and which names are there instead. Which names a config must have is not known here.
+`read_config` returns the file as nested attributes (`config.data_loader.shuffle`), the form in
+which components read it. Reading a missing name is an error that lists the available names and
+says where the name belongs. This module does not define which names a config must have.
 
 Callers: components of a session, and the code that creates them.
 """
@@ -22,7 +22,7 @@ _QUOTED_NAME = re.compile(r" '[^'<]{3,}'")
 
 
 class ConfigKeyError(DefinitionError, AttributeError):
-    """A config has no such key; also an `AttributeError`, so that `hasattr` returns False."""
+    """A requested key is missing; also an `AttributeError`, so that `hasattr` returns False."""
 
 
 class ConfigStruct:
@@ -30,7 +30,7 @@ class ConfigStruct:
 
     Args:
         values: Key -> value; mappings become sections.
-        file: The name of the source in errors.
+        file: File name for errors.
         lines: Key path, joined by dots -> line of the file.
         section: The key path of this section; empty for the whole file.
         optional: Keys that are None if they are missing in the file.
@@ -152,7 +152,7 @@ _METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith(
 
 
 def _shown(key: object) -> str:
-    """Return a key for an error; nothing if it looks like a line of some other kind of file."""
+    """Return a key for an error message; empty if it looks like content of another file type."""
     return f" {key!r}" if _TOP_KEY.fullmatch(str(key)) else ""
 
 
@@ -163,10 +163,10 @@ def _made_again(
 
 
 def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> ConfigStruct:
-    """Return the config in a YAML text.
+    """Parse YAML and return its config.
 
     Args:
-        text: The text.
+        text: The YAML source.
         file: Its name, for errors.
         optional: Keys that are None if they are missing in the file.
 
@@ -216,10 +216,10 @@ def lines_of(file: str) -> Mapping[str, int]:
 
 
 class _Reader:
-    """Builds values from what PyYAML has parsed, and records their lines.
+    """Builds values from PyYAML's parsed nodes, and records their lines.
 
     Args:
-        loader: A `yaml.SafeLoader` of the text.
+        loader: A `yaml.SafeLoader` of the source.
         file: Its name, for errors.
     """
 

@@ -61,7 +61,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class RecordInput:
-    """Batches made from decoded records: resuming at a position is a seek.
+    """Input described by a function of decoded records; a job can resume at any batch directly.
 
     Attributes:
         input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in
@@ -77,7 +77,7 @@ class RecordInput:
 
 @dataclass(frozen=True)
 class DatasetInput:
-    """Batches made by a user's `tf.data` pipeline: to resume, it is replayed from its start.
+    """Input described by a user's `tf.data` pipeline; to resume, it is replayed from its start.
 
     Attributes:
         create_dataset: Takes a `tf.data.Dataset` of serialized records and the mode; returns
@@ -89,7 +89,7 @@ class DatasetInput:
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
-    """Batches of a user's pipeline that produces them by itself, epoch after epoch.
+    """A user's pipeline that produces the batches of each epoch.
 
     Attributes:
         num_examples: Examples in an epoch.
@@ -97,8 +97,8 @@ class Epochs:
         begin: Takes the number of an epoch and of a batch, builds a new pipeline for that epoch
             and returns its batches starting with the given one. The pipeline draws from the
             process's random number generators, which are seeded before the call.
-        indexed: `begin` reaches any batch at once. Otherwise it can only start with the first.
-        elsewhere: Another process sees the same batches.
+        indexed: `begin` can start at any batch directly. Otherwise it can only start at the first.
+        elsewhere: Whether another process would get the same batches.
         name: The user's name for the pipeline, for errors.
     """
 
@@ -112,13 +112,13 @@ class Epochs:
 
 @dataclass(frozen=True)
 class BatchesInput:
-    """Batches made by a user's pipeline that reads the data itself.
+    """Input described by a user's pipeline that reads the data itself and yields batches.
 
     Attributes:
         open_epochs: Takes the location of the data, and the mode.
-        validates: A training is validated on the data that `open_epochs` finds at the location of
-            the training data, unless another location is given.
-        predicts: `open_epochs` has batches for prediction.
+        validates: Whether `open_epochs` also finds the validation data at the location of the
+            training data, if no other location is given.
+        predicts: Whether `open_epochs` supports prediction.
     """
 
     open_epochs: Callable[[str, Mode], Epochs]
@@ -132,7 +132,7 @@ class CompletedParams:
 
     Attributes:
         params: All params, JSON values.
-        notes: What the user should know about them, one line each.
+        notes: Notices about them for the user, one line each.
     """
 
     params: Mapping[str, Any]
@@ -189,14 +189,14 @@ class GradientClipping:
 
 
 def no_metrics(mode: Mode) -> MetricFunctions:
-    """Measure nothing but the loss."""
+    """Return no metrics: only the loss is reported."""
     del mode
     return MetricFunctions()
 
 
 @runtime_checkable
 class WeighableLoss(Protocol):
-    """A loss that applies sample weights, and masks, by itself: a Keras loss object."""
+    """A loss, such as a Keras loss object, that applies sample weights and masks itself."""
 
     @property
     def loss(self) -> Any:
@@ -221,12 +221,12 @@ class LateLoss(Protocol):
         ...
 
     def made(self) -> Callable[[Any, Any], Any]:
-        """Return the loss, created if it was not yet."""
+        """Return the loss; create it first if necessary."""
         ...
 
 
 def made(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the loss, created by now if it is a `LateLoss`."""
+    """Return the loss itself; a `LateLoss` is created first if necessary."""
     return made(loss.made()) if isinstance(loss, LateLoss) else loss
 
 
@@ -235,7 +235,7 @@ Input: TypeAlias = RecordInput | DatasetInput | BatchesInput
 
 @dataclass(frozen=True)
 class ModelDefinition:
-    """What to train: factories and functions with their argument order settled.
+    """Model definition: factories and functions with their argument order settled.
 
     Attributes:
         origin: Its source.
@@ -276,15 +276,15 @@ class ModelDefinition:
         create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
             called with every batch of predictions.
         open_source: The user's own reader, `data -> RecordSource`; None for the built-in ones.
-        params: The params it was made with, for the record.
+        params: The params it was created with, for the record.
         complete_params: Completes the params from a summary of the training table; the model is
             then defined by these. None if they are complete, or do not depend on the data.
         required_exports: Formats the trained model must be exported to: "saved_model". A model
             that cannot be exported is refused before the first step.
-        trust_used: What a person has allowed to run that would otherwise be refused, one line
+        trust_used: What the user has allowed to run that would otherwise be refused, one line
             each.
-        notes: Returns notices to show when a training begins, one line each; called after the
-            data were opened.
+        notes: Returns notices to show when training begins, one line each; called after the data
+            was opened.
         places: File and line of the user's functions, for errors: of "model", "input", "loss",
             "optimizer", "lr_scheduler", "gradient_clipping", "averaged_model",
             "callbacks", "processor", "predictions"; others are at the origin.

@@ -1,4 +1,4 @@
-"""Durable renames on a disk: after a power cut, a name has its old content or the new one.
+"""Durable renames on a disk: after a power cut, a name has either its old content or the new one.
 
 Callers: `data/atomic_file.py`, `artifacts/local_storage.py`.
 """

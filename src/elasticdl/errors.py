@@ -1,7 +1,7 @@
 """Exceptions of the package, as one tree.
 
-A message contains the problem with the wrong value, what was expected, where the value came
-from and what to do. The command line prints the message alone; `--debug` adds the traceback.
+A message states the problem with the wrong value, the expected value, the source of the value
+and a remedy. The command line prints the message alone; `--debug` adds the traceback.
 
     ElasticDLError
     ├── UsageError            a wrong flag, name or param                          exit code 2
@@ -67,7 +67,7 @@ class ElasticDLError(Exception):
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows instead of a traceback; IPython looks for this method."""
+        """Return the text that a notebook shows instead of a traceback; called by IPython."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -147,13 +147,13 @@ def framework_needed(needed_for: str) -> Iterator[None]:
 
 
 class DefinitionError(ElasticDLError):
-    """The user's model file lacks something, or has something that cannot be read safely."""
+    """The user's model file lacks something, or contains something that cannot be used safely."""
 
     exit_code = 3
 
 
 class ModelFileError(DefinitionError):
-    """A saved model is missing, damaged, of no known kind, or would run untrusted code."""
+    """A saved model is missing, damaged, of an unknown kind, or would run untrusted code."""
 
 
 class UserCodeError(ElasticDLError):
@@ -255,7 +255,7 @@ class OutputBusyError(OutputError):
 
 
 class OutputLostError(OutputError):
-    """Another process took over this output while this one was silent."""
+    """Another process took over this output while this one did not respond."""
 
 
 class OutputTakenError(OutputError):
@@ -271,7 +271,7 @@ class TrackingError(OutputError):
 
 
 class UnavailableError(ElasticDLError):
-    """What the job runs on did not start or went away; the same command resumes it later.
+    """A resource that the job runs on did not start or went away; rerun the command to resume.
 
     The exit code is EX_TEMPFAIL of sysexits.h.
     """

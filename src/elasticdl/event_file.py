@@ -92,7 +92,7 @@ class EventLog:
         """Append an event.
 
         Raises:
-            OutputError: There is no room; then nothing of the event is in the log.
+            OutputError: The disk is full; then no part of the event is in the log.
         """
         line = (to_json(event) + "\n").encode()
         with self._lock:
@@ -106,7 +106,7 @@ class EventLog:
                 raise self._error(error) from error
 
     def publish(self) -> None:
-        """Wait until all events so far are on disk, and synced to the output's storage by `sync`.
+        """Wait until all events so far are on disk and, for remote outputs, stored by `sync`.
 
         Raises:
             OutputError: They cannot be written there.
@@ -180,7 +180,7 @@ def _step_of(event: Event) -> int:
         case JobStarted():
             return event.resumed_from_step
         case RecordsSkipped():
-            # It makes no step: a checkpoint of the same step may have been taken before it.
+            # Counts as the next step: a checkpoint of the same step may precede this event.
             return event.step + 1
         case _:
             return event.step
@@ -218,11 +218,11 @@ _BLOCK_BYTES = 1 << 16
 
 
 def _whole_bytes(descriptor: int) -> int:
-    """Return the size of the whole lines of JSON in a log; the rest was torn by a death."""
+    """Return the size of the complete lines of JSON in a log; a crash may have torn the rest."""
     end = os.fstat(descriptor).st_size
     tail = b""
     while True:
-        # Read from the end, a block at a time: a long job's log is large, its torn part is not.
+        # Read from the end, a block at a time: a log may be large, but its torn part is small.
         start = max(0, end - len(tail) - _BLOCK_BYTES)
         tail = os.pread(descriptor, end - start, start)
         lines = tail.split(b"\n")

@@ -1,4 +1,4 @@
-"""Events of a run: what each line of its log, `events.jsonl`, says.
+"""Events of a run: the content of each line of its log, `events.jsonl`.
 
 The job page, the trackers and the audit read the log, so names and units of the fields are a
 contract: a field may be added, but is never renamed or given another meaning.
@@ -61,7 +61,7 @@ class JobStarted(_Event):
         pid: ID of the process.
         resume: How an attempt resumes in the middle of an epoch: `exact` where a batch is found
             by its number, `replayed` where the batches before it are read again and compared.
-        trust_used: What a person allowed to run that would otherwise have been refused, one line
+        trust_used: What the user allowed to run that would otherwise have been refused, one line
             each.
         versions: Package -> version of the training software; empty if unknown.
         num_shards: Shards in one epoch; 0 if unknown.
@@ -101,8 +101,8 @@ class StepCommitted(_Event):
         records_per_s: `num_records` divided by the seconds since the previous event.
         rows: The committed batches, in order, each a `CommittedRow`.
         num_left_out: Records of those batches that were left out (`--skip_bad_records`).
-        longest_s: Longest time from one of these commits to the next, in seconds: how long the
-            training stood still. 0 if unknown.
+        longest_s: Longest time between two successive commits of these, in seconds: how long
+            training paused. 0 if unknown.
     """
 
     event: ClassVar[str] = "step_committed"
@@ -185,7 +185,7 @@ class Checkpointed(_Event):
 
     Attributes:
         step: Updates in the checkpoint.
-        blocked_s: How long the training stood still for it, in seconds.
+        blocked_s: How long training paused for it, in seconds.
         num_bytes: Its size.
         best: Whether it is the best so far.
     """
@@ -319,10 +319,10 @@ class JobFailed(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Noted(_Event):
-    """A notice to people; it belongs to no step, so no later attempt supersedes it.
+    """A notice to the user; it belongs to no step, so no later attempt supersedes it.
 
     Attributes:
-        message: The text, without passwords.
+        message: The message, without passwords.
         level: `info`, `warning` or `error`.
     """
 
@@ -349,12 +349,12 @@ class UnknownEvent(_Event):
 
     @property
     def event(self) -> str:
-        """Its name in the log."""
+        """Name of the event in the log."""
         return str(self.values.get("event"))
 
     @property
     def step(self) -> int:
-        """The step it belongs to, 0 if it has none."""
+        """The step the event belongs to; 0 if it has none."""
         step = self.values.get("step", 0)
         return step if isinstance(step, int) else 0
 
@@ -419,7 +419,7 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str) -> Event:
-    """Return the event that `to_json` wrote.
+    """Parse an event from the line that `to_json` wrote.
 
     Raises:
         CorruptDataError: The line is not an event.
@@ -440,7 +440,7 @@ def _plain(value: Any) -> Any:
 
 
 def parse_event(line: bytes, where: str, offset: int) -> Event:
-    """Return the event in a line of a log.
+    """Parse one line of a log as an event.
 
     Args:
         line: The line.
@@ -465,12 +465,12 @@ def parse_event(line: bytes, where: str, offset: int) -> Event:
         # Fields of a newer version are ignored.
         return known(**{key: _restored(key, values[key]) for key in values if key in names})
     except (TypeError, ValueError, AttributeError):
-        # A field is missing or has another type than this version expects: better raw than wrong.
+        # A field is missing or has an unexpected type: keep the raw values.
         return UnknownEvent(time=at, values=values)
 
 
 def _restored(key: str, value: Any) -> Any:
-    """Return a field's value as it was before it was written as JSON."""
+    """Convert a field's value from its JSON form to the type that the event class declares."""
     if key == "rows":
         return tuple(tuple(row) for row in value)
     if key in {"parties", "trust_used", "records"}:

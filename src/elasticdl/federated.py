@@ -1,6 +1,6 @@
 """Federated training from Python: train one model with parties that keep their data.
 
-These functions do what the command `elasticdl federated` does::
+These functions do the same as the command `elasticdl federated`::
 
     from elasticdl import federated
 
@@ -188,7 +188,7 @@ def init(
 
 
 def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLError:
-    """Turn an error about a written config, which is deleted by now, into one about flags."""
+    """Convert an error about a written config, deleted by now, into one about flags."""
     text = str(error)
     for path in (made.aggregator, *made.parties):
         text = re.sub(rf"{re.escape(str(path))}(:\d+)?: ", "", text)
@@ -246,7 +246,7 @@ def _model_section(
 
 
 def _check_not_components(reference: ModelReference) -> None:
-    """Refuse a model builder of a training session: records cannot be distributed to its loader.
+    """Refuse a model builder of a training session, which loads its own data.
 
     Raises:
         UsageError: It is a model builder, or there is no such model.
@@ -347,10 +347,10 @@ def aggregator(
 ) -> Outcome:
     """Train with parties on separate machines, and publish a TrainedModel.
 
-    It waits until all parties of the config are connected; from the quorum on, it waits for the
-    others only as long as a round would. A repeated call resumes after the last round of the
-    earlier one. While it runs, another process can call `status`, `evaluate`, `sync`, `save` and
-    `stop`.
+    It waits until all parties of the config are connected; once the quorum is connected, it waits
+    for the others only as long as a round would. A repeated call resumes after the last round of
+    the earlier one. While it runs, another process can call `status`, `evaluate`, `sync`, `save`
+    and `stop`.
 
     Args:
         config: The aggregator's config; it has the address that parties connect to.
@@ -453,10 +453,10 @@ def status(config: str) -> AggregatorStatus | PartyStatus:
 def train(
     config: str, *, num_rounds: int | None = None, note: Callable[[str], None] | None = None
 ) -> TrainedRounds:
-    """Start a training at a serving aggregator, and wait for its end; it publishes a TrainedModel.
+    """Start training at a serving aggregator and wait until it has published a TrainedModel.
 
-    The first training has the number of rounds in the config. Each further one continues from the
-    current model for the same number of rounds. An unfinished training is completed first.
+    The first training run has the number of rounds in the config. Each further one continues from
+    the current model for the same number of rounds. An unfinished run is completed first.
 
     Args:
         config: The aggregator's config.

@@ -1,4 +1,4 @@
-"""Tuning of Python's garbage collector, in processes that are ours from start to end.
+"""Tuning of Python's garbage collector, for processes that only run our code.
 
 Callers: `cli/main.py`, `engines/elastic/fork_server.py`; `sql/databases/duckdb.py`.
 """
@@ -14,13 +14,13 @@ _MANY_OBJECTS = 100_000
 def collect_seldom() -> None:
     """Collect garbage only after many allocations, and not when the process ends.
 
-    A framework creates half a million objects while it is imported, and none of them is garbage:
-    collecting takes a quarter of that time, and another half second at exit.
+    Importing a framework creates half a million objects, none of them garbage. Collecting them
+    takes a quarter of the import time, and another half second at exit.
     """
     gc.set_threshold(_MANY_OBJECTS)
     atexit.register(gc.freeze)
 
 
 def collect_at_exit() -> None:
-    """Collect garbage at exit after all: DuckDB reports objects that are left as leaks."""
+    """Collect garbage at exit after `collect_seldom`: DuckDB reports live objects as leaks."""
     atexit.unregister(gc.freeze)

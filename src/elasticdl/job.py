@@ -1,8 +1,8 @@
-"""Job description: one request to train, evaluate or predict, as a value.
+"""Job description: one request to train, evaluate or predict, as a value object.
 
 The command line, Python and SQL all build the same `Job`; an engine is a function of a `Job`
-and a `ModelDefinition`. A `Job` is plain data: it can be printed (`--dry_run`), written into
-the output folder (that is how a second run knows that it may resume) and sent to a worker.
+and a `ModelDefinition`. A `Job` is plain data: it can be printed (`--dry_run`), stored in the
+output folder (so that a second run can tell whether it may resume) and sent to a worker.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ModelReference:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of a training.
+    """Training options.
 
     Attributes:
         num_epochs: How often each record is used.
@@ -100,10 +100,10 @@ class Workers:
         spare: Additional workers kept ready, so that a replacement is available at once.
         ray_address: A Ray cluster; None starts Ray on this machine.
         give_up_after_s: The job fails after this long without training.
-        heartbeat_timeout_s: The others stop waiting for a worker that is silent for this long.
+        heartbeat_timeout_s: The others stop waiting for a worker after this long without heartbeat.
         join_timeout_s: How long the others wait for a living worker that is late. If a step takes
-            longer, a worker is left out of each step, by turns: the time counts from the first
-            worker that waits, and a worker that was left out has waited a whole step.
+            longer, the workers take turns in being left out of a step: the time counts from the
+            first worker that waits, and a worker that was left out has waited a whole step.
         batch_timeout_s: A worker that computes on one batch for this long is considered hung and
             replaced. This timeout and the next one are minimums: a batch, or a sum over the
             workers, may take ten times the slowest one seen so far.
@@ -134,7 +134,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Tracking:
-    """How a training is tracked, in addition to its own log of events.
+    """How a training job is tracked, in addition to its own event log.
 
     Attributes:
         uri: An MLflow store: a server, a database, or a folder, which gets a SQLite database;
@@ -179,7 +179,7 @@ class Federation:
         num_parties: Number of parties.
         quorum: Share of the parties whose valid answers a round needs, more than 0 and at most 1.
         max_timeout_s: How long a round waits for answers; None waits for all.
-        join_timeout_s: How long a training waits until `num_parties` parties have joined.
+        join_timeout_s: How long the job waits until `num_parties` parties have joined.
         num_local_epochs: How often a party uses each of its records in a round.
         termination_accuracy: The training ends when the global model reaches this accuracy.
         central_privacy: Keeps a party's update from showing in the model; None applies nothing.
@@ -238,15 +238,15 @@ class Job:
 
     @property
     def id(self) -> str:
-        """A short name: the same for all runs of one job into one output, else different."""
+        """A short name: the same for all runs of the same job into the same output."""
         text = json.dumps([self.identity(), self.output], sort_keys=True)
         return f"{self.command}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_json(self) -> str:
-        """Return the job as JSON with sorted keys, so that equal jobs are equal texts.
+        """Return the job as JSON with sorted keys, so that equal jobs yield equal strings.
 
-        The result is printed, and stored in outputs that people share: a password in the address
-        of a tracking server is masked.
+        The result is printed, and stored in outputs that may be shared, so a password in the
+        address of a tracking server is masked.
         """
         values = dataclasses.asdict(self)
         if self.tracking is not None and self.tracking.uri is not None:
@@ -273,7 +273,7 @@ class Job:
         return Job(**values)
 
     def identity(self) -> dict[str, Any]:
-        """Return the values that two runs must share to be runs of one job.
+        """Return the values that two runs must share to count as runs of the same job.
 
         Duration, intervals, number of workers, engine and tracking may differ between them: a job
         can be resumed with more epochs, and on more machines.
@@ -295,7 +295,7 @@ class Job:
 
 
 def without_password(uri: str) -> str:
-    """Mask the secrets in an address, or in a text with addresses, so that it may be shown.
+    """Mask the secrets in an address, or in a string with addresses, so that it may be shown.
 
     Example:
         >>> without_password("postgresql://me:secret@host/runs")

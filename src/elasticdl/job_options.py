@@ -1,7 +1,7 @@
-"""Job options: create a `Job` from options as they are typed, in a shell, in Python or in SQL.
+"""Job options: create a `Job` from options typed in a shell, in Python or in SQL.
 
-Every value may be a string, because command lines and SQL have nothing else. Nothing of the user's
-is read or imported here.
+Every value may be a string, because command lines and SQL have nothing else. This module neither
+reads nor imports anything of the user's.
 
 Callers: `api.py`, `cli/`, `sql/`, `sessions/`.
 """
@@ -180,12 +180,12 @@ def training_job(
 
 
 def _plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return params with the scalars of NumPy as plain numbers; a trained model stores them.
+    """Return params with NumPy scalars converted to Python numbers; a trained model stores them.
 
     Raises:
         UsageError: A value cannot be stored as JSON.
     """
-    # A scalar of NumPy; arrays have `tolist` too, but are no literals.
+    # A NumPy scalar; arrays have `tolist` too, but are not literals.
     plain = {
         name: value.item() if getattr(value, "shape", None) == () else value
         for name, value in params.items()
@@ -256,9 +256,9 @@ def evaluation_job(
         trained_model: See `evaluate`, as `data` and `output`.
         data: See `evaluate`.
         output: See `evaluate`.
-        validation_split: Evaluate only the records that a training on `data` with this
+        validation_split: Evaluate only the records that training on `data` with this
             `validation_split` holds out.
-        report: Folder for a report on each record; True or an empty text means `report` in the
+        report: Folder for a report on each record; True or an empty string means `report` in the
             trained model, None makes no report.
         minibatch_size: Number of examples per call of the model.
         num_workers: Number of processes that share the records; None evaluates in this process.
@@ -346,7 +346,7 @@ def _columns(columns: str | Sequence[str]) -> tuple[str, ...]:
 def tracking_of(
     uri: str | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
 ) -> Tracking | None:
-    """Return where to track a training; None means that it is not tracked.
+    """Return the tracking options of a training job; None if it is not tracked.
 
     Args:
         uri: See `training_job`, as the others.
@@ -481,7 +481,7 @@ def workers(
 def _sharing_workers(
     num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
 ) -> Workers | None:
-    """Return the workers that share records among them; these have no minimum number."""
+    """Return the workers of an evaluation or prediction; they have no minimum number."""
     if num_workers is None:
         return None
     if not str(num_workers).isdecimal():
@@ -521,7 +521,7 @@ def _as_bool(name: str, value: Any) -> bool:
 
 
 def output_location(text: str, option: str = "--output") -> str:
-    """Return the location of an output, which must be on a file system that can be written.
+    """Return the absolute location of an output, which must be on a writable file system.
 
     Args:
         text: As typed.
@@ -534,12 +534,12 @@ def output_location(text: str, option: str = "--output") -> str:
 
 
 def location(text: str) -> str:
-    """Return a URI unchanged and a path made absolute, so that a job means the same anywhere."""
+    """Return a URI unchanged and a path made absolute, independent of the current folder."""
     parts = [os.path.expandvars(part.strip()) for part in str(text).split(",")]
     return ",".join(
         part
         if "://" in part or part.startswith("git@")
-        # Not Path.absolute(): it keeps `..`, and equal places must be equal texts.
+        # Not Path.absolute(): it keeps `..`, and equal locations must be equal strings.
         else os.path.abspath(Path(part).expanduser())  # noqa: PTH100
         for part in parts
         if part

@@ -1,7 +1,7 @@
-"""Names of options in other tools, and what takes their place here.
+"""Option names of other tools, and their equivalents here.
 
-A person who types `--epochs` or passes `callbacks=` is told the option, or the place in the model
-file, that they look for.
+A user who types `--epochs` or passes `callbacks=` gets a hint at the option, or the part of the
+model file, to use instead.
 
 Callers: `cli/main.py`, `job_options.py`.
 """
@@ -61,7 +61,7 @@ _HINTS = {
 
 
 def hint(name: str) -> str | None:
-    """Return a sentence for a name of another tool, with options as on the command line.
+    """Return a sentence that names our equivalent of another tool's option; None if unknown.
 
     Args:
         name: Without dashes in front: `epochs`, `batch-size`.

@@ -1,7 +1,7 @@
 """Types of the keyword arguments of `train`, `evaluate` and `predict`, for editors and `help`.
 
-Every value may also be a string, as on the command line. What the options mean is in
-`job_options.py`, which also has their defaults; `tests/test_option_types.py` compares the names.
+Every value may also be a string, as on the command line. `job_options.py` documents the options
+and has their defaults; `tests/test_option_types.py` compares the names.
 
 Callers: `api.py`.
 """
@@ -82,14 +82,14 @@ class TrainOptions(SharedOptions, total=False):
 
 
 class _Shown(str):
-    """An annotation, which `help` shows without quotes."""
+    """A string annotation that `help` shows without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def shows_options_of(job_function: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Return a decorator that lets `help` show all options with their defaults.
+    """Return a decorator that makes `help` show all options with their defaults.
 
     Args:
         job_function: Takes the options that the decorated function takes as `**options`.

@@ -1,7 +1,7 @@
 """Identifies the user at the other end of a connection within this machine.
 
 Every user of a machine can connect to its loopback address. The kernel lists which user opened
-each connection (`/proc/net/tcp`), so a server can serve a single user without a secret.
+each connection (`/proc/net/tcp`), so a server can serve a single user without a shared secret.
 
 Only on Linux.
 """
@@ -38,7 +38,7 @@ def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
 
 
 def _kernels(host: str, port: int, mapped: bool) -> str:
-    """Return an address and a port in the kernel's format."""
+    """Return an address and a port in the format of `/proc/net/tcp`."""
     address = ipaddress.ip_address(host)
     if mapped and address.version == 4:  # noqa: PLR2004 - of the Internet Protocol
         address = ipaddress.ip_address(f"::ffff:{host}")

@@ -15,8 +15,8 @@ installed:
     [project.entry-points."elasticdl.engines"]
     slurm = "my_package.slurm:train"            # a function from `engines.run.Run` to `TrainResult`
 
-What ElasticDL has built in comes first, so a plugin can add a name and never replace one. Nothing
-of a plugin is imported before it is needed. docs/guides/plugins.md has an example of each.
+Built-in names take precedence, so a plugin can add a name but not replace one. A plugin is imported
+only when it is needed. docs/guides/plugins.md has an example of each.
 
 Callers: `dialects/__init__.py`, `data/formats.py`, `data/sources.py`, `tracking/create.py`,
 `api.py`.
@@ -44,7 +44,7 @@ def load(group: Group, name: str) -> Any:
     """Import a plugin.
 
     Args:
-        group: What kind of plugin it is.
+        group: Kind of the plugin.
         name: One of `names(group)`.
 
     Raises:

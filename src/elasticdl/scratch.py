@@ -2,9 +2,9 @@
 
     edl-XXXXXXXX/alive     locked (`flock`) by its process, and by those forked from it
 
-The kernel drops the lock when the last of these processes ends, in whatever way; so a folder whose
-lock is free is unused. It is removed when a process of the same user creates one beside it. Not
-removed are folders of another user, folders whose lock is held, and folders that contain another
+The kernel drops the lock when the last of these processes ends, so a folder whose lock is free is
+unused. It is removed when a process of the same user creates another scratch folder in the same
+parent. Kept are folders of other users, folders whose lock is held, and folders that contain a
 folder whose lock is held.
 
 Callers: all code that needs a temporary folder that outlives a block of code, or contains sockets.
@@ -64,7 +64,7 @@ def _remove(made: Path, maker: int) -> None:
 
 
 def _remove_tree(folder: Path) -> None:
-    """Remove a folder; one that cannot be removed keeps its mark, so that the next run finds it.
+    """Remove a folder; if that fails, keep its `alive` file so that the next run finds it.
 
     Meanwhile another thread may write into it, and this process may be killed before it is done.
     """
@@ -122,7 +122,7 @@ def _made(parent: Path) -> tuple[Path, int]:
 
 
 def has_room(folder: Path) -> bool:
-    """Return whether a little more can be written to the disk of a folder, by trying it."""
+    """Return whether the disk of a folder has some free space, by writing a small file."""
     probe = folder / f".room-{os.getpid()}-{threading.get_ident()}"
     try:
         probe.write_bytes(bytes(_PROBE_BYTES))
@@ -135,7 +135,7 @@ def has_room(folder: Path) -> bool:
 
 
 def no_room(folder: Path, where: str = "") -> str:
-    """Return the error message to use if `has_room` is false.
+    """Return the error message for a full disk, to use if `has_room` is false.
 
     Args:
         folder: Folder of the temporary files.
@@ -151,7 +151,7 @@ def no_room(folder: Path, where: str = "") -> str:
 
 
 def own(folder: Path) -> int:
-    """Mark a folder as used by this process and by those that are forked from it.
+    """Mark a folder as used by this process and its forked children.
 
     Returns:
         A descriptor; the mark lasts as long as it is open in one of them.
@@ -184,7 +184,7 @@ def remove_leftovers(parent: Path | None = None) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Return whether a folder belongs to a dead process of this user."""
+    """Return whether a folder was left behind by a dead process of this user."""
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         return False

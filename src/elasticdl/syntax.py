@@ -1,8 +1,8 @@
-"""Parsing of Python source, in one thread at a time.
+"""Thread-safe parsing of Python source: one thread at a time.
 
 CPython 3.11 and 3.12 keep the depth of the tree that they build in one counter for all threads.
-If another thread builds a tree at the same time (a finalizer that the garbage collector calls lets
-it run), both fail with "SystemError: AST constructor recursion depth mismatch"
+If another thread builds a tree at the same time (possible in a finalizer that the garbage collector
+calls), both fail with "SystemError: AST constructor recursion depth mismatch"
 (https://github.com/python/cpython/issues/106905). So all our code parses through this module.
 
 Callers: `dialects/source_lines.py`, `sessions/checks/names.py`, `sql/check.py`, `zoo/catalogue.py`,

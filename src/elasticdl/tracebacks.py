@@ -1,10 +1,10 @@
-"""Exceptions of users' code in error messages: the users' own lines, in plain words.
+"""User-code exceptions in error messages: the user's own lines, in plain words.
 
-    the innermost line of the user's own code   -> the `file:line` a message begins with
-    their frames and the exception's own text   -> the indented part of a message
+    the innermost line of the user's own code    -> the `file:line` a message begins with
+    their frames and the exception's own message -> the indented part of a message
 
 Frames of this package, of Python and of installed libraries are left out. TensorFlow raises far
-away from the line that is wrong, and writes that line's position into its text, from which it is
+away from the line that is wrong, but includes that line's position in its message, from which it is
 extracted. Its names of nodes, devices and internal functions are removed, because they mean nothing
 to users.
 
@@ -35,7 +35,7 @@ _INSTALLED = ("site-packages", "dist-packages", "__autograph_generated_file")
 _WRITTEN_FRAME = re.compile(
     r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE
 )
-# An exception's text may contain a whole table, which every event and message would repeat.
+# An exception's message may contain a whole table, which every event would repeat.
 _MAX_TEXT = 20_000
 _COMPILED = ("Graph execution error:", "in user code:")
 _OF_TENSORFLOW = ("{{", "[Op:", "root error(s) found", "\x1b[")
@@ -68,7 +68,7 @@ _NOT_FOR_PEOPLE: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
 
 
 def shown_path(path: str | Path) -> str:
-    """Return a path as a person in this folder would write it."""
+    """Return a path as the user would type it: relative if it is below the current folder."""
     inside = os.path.relpath(path)
     return str(path) if inside.startswith(os.pardir) else inside
 
@@ -94,7 +94,7 @@ def running_at(thread: int) -> tuple[str, str] | None:
         The outermost function of the user, which we called, and the innermost line of the user's
         code; None if the thread runs no code of the user.
     """
-    # A private function: there is no other way to find out what another thread does.
+    # A private function, but the only way to inspect another thread's stack.
     frame = sys._current_frames().get(thread)  # noqa: SLF001
     frames = [each for each in traceback.extract_stack(frame) if is_of_the_user(each.filename)]
     if frame is None or not frames:
@@ -116,7 +116,7 @@ def users_traceback(error: BaseException) -> str:
 
 
 def plain(error: BaseException | str) -> str:
-    """Return an exception's text without the parts that only TensorFlow's developers understand.
+    """Return an exception's message without the parts that only TensorFlow's developers understand.
 
     Example:
         >>> plain("{{function_node f}} Input has 8 values, not 12 [Op:Reshape] name: ")
@@ -141,9 +141,9 @@ def plain(error: BaseException | str) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return the most informative line of an exception's text.
+    """Return the most informative line of an exception's message.
 
-    Keras puts a headline before the text of an exception that a layer raised.
+    Keras puts a headline before the message of an exception that a layer raised.
     """
     lines = [line.strip() for line in plain(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
@@ -152,7 +152,7 @@ def reason(error: Exception) -> str:
 
 
 def _text(error: BaseException | str) -> str:
-    """Return an exception's text, cut off if it is too long to read."""
+    """Return an exception's message, cut off if it is too long to read."""
     try:
         text = str(error)
     except (Exception, SystemExit):  # noqa: BLE001 - a class of the user's may raise anything here, too
@@ -177,7 +177,7 @@ def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def is_of_the_user(file: str) -> bool:
-    """Return whether a file of code belongs to the user, not to us, Python or a library."""
+    """Return whether a source file is the user's, not this package's, Python's or a library's."""
     return not (
         file.startswith((*_OURS, _PYTHON, "<frozen")) or any(name in file for name in _INSTALLED)
     )

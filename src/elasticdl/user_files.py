@@ -1,11 +1,11 @@
-"""Opens files that a user names, and rejects those that only look like a file.
+"""Opens files that the user names, and rejects everything that is not a regular file.
 
 Opening a named pipe without a writer blocks, a device such as `/dev/zero` never ends, and both pass
 for a file until they are read. So every file that a user names is opened here, or checked here
 before a library opens it.
 
-The errors are `OSError`s whose `strerror` is a sentence for the user: the callers already turn
-those into the error that fits (a wrong flag, a wrong model file, unusable data).
+The errors are `OSError`s whose `strerror` is a sentence for the user; the callers convert them into
+the error that fits (a wrong flag, a wrong model file, unusable data).
 
 Callers: all code that opens a file by a user's path.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_TEXT_BYTES = 64 * 2**20
-"""Largest file that is read whole as text: a config, a spec, a model's code."""
+"""Largest text file that is read whole: a config, a spec, a model's code."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def special_kind(path: Path | str) -> str | None:
-    """Return the kind of a path that is neither a regular file nor missing; follows links.
+    """Return the kind of a path that is neither a regular file nor missing, or None; follows links.
 
     Example:
         >>> special_kind("/dev/zero"), special_kind("/")

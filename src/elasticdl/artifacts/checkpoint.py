@@ -5,10 +5,10 @@
       step-0000000300/  ...
       best.json         {"step": 200}
 
-A checkpoint counts when its folder has a manifest, and is loaded when its files have the sizes
-and hashes listed there. The two newest and the best are never pruned, so that one damaged file
-does not cost the run. The trainer defines the meaning of the tensors, the engine that of the
-metadata; neither is interpreted here.
+A checkpoint counts if its folder has a manifest, and is loaded if its files have the sizes and
+hashes listed there. The two newest and the best are never pruned, so that one damaged file does not
+cost the run. Tensors and metadata are not interpreted here: the trainer defines the meaning of the
+tensors, the engine that of the metadata.
 
 Callers: the engines save and resume; `api.py` loads the best.
 """
@@ -168,7 +168,7 @@ class CheckpointStore:
         """
         self.wait()
         begin = time.perf_counter()
-        # Encoded at once: the caller continues and changes its counters.
+        # Encoded immediately: the caller continues and changes its counters.
         metadata = encode_metadata(checkpoint)
         self._in_flight = self._writer.submit(self._write, checkpoint, metadata, best=best)
         self._in_flight_blocked_s = time.perf_counter() - begin
@@ -185,8 +185,8 @@ class CheckpointStore:
         begin = time.perf_counter()
         flight, self._in_flight = self._in_flight, None
         saved = flight.result()
-        # Attributed to the checkpoint that was waited for, so that the sum over all of them is
-        # the time the training stood still.
+        # Attributed to the checkpoint that was waited for, so that the sum over all of them is the
+        # time for which training was blocked.
         blocked_s = self._in_flight_blocked_s + time.perf_counter() - begin
         self._saved.append(replace(saved, blocked_s=blocked_s))
         self.last_blocked_s = blocked_s
@@ -203,7 +203,7 @@ class CheckpointStore:
         return taken
 
     def mark_best(self, step: int) -> None:
-        """Keep the checkpoint of a step until another one is marked.
+        """Mark the checkpoint of a step as the best, which keeps it until another one is marked.
 
         Waits for the pending write; `save_in_background(..., best=True)` does not.
 

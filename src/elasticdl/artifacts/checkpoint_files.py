@@ -5,9 +5,9 @@
       metadata-HASH.json         everything else
       manifest.json              the two names, sizes and SHA-256; the step; the format's version
 
-With the hash in the names, a manifest can change from one set of files to another in one step, even
-on an object store, which cannot rename a folder. `checkpoint.py` knows which checkpoints exist, and
-which of them are kept.
+Because names contain the hash, a manifest can change from one set of files to another in one step,
+even on an object store, which cannot rename a folder. `checkpoint.py` tracks which checkpoints
+exist and which of them are kept.
 
 Callers: `checkpoint.py`.
 """
@@ -46,8 +46,8 @@ class Checkpoint:
         step: Number of updates made.
         state: Path -> tensor: weights, statistics, optimizer slots.
         metadata: Everything else that is needed to resume, as JSON values (the ledger, metric
-            states, callback states, seeds). Numpy values in it come back as numbers and lists,
-            keys other than strings as strings.
+            states, callback states, seeds). NumPy values are restored as numbers and lists, keys
+            other than strings as strings.
     """
 
     step: int
@@ -167,8 +167,8 @@ def _read(folder: OutputFolder, path: str) -> bytes:
     try:
         return folder.read_bytes(path)
     except OutputError as error:
-        # A store that does not answer is not a damaged checkpoint: skipping the newest would
-        # throw its steps away.
+        # A store that does not answer does not mean a damaged checkpoint: skipping the newest would
+        # discard its steps.
         if folder.is_local or not folder.exists(path):
             raise CorruptCheckpointError(str(error)) from error
         raise

@@ -5,9 +5,9 @@
               OutputTakenError   OutputBusyError        OutputTakenError
 
 Nothing is created in a folder that contains something else. `lock.py` describes how reliable the
-lock is, and where it is less so; until it is released it is checked before each write into the
-folder. Every claim increments the folder's generation, so that events and later engines can tell
-one start of a job from another.
+lock is. Until it is released, it is checked before each write into the folder. Every claim
+increments the folder's generation, so that events and later engines can distinguish the starts of a
+job.
 
 Callers: `OutputFolder.claim`.
 """
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 JOB_FILE = "job.json"
 LOCK_FILE = ".lock"
 GENERATION_FILE = ".generation"
-# Trackers write these beside the log of events: a job that never began does not remove them.
+# Written by trackers beside the event log: a job that never began does not remove them.
 TRACKING_FILE = "tracking.json"
 LOGS_FOLDER = "logs"
 IN_MEMORY_FOLDER = "in_memory_data"
-# Flower's aggregator writes this: the parties it knows.
+# Written by Flower's aggregator: the parties it knows.
 FLOWER_FOLDER = "flower"
 
 
@@ -58,14 +58,14 @@ class Claim:
     _released: bool = field(default=False, init=False, repr=False)
 
     def abandon(self) -> None:
-        """Let any job use the output: this run left nothing worth resuming.
+        """Allow any job to use the output: this run left nothing worth resuming.
 
-        The log of events is kept; a corrected command can use the same output.
+        The event log is kept; a corrected command can use the same output.
         """
         self._folder.delete(JOB_FILE)
 
     def release(self) -> None:
-        """Let others claim the output; calling it twice is harmless."""
+        """Release the output, so that others can claim it; calling it twice is harmless."""
         if not self._released:
             self._released = True
             self._folder.fence(None)
@@ -90,7 +90,7 @@ def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
         folder: The output; it is created if it does not exist.
         job: The job to run. `job.json` in the folder is written, or compared by
             `Job.identity()` and then renewed (a job may be resumed with more epochs).
-        note: Shows a person why it takes as long as a lease lasts.
+        note: Called with a notice for the user if taking the lock may take as long as a lease.
 
     Raises:
         OutputBusyError: Another process works on it; the message names its process id and host.

@@ -1,9 +1,8 @@
 """Event log of an output folder, on this machine or on an object store.
 
-On this machine it is a file in the folder. An object store cannot append, so there the log is
-written on this machine and uploaded as a whole whenever it is published: what a killed run has
-written since the last upload is lost with its machine. The content of events is not interpreted
-here.
+On this machine it is a file in the folder. An object store cannot append. There the log is written
+on this machine and uploaded as a whole whenever it is published, so the events since the last
+upload are lost if the machine is lost. The content of events is not interpreted here.
 
 Callers: the engines.
 """
@@ -36,7 +35,7 @@ def log_file(folder: OutputFolder) -> Path:
             here.
 
     Raises:
-        OSError: There is no place for temporary files.
+        OSError: There is no writable folder for temporary files.
     """
     path = folder.local_path(EVENTS_FILE)
     if path is not None:
@@ -73,7 +72,7 @@ def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
             try:
                 path.parent.mkdir()
             except FileExistsError:
-                # It belongs to a run in this process that lost its claim, and may still write.
+                # It belongs to a run in this process that lost its claim but may still write.
                 path = Path(tempfile.mkdtemp(dir=scratch.folder()), EVENTS_FILE)
             stack.callback(shutil.rmtree, path.parent, ignore_errors=True)
             if folder.exists(EVENTS_FILE):

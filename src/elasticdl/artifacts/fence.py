@@ -1,4 +1,4 @@
-"""Fence: checked by a storage before each write, so that a process without the lock cannot write.
+"""Fence: a check before each write, so that a process that lost the lock can no longer write.
 
 Callers: `local_storage.py` and `remote_storage.py` check it; each `lock.Lock` is one.
 """
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Fence(Protocol):
-    """Tells whether this process may still write: not once another process holds the lock.
+    """Checks whether this process may still write, or another process holds the lock.
 
     Attributes:
         checks_conditions: Whether the store rejects a write whose condition does not hold.
@@ -17,7 +17,7 @@ class Fence(Protocol):
 
     @property
     def checks_conditions(self) -> bool:
-        """See the class."""
+        """Whether the store rejects a write whose condition does not hold."""
         ...
 
     def check(self) -> None:

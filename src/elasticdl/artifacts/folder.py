@@ -6,7 +6,7 @@ absent, and failures are an `OutputError` that names the path and the remedy. It
 what is written; `claim.py` decides which process may write.
 
     OUTPUT/
-      job.json        whose it is (`claim.py`)         .lock        who works on it now
+      job.json        the job's identity (`claim.py`)  .lock        the process that works on it
       checkpoints/    `checkpoint.py`                  .generation  how often it was started
       trained_model.pb, params.safetensors, zoo/ ...   `trained_model.py`
       events.jsonl    `event_log.py`                   tracking.json, logs/    `tracking/`
@@ -107,7 +107,7 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def staging(self, name: str) -> Iterator[Path]:
-        """Yield an empty folder on this machine that is published when the block ends.
+        """Yield an empty folder on this machine; publish it under a name when the block ends.
 
         Nothing of it is kept if the block raises.
 
@@ -123,10 +123,10 @@ class OutputFolder:
             shutil.rmtree(path, ignore_errors=True)
 
     def publish(self, local_folder: Path, name: str) -> None:
-        """Publish a folder (or file) of this machine under a name, replacing what is there.
+        """Publish a folder (or file) of this machine under a name, replacing the existing one.
 
-        On this machine it appears in one step. On an object store its `manifest.json` is
-        uploaded last; a folder that should have a manifest and has none counts as absent.
+        On this machine it appears in one step. On an object store its `manifest.json` is uploaded
+        last; a folder whose manifest is missing counts as absent.
 
         Args:
             local_folder: What to publish; it is moved, so it is gone afterwards.
@@ -164,7 +164,7 @@ class OutputFolder:
         self._storage.fetch(_checked(name, self.uri), destination)
 
     def fence(self, fence: Fence | None) -> None:
-        """Check a fence before each write from now on; None stops the checks."""
+        """Set the fence to check before each write; None stops the checks."""
         self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:
@@ -175,14 +175,14 @@ class OutputFolder:
         return storage.versioned(name)
 
     def errors(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Turn a store's exceptions while a file is written into an `OutputError`."""
+        """Convert a store's exceptions while a file is written into an `OutputError`."""
         storage = self._storage
         if isinstance(storage, LocalStorage):
             return output_errors(storage.path(name))
         return storage.errors(name, "written")
 
     def move(self, name: str, to: str) -> None:
-        """Give a file another name in the folder, replacing the file that has it.
+        """Rename a file within the folder, replacing any file of the new name.
 
         Raises:
             OutputError: It cannot be moved.
@@ -190,10 +190,10 @@ class OutputFolder:
         self._storage.move(_checked(name, self.uri), _checked(to, self.uri))
 
     def remove_stale(self, of: str | None = None) -> None:
-        """Remove what dead processes left half-written; only the holder may call it.
+        """Remove half-written files of dead processes; only the holder may call it.
 
         Args:
-            of: Name in the folder of what was being written; None means anything in it.
+            of: Name in the folder whose half-written files are removed; None means all names.
 
         Raises:
             OutputError: It cannot be removed.

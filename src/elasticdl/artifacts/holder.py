@@ -1,4 +1,4 @@
-"""Holder of a lock: the process that the lock's file names, and whether that process is alive.
+"""Holder of a lock: the process named in the lock's file, and whether that process is alive.
 
 A process id is only valid on one machine and in one of its PID namespaces: containers on a host
 may share its name, and each may number its processes from 1.
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Return the identification of this process for a lock's file."""
+    """Return the identification of this process, to write into a lock's file."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -28,7 +28,7 @@ def this_process() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return a text that distinguishes machines, their boots and their PID namespaces."""
+    """Return a string that distinguishes machines, their boots and their PID namespaces."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -39,8 +39,8 @@ def _machine() -> str:
 def start_of(pid: int) -> str | None:
     """Return the start time of a process of this machine, in its kernel's ticks.
 
-    None if it is gone (a zombie, which its parent has not reaped yet, counts as gone), and where
-    the system does not report it.
+    None if the process is gone or the system does not report it. A zombie, which its parent has not
+    reaped yet, counts as gone.
     """
     try:
         # The name in parentheses may itself contain spaces and parentheses.
@@ -51,7 +51,7 @@ def start_of(pid: int) -> str | None:
 
 
 def parse_holder(text: bytes) -> dict[str, Any]:
-    """Return the holder described in a lock's file; empty if it cannot be read."""
+    """Parse the holder from the content of a lock's file; empty if it is not valid."""
     try:
         holder = json.loads(text)
     except ValueError:
@@ -60,14 +60,14 @@ def parse_holder(text: bytes) -> dict[str, Any]:
 
 
 def name_of(holder: dict[str, Any]) -> str:
-    """Return a description of a holder."""
+    """Return a description of a holder for messages."""
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host')} (since {holder.get('claimed')})"
 
 
 def is_dead(holder: dict[str, Any]) -> bool:
-    """Return whether a holder is known to be dead; never known for one on another machine."""
+    """Return whether a holder is known to be dead; False if it is on another machine."""
     pid = holder.get("pid")
     if not is_here(holder) or not isinstance(pid, int):
         return False
@@ -77,7 +77,7 @@ def is_dead(holder: dict[str, Any]) -> bool:
         return True
     except PermissionError:
         return False
-    # A process id that was reused belongs to another process.
+    # A reused process id belongs to another process.
     return holder.get("started") != start_of(pid)
 
 

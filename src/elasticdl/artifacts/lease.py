@@ -1,4 +1,4 @@
-"""Lease: a lock for storage without `flock`, as a file that its holder keeps replacing.
+"""Lease: a lock for storage without `flock`, as a file that its holder renews periodically.
 
     free --write--> held --renew--> held --release--> free
                      |
@@ -6,9 +6,9 @@
 
 Clocks are never compared: a process that wants the lease of a holder elsewhere watches the file for
 as long as that lease lasts, by its own clock. It does not wait for a holder that is dead on this
-machine. The version of the file is the fence: `check` renews the lease, and fails for good
-once another process has replaced the file (`versioned_file.py` describes how reliably that is
-noticed). The lease does not know what it protects.
+machine. The version of the file is the fence: `check` renews the lease, and always fails after
+another process has replaced the file (`versioned_file.py` describes how reliably that is
+detected). The lease is independent of what it protects.
 
 Callers: `lock.py`.
 """
@@ -29,7 +29,7 @@ from elasticdl.artifacts.versioned_file import Content, S3File, VersionedFile
 from elasticdl.errors import OutputBusyError, OutputError, OutputLostError
 
 LEASE_S = 60.0
-"""How long a holder may be silent before another process takes its lease over, in seconds."""
+"""How long a holder may skip renewals before another process takes over its lease, in seconds."""
 
 _RENEWALS_PER_LEASE = 4
 _LOOKS_PER_LEASE = 40
@@ -40,7 +40,7 @@ Note: TypeAlias = Callable[[str], None]
 
 
 def ignore_note(_: str) -> None:
-    """Discard the note."""
+    """Discard a notice for the user; the default for `note`."""
 
 
 class Lease:
@@ -49,9 +49,9 @@ class Lease:
     Args:
         file: The file of the lease.
         where: The name of the file in messages.
-        subject: What is being worked on, for messages.
-        note: Shows a person that a silent holder is waited for.
-        alternative: What a person who does not want to wait can do.
+        subject: The output that the lease protects, for messages.
+        note: Called with a notice for the user while an unresponsive holder is waited for.
+        alternative: What a user who does not want to wait can do.
 
     Raises:
         OutputBusyError: Another process holds it.
@@ -104,12 +104,12 @@ class Lease:
         )
 
     def _free(self, note: Note) -> Content | None:
-        """Return the content to replace, once its holder is gone; None if there is no file."""
+        """Wait until the lease is free; return the content to replace, None if there is no file."""
         there = self._file.read()
         if there is None:
             return None
         holder = parse_holder(there.data)
-        # It is empty where the attempt to lock it created it (`lock.py`).
+        # Empty if the attempt to lock the file created it (`lock.py`).
         if not there.data or holder.get(_RELEASED) or is_dead(holder):
             return there
         lease_s = holder.get("lease_s")
@@ -143,7 +143,7 @@ class Lease:
         )
 
     def _settled(self, data: bytes, version: str) -> str | None:
-        """Return the version if no competing write has replaced this process's, else None."""
+        """Return the version if no competing write has replaced this process's write, else None."""
         if isinstance(self._file, S3File):
             if self._file.checks_conditions(data, version):
                 return version
@@ -157,7 +157,7 @@ class Lease:
     # --- Holding --------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Renew the lease, so that writes within the next seconds are those of its holder.
+        """Renew the lease, so that this process may write within the next seconds.
 
         Raises:
             OutputLostError: Another process has taken it over.
@@ -208,13 +208,14 @@ class Lease:
                 # Raised again by the next `check`, in a thread that can end the run.
                 return
             except Exception:  # noqa: BLE001 - each store has errors of its own
-                # It is away for a moment, or `check` will report it to the writer.
+                # The store may be unavailable for a moment; otherwise `check` will report the
+                # error.
                 interval_s = self._lease_s / _RENEWALS_PER_LEASE / 4
             else:
                 interval_s = self._lease_s / _RENEWALS_PER_LEASE
 
     def release(self) -> None:
-        """Let others take the lease; calling it twice is harmless."""
+        """Release the lease, so that others can take it; calling it twice is harmless."""
         if os.getpid() != self._pid or self._released.is_set():
             return
         # The output is complete by now: failing to release a lease must not fail the run.

@@ -5,7 +5,7 @@ Everything is written under a temporary name beside its target, flushed to the d
     .NAME.writing-PID-N  --rename-->  NAME          (a file, or a whole folder)
     NAME  <--exchange-->  .NAME.writing-PID-N       (a folder that replaces another)
 
-So a process that dies at any moment leaves the old content or the new content, and at most a
+So a process that dies at any moment leaves either the old or the new content, and at most a
 temporary name, which the next holder of the folder removes. The content of the files is not
 interpreted. A full disk or a missing permission becomes an `OutputError` with the remedy.
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from elasticdl.artifacts.fence import Fence
 
-# EFBIG is the error of a limit on file sizes (`ulimit -f`): to a user the same trouble.
+# EFBIG is the error for a limit on file sizes (`ulimit -f`): for the user the same problem.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _WRONG_KIND = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
@@ -56,14 +56,14 @@ def temporary_path(target: Path, state: str = "writing") -> Path:
 
 
 def is_temporary(name: str, of: str | None = None) -> bool:
-    """Return whether `temporary_path` made a file name, for any target or for `of`."""
+    """Return whether `temporary_path` created a file name, for any target or for `of`."""
     found = _TEMPORARY.match(name)
     return found is not None and of in {None, found["name"]}
 
 
 @contextlib.contextmanager
 def output_errors(path: Path | str) -> Iterator[None]:
-    """Turn the operating system's errors about an output into an `OutputError`.
+    """Convert the operating system's errors about an output into an `OutputError`.
 
     Args:
         path: The path in the message.
@@ -100,7 +100,7 @@ def _explain(error: OSError, path: Path | str) -> str:
 
 
 def _first_of(error: OSError) -> OSError:
-    """Return the first of the errors that `shutil.copytree` collects, which are only texts."""
+    """Return the first of the errors that `shutil.copytree` collects, which stores only strings."""
     if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
         return error
     text = str(error.args[0][0][-1])
@@ -143,7 +143,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file, replacing what was there in one step.
+    """Write a whole file, replacing an existing one in one step.
 
     Raises:
         OSError: It cannot be written; the previous content is kept.
@@ -163,7 +163,7 @@ def publish(aside: Path, target: Path) -> None:
 
     Args:
         aside: The finished file or folder, on the same file system; it is gone afterwards.
-        target: Its final path. What is there is replaced as a whole.
+        target: Its final path. Existing content is replaced as a whole.
 
     Raises:
         OSError: The target cannot be replaced; the previous content is kept.
@@ -193,7 +193,7 @@ def _replace_folder(aside: Path, target: Path) -> None:
     if _exchange(aside, target):
         remove(aside)
         return
-    # Two renames: a death between them leaves no `target`, which `remove_stale` repairs.
+    # Two renames: a crash between them leaves no `target`, which `remove_stale` repairs.
     replaced = temporary_path(target, "replaced")
     target.rename(replaced)
     aside.rename(target)
@@ -217,7 +217,7 @@ def _exchange(first: Path, second: Path) -> bool:
     if done == 0:
         return True
     number = ctypes.get_errno()
-    # Some containers also answer EPERM to a system call they do not know.
+    # Some containers answer EPERM to an unknown system call.
     if number in {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}:
         return False
     raise OSError(number, os.strerror(number), str(second))
@@ -244,20 +244,20 @@ def _kept_for_a_reader(
     """
     error = raised[1]
     kept = isinstance(error, OSError) and error.errno in {errno.EBUSY, errno.ENOTEMPTY}
-    # A folder that is not empty for another reason is still being written by another process.
+    # If the folder is not empty for another reason, another process is still writing to it.
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     if not kept or not any(file.name.startswith(_NFS) for file in folder.rglob("*")):
         raise error
 
 
 def remove_stale(root: Path, of: str | None = None) -> None:
-    """Remove what dead processes left half-written.
+    """Remove half-written files of dead processes.
 
     Only the holder of the folder may call this: another writer's temporary names look the same.
 
     Args:
         root: A folder.
-        of: Name in that folder of what was being written; None means anything in it.
+        of: Name in that folder whose half-written files are removed; None means all names.
     """
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
@@ -378,13 +378,13 @@ class LocalStorage:
             durable.sync(self.path(to).parent)
 
     def remove_stale(self, of: str | None) -> None:
-        """Remove what dead processes left half-written, of one name or of all."""
+        """Remove half-written files of dead processes, of one name or of all."""
         with output_errors(self.root):
             remove_stale(self.root, of)
 
 
 def _bring_beside(aside: Path, target: Path) -> Path:
-    """Move to the target's own folder, so that the following rename stays within one disk."""
+    """Move to the target's folder, so that the following rename stays on one file system."""
     beside = temporary_path(target)
     try:
         shutil.move(aside, beside)

@@ -1,10 +1,10 @@
-"""Locks: one process at a time, with a file that names the holder.
+"""Locks: exclusive access for one process, with a file that names the holder.
 
 On this machine a lock is `flock` on a file that names its holder: the system drops the lock when
 the holder dies, however that happens, and the file is removed on release. NFS passes `flock` on to
 its server, which does the same, unless it is mounted with `nolock` or `local_lock`: then the lock
-holds on one machine only, and that cannot be detected here. On an object store, or a network disk
-without `flock`, the lock is a lease (`lease.py`). A lock does not know what it protects.
+only excludes processes of the same machine, and that cannot be detected here. On an object store,
+or a network disk without `flock`, the lock is a lease (`lease.py`).
 
 Callers: `claim.py` for job folders, `prediction/writers.py` for outputs that are not job folders.
 """
@@ -47,10 +47,10 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 
 class Lock(Fence, Protocol):
-    """An exclusive hold on something, until it is released."""
+    """An exclusive lock, until it is released."""
 
     def release(self) -> None:
-        """Let others take the lock; calling it twice is harmless."""
+        """Release the lock, so that others can take it; calling it twice is harmless."""
         ...
 
 
@@ -66,9 +66,9 @@ def hold(
     Args:
         folder: The folder of the lock's file; it is created if it does not exist.
         name: Name of the file.
-        subject: What is being worked on, for messages; empty for the folder.
-        note: Shows a person why it takes as long as a lease lasts.
-        alternative: What a person who does not want to wait can do.
+        subject: The object that the lock protects, for messages; empty for the folder.
+        note: Called with a notice for the user if taking the lock may take as long as a lease.
+        alternative: What a user who does not want to wait can do.
 
     Raises:
         OutputBusyError: Another process holds it; the message names its process id and host.
@@ -90,7 +90,7 @@ def hold(
 
 
 def is_held(folder: OutputFolder, name: str) -> bool:
-    """Return whether a living process holds a lock, without disturbing it.
+    """Return whether a living process holds a lock, without affecting it.
 
     A holder on another machine cannot be checked: it is assumed to be alive.
     """
@@ -115,11 +115,11 @@ class _SystemLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(this_process()).encode(), 0)
 
-    # The kernel's lock is lost only with the process, or with the file it is on.
+    # The kernel's lock is lost only if the process ends or the file is replaced.
     checks_conditions = False
 
     def check(self) -> None:
-        """See `Lock`."""
+        """Raise `OutputLostError` if the locked file was removed, renamed or replaced."""
         if self._descriptor is None or self._pid != os.getpid():
             return
         if self._is_there(self._descriptor):
@@ -131,10 +131,10 @@ class _SystemLock:
         )
 
     def release(self) -> None:
-        """See `Lock`."""
+        """Remove the file and release the lock; calling it twice is harmless."""
         if self._descriptor is None:
             return
-        # Unlinked while held: a waiting process finds that it locked a file without a name.
+        # Unlinked while held: a waiting process detects that it has locked a file without a name.
         with contextlib.suppress(OSError):
             # If the folder was replaced, the lock in it belongs to another process.
             if self._is_there(self._descriptor):
@@ -144,7 +144,7 @@ class _SystemLock:
         self._descriptor = None
 
     def _is_there(self, descriptor: int) -> bool:
-        """Return whether the file still has its name."""
+        """Return whether the locked file is still at its path, not replaced or removed."""
         try:
             found = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -158,7 +158,7 @@ def _locked_descriptor(path: Path, subject: str, alternative: str) -> int:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Since it was opened, its holder may have released it and another process created it.
+            # After it was opened, its holder may have released it and another process created it.
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_ino == os.fstat(descriptor).st_ino:
                     return descriptor

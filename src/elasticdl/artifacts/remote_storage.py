@@ -63,13 +63,13 @@ class RemoteStorage:
 
     @contextlib.contextmanager
     def errors(self, name: str, doing: str) -> Iterator[None]:
-        """Turn the exceptions of a store's library into an `OutputError`."""
+        """Convert the exceptions of a store's library into an `OutputError`."""
         try:
             yield
         except ElasticDLError:
             raise
         except Exception as error:
-            # Every store raises its own classes; none of them is worth importing here.
+            # Every store raises its own classes, which are not worth importing here.
             raise OutputError(
                 f"{self.where(name)}: cannot be {doing}: {type(error).__name__}: {error}. Check "
                 "the address and your credentials, or use another --output."
@@ -93,7 +93,7 @@ class RemoteStorage:
             self._put(self._path(name), data)
 
     def _check(self) -> None:
-        """Raise if this process no longer holds the folder."""
+        """Raise an error if this process no longer holds the folder."""
         if self.fence is not None:
             self.fence.check()
 
@@ -143,7 +143,7 @@ class RemoteStorage:
                 self._check()
                 self._fs.put_file(str(path), target)
             before.discard(target)
-        # Only now: until the manifest was uploaded, these files were the folder.
+        # Only now: until the manifest was uploaded, the old files were still valid.
         self._check()
         for path in sorted(before):
             self._fs.rm_file(path)
@@ -152,7 +152,7 @@ class RemoteStorage:
         """Return the names in a folder, sorted; empty if there is no such folder."""
         path = self._path(name)
         with self.errors(name, "listed"):
-            # A cached listing would hide what another process wrote.
+            # A cached listing would hide files that another process wrote.
             self._fs.invalidate_cache()
             try:
                 found = self._fs.ls(path, detail=False)
@@ -196,7 +196,7 @@ class RemoteStorage:
             self._fs.mv(self._path(name), self._path(to))
 
     def remove_stale(self, of: str | None) -> None:
-        """Remove what dead processes left half-written of one name.
+        """Remove half-written files of dead processes, of one name.
 
         A job folder needs no such cleanup: an incomplete folder there has no manifest, and is
         replaced later.

@@ -1,4 +1,4 @@
-"""Stops the process that holds an output, as Ctrl-C does: with a last checkpoint.
+"""Stops the process that holds an output in the same way as Ctrl-C: with a last checkpoint.
 
 The lock of an output names the process that holds it. A process on this machine is sent SIGTERM.
 It handles the signal between two steps (`engines/interrupts.py`), writes a checkpoint and releases
@@ -45,7 +45,7 @@ def stop_holder(folder: OutputFolder, lock_file: str, timeout_s: float) -> str |
     try:
         holder = parse_holder(folder.read_bytes(lock_file))
     except OutputError:
-        # It was released a moment ago.
+        # It was released in the meantime.
         return None
     pid, name = holder.get("pid"), name_of(holder)
     if not isinstance(pid, int) or not is_here(holder):

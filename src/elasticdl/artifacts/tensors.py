@@ -1,8 +1,8 @@
 """Named arrays as a safetensors file, for any dtype, shape and memory layout.
 
-The safetensors package writes memory as it is laid out, and has no numpy dtype for bfloat16 when
-it reads; both are handled here. This module knows neither checkpoints nor trained models, and
-never pickles.
+The safetensors package writes memory as it is laid out, and has no numpy dtype for bfloat16 when it
+reads; both are handled here. Pickle is never used. This module does not depend on checkpoints or
+trained models.
 
 Callers: `checkpoint.py`, `trained_model.py`.
 """
@@ -65,7 +65,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> No
     try:
         safetensors.numpy.save_file(_storable(tensors), path)
     except safetensors.SafetensorError as error:
-        # The package reports a full disk as its own error, with the system's errno in the text.
+        # The package reports a full disk as its own error, with the system's errno in the message.
         number = _SYSTEM_ERROR.search(str(error))
         if number is None:
             raise OutputError(f"{path}: cannot be written: {error}.") from error
@@ -98,7 +98,7 @@ def _storable(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarr
 
 
 def read_tensors(data: bytes, where: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays that `write_tensors` wrote, each in its own memory.
+    """Read arrays from the bytes of a file of `write_tensors`; each has its own memory.
 
     Args:
         data: The whole file.

@@ -1,15 +1,15 @@
-"""Trained model: a folder that is sufficient to predict, evaluate and explain its origin.
+"""Trained model: a folder with everything needed to predict, evaluate and explain its origin.
 
     OUTPUT/
       trained_model.pb     its description (`Description`) and the hash of the rest: written last
       params.safetensors   path -> tensor
-      zoo/                 the user's code as it was
+      zoo/                 a copy of the user's code
       saved_model/ ...     for serving, whatever the trainer exports
 
 A folder without `trained_model.pb` is not a trained model (yet). When one model replaces another,
-that file is removed first, so that an old description never accompanies new tensors; a run that
-dies in between makes the trained model again from its last checkpoint. Copying the zoo and the
-exports of a framework are passed in as functions: this module knows neither.
+that file is removed first, so that an old description never accompanies new tensors. A run that
+dies in between rebuilds the trained model from its last checkpoint. Functions that copy the zoo and
+write a framework's exports are passed in, so this module depends on neither.
 
 Callers: the engines save, `api.py` and `prediction/` load.
 """
@@ -53,7 +53,7 @@ MetricValues: TypeAlias = "Mapping[str, float | list[float]]"
 
 @dataclass(frozen=True)
 class Description:
-    """Description of a trained model, as stored in `trained_model.pb`. Absent texts are empty.
+    """Description of a trained model, as stored in `trained_model.pb`; missing strings are empty.
 
     Attributes:
         model_def: Dotted name within the zoo: file, then class or function.
@@ -129,7 +129,7 @@ class TrainedModel:
         """Path -> tensor, read and checked at first use.
 
         Raises:
-            OutputError: The file is missing, damaged or not the one that was saved.
+            OutputError: The file is missing or damaged, or differs from the one that was saved.
         """
         name = self.description.params_filename
         _refuse_way_out(self.folder, name)
@@ -146,7 +146,7 @@ class TrainedModel:
 
     @cached_property
     def zoo(self) -> Path:
-        """The user's code as a folder on this machine; a remote one is downloaded once.
+        """Folder on this machine with the user's code; a remote one is downloaded once.
 
         Raises:
             OutputError: There is no code, or it cannot be downloaded.
@@ -179,7 +179,7 @@ class TrainedModel:
     @cached_property
     def _downloads(self) -> Path:
         path = tempfile.mkdtemp(prefix="model-", dir=scratch.folder())
-        # Kept as long as this object: the code in it is imported while the model is used.
+        # Kept as long as this object: code in this folder is imported while the model is used.
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         return Path(path)
 
@@ -192,7 +192,7 @@ def save_trained_model(
     copy_zoo: Callable[[Path], None] | None = None,
     export: Callable[[Path], None] | None = None,
 ) -> TrainedModel:
-    """Write a trained model into a folder, replacing the one that is there.
+    """Write a trained model into a folder, replacing an existing one.
 
     Args:
         folder: The job's output.
@@ -207,7 +207,7 @@ def save_trained_model(
 
     Raises:
         OutputError: It cannot be written, or an export has a reserved name. Then there is no
-            trained model; the checkpoints are untouched.
+            trained model; the checkpoints are unchanged.
 
     Example:
         >>> folder = OutputFolder("memory://doc-model")
@@ -300,7 +300,7 @@ def _exports_of(folder: OutputFolder) -> Sequence[str]:
 
 
 def _refuse_way_out(folder: OutputFolder, name: str) -> None:
-    """Raise if a name in the model's description leads out of its folder, also through a link."""
+    """Raise an error if a name in the description leads out of the folder, even through a link."""
     path = folder.local_path(name)
     root = folder.local_path()
     if path is None or root is None or path.resolve().is_relative_to(root.resolve()):

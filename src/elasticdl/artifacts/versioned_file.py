@@ -1,7 +1,7 @@
-"""Small files with conditional writes: compare-and-swap on a store.
+"""Small files with conditional writes: compare-and-swap on any store.
 
     read() -> content, version A        write(data, replaces=A) -> version B
-                                        write(data, replaces=A) -> None: it is B by now
+                                        write(data, replaces=A) -> None: version is B now
 
 S3 checks the condition and writes in one step (`If-None-Match: *`, `If-Match: ETAG`;
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html). On other stores, and
@@ -34,7 +34,7 @@ class Content(NamedTuple):
 
 
 class VersionedFile(Protocol):
-    """A file that is replaced only by a writer that knows its version.
+    """A file that is replaced only if the writer passes its current version.
 
     Attributes:
         settle_s: How long to wait before a write can be trusted, in seconds; 0 where the store
@@ -59,12 +59,12 @@ class VersionedFile(Protocol):
             replaces: The version to replace; None if there must be no file yet.
 
         Returns:
-            The new version; None if the file has another version by now, and was not written.
+            The new version; None if the file has another version and was not written.
         """
         ...
 
     def delete(self) -> None:
-        """Remove the file, whatever its version."""
+        """Remove the file, regardless of its version."""
         ...
 
 
@@ -92,14 +92,14 @@ class S3File:
         self._bucket, self._key, _ = system.split_path(path)
 
     def version(self) -> str | None:
-        """See `VersionedFile`."""
+        """Return the ETag as the current version; None if there is no file."""
         try:
             return str(self._fs.info(self._path, refresh=True)["ETag"])
         except FileNotFoundError:
             return None
 
     def read(self) -> Content | None:
-        """See `VersionedFile`."""
+        """Return the content with the ETag; None if there is no file."""
         for _ in range(_MAX_READS):
             version = self.version()
             if version is None:
@@ -113,7 +113,7 @@ class S3File:
         raise OSError(f"it changed {_MAX_READS} times while it was read")
 
     def write(self, data: bytes, replaces: str | None) -> str | None:
-        """See `VersionedFile`."""
+        """Write the whole file if its version is `replaces`; return the new version, or None."""
         condition = {"IfNoneMatch": "*"} if replaces is None else {"IfMatch": replaces}
         try:
             answer = self._fs.call_s3(
@@ -131,7 +131,7 @@ class S3File:
         return PlainFile(self._fs, self._path, settle_s=_SETTLE_S)
 
     def delete(self) -> None:
-        """See `VersionedFile`."""
+        """Remove the file, regardless of its version."""
         self._fs.rm_file(self._path)
 
     def checks_conditions(self, data: bytes, version: str) -> bool:
@@ -150,14 +150,14 @@ class S3File:
                 if self.write(data, replaces) is not None:
                     return False
             except OSError:
-                # A store that knows conditions but does not support them answers 501.
+                # A store that recognises conditions but does not support them answers 501.
                 return False
         return True
 
 
 def _is_changed(error: BaseException) -> bool:
-    """Return whether S3 rejected a write because of its condition."""
-    # s3fs translates botocore's error into an OSError of the code's kind.
+    """Return whether S3 rejected a write because its condition did not hold."""
+    # s3fs translates botocore's error into the OSError that fits its code.
     response = getattr(error.__cause__, "response", None) or {}
     if response.get("Error", {}).get("Code") == "NoSuchBucket":
         return False
@@ -173,12 +173,12 @@ class LocalFile:
         self._path = path
 
     def version(self) -> str | None:
-        """See `VersionedFile`."""
+        """Return a hash of the content as the current version; None if there is no file."""
         there = self.read()
         return None if there is None else there.version
 
     def read(self) -> Content | None:
-        """See `VersionedFile`."""
+        """Return the content with its hash as the version; None if there is no file."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -186,14 +186,14 @@ class LocalFile:
         return Content(data, _digest(data))
 
     def write(self, data: bytes, replaces: str | None) -> str | None:
-        """See `VersionedFile`."""
+        """Write the whole file if its version is `replaces`; return the new version, or None."""
         if self.version() != replaces:
             return None
         write_atomically(self._path, data)
         return _digest(data)
 
     def delete(self) -> None:
-        """See `VersionedFile`."""
+        """Remove the file, regardless of its version."""
         self._path.unlink(missing_ok=True)
 
 
@@ -212,12 +212,12 @@ class PlainFile:
         self.settle_s = settle_s
 
     def version(self) -> str | None:
-        """See `VersionedFile`."""
+        """Return a hash of the content as the current version; None if there is no file."""
         there = self.read()
         return None if there is None else there.version
 
     def read(self) -> Content | None:
-        """See `VersionedFile`."""
+        """Return the content with its hash as the version; None if there is no file."""
         self._fs.invalidate_cache()
         try:
             data = bytes(self._fs.cat_file(self._path))
@@ -226,14 +226,14 @@ class PlainFile:
         return Content(data, _digest(data))
 
     def write(self, data: bytes, replaces: str | None) -> str | None:
-        """See `VersionedFile`."""
+        """Write the whole file if its version is `replaces`; return the new version, or None."""
         if self.version() != replaces:
             return None
         self._fs.pipe_file(self._path, data)
         return _digest(data)
 
     def delete(self) -> None:
-        """See `VersionedFile`."""
+        """Remove the file, regardless of its version."""
         self._fs.rm_file(self._path)
 
 

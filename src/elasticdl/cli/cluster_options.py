@@ -32,7 +32,7 @@ _DEFAULTS, _WORKER, _HEAD = ClusterOptions("", ""), Resources(), ClusterOptions.
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """Requested action for a job on a cluster.
+    """Actions requested for a job on a cluster.
 
     Attributes:
         context: Context of the kubeconfig; None means the current one.
@@ -50,7 +50,7 @@ class Asked:
 
 
 class _ClusterOption(click.Option):
-    """An option that has an effect only with --cluster."""
+    """An option that requires --cluster."""
 
 
 class CommandOfClusters(click.Command):
@@ -272,7 +272,7 @@ def _check_unused(given: dict[str, Any], declared: dict[str, click.Parameter]) -
 
 
 def ray_version() -> str:
-    """Return the version of Ray for this ElasticDL; the image has the same.
+    """Return the installed version of Ray; the image must have the same.
 
     Raises:
         MissingExtraError: Ray is not installed on this machine.

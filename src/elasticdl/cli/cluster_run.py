@@ -1,4 +1,4 @@
-"""Runs a job on a cluster from the command line: submits it, follows it, exits with its code."""
+"""Runs a job on a cluster from the command line: submit, follow, exit with the job's code."""
 
 from __future__ import annotations
 

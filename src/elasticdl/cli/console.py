@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 class TableConsole(Console):
-    """A console whose reader may leave early, as in `elasticdl zoo list | head`."""
+    """A console whose output pipe may be closed early, as in `elasticdl zoo list | head`."""
 
     def on_broken_pipe(self) -> NoReturn:
         """Let `main` end the command with 0; Rich would end the process with 1."""

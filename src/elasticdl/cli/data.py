@@ -402,10 +402,10 @@ _FIELD = re.compile(r"\s*([^:\[\],]+?)\s*:\s*(\w+)\s*\[([\d\s,]*)\]\s*(?:,|$)")
 
 
 def parse_schema(text: str) -> Schema:
-    """Return the schema in a text, in the format in which fields are shown: `label: int64[1]`.
+    """Parse a schema in the format in which fields are shown: `label: int64[1]`.
 
     Raises:
-        UsageError: The text has another format.
+        UsageError: The string has another format.
         DefinitionError: A dtype or a shape is invalid.
 
     Example:

@@ -34,11 +34,11 @@ _UNIT = 1000
 _MOST_VALUES = 6
 _MOST_BYTES = 40
 _MOST_COLUMNS = 7
-# Laying out tens of thousands of rows takes a minute, for more than anyone reads.
+# Laying out tens of thousands of rows takes a minute, and is more than anyone reads.
 _MOST_FIELDS = 500
 _COLUMN_PADDING = 3
 _BRIGHTEST = 255
-# With fewer pixels than this, it may be any other list of numbers.
+# A smaller array may be any other list of numbers.
 _LEAST_SIDE, _LEAST_GUESSED_SIDE = 8, 16
 _PICTURE_COLUMNS = 32
 _RGB = 3
@@ -47,7 +47,7 @@ _UPPER_HALF = "▀"
 
 
 def show(overview: Overview, console: Console) -> None:
-    """Print the content of files."""
+    """Print the fields and the first records of files."""
     about = "about " if overview.is_estimate else ""
     facts = [
         counted(len(overview.files), "file"),
@@ -83,13 +83,13 @@ _STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "title_justify": "left", "titl
 
 
 def _records(overview: Overview, console: Console) -> Table:
-    """Return a table of records: one per row, or one per column if that shows more at once."""
+    """Return a table of records: one per row, or one per column if more fields fit that way."""
     records = overview.records
     there = {name for record in records for name in record}
     names = [field.name for field in overview.fields if field.name in there][:_MOST_FIELDS]
     in_colour = console.color_system is not None
     cells = [[_cell(record.get(name), in_colour=in_colour) for name in names] for record in records]
-    # Pictures are high: side by side, several of them fit on the screen.
+    # Pictures are tall, but several of them fit side by side.
     width = sum(_picture_width(record) + _COLUMN_PADDING for record in records)
     have_pictures = width > _COLUMN_PADDING * len(records)
     fit = width + max(map(len, names), default=0) + _COLUMN_PADDING <= console.width
@@ -194,7 +194,7 @@ def _guessed_shape(size: int) -> tuple[int, ...]:
 
 
 def draw(picture: Array, *, in_colour: bool) -> Text:
-    """Return a picture as text, with two pixels, one above the other, in each character."""
+    """Return a picture as coloured characters, each showing two pixels, one above the other."""
     small = _shrunk(picture)
     if len(small) % 2:
         small = np.concatenate([small, small[-1:]])

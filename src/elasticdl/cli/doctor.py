@@ -1,4 +1,4 @@
-"""`elasticdl doctor`: what an issue report needs, and what is likely to cause trouble here.
+"""`elasticdl doctor`: information for issue reports, and likely problems of this machine.
 
 Reads metadata of packages and files of the system. Loads no framework, so it is fast, and starts
 nothing.
@@ -62,7 +62,7 @@ def doctor(*, as_json: bool) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Return what is known of this machine: title -> name -> value, and a list of hints."""
+    """Return the facts about this machine: title -> name -> value, and a list of hints."""
     hints: list[str] = []
     return {
         "versions": {"elasticdl": __version__, "python": sys.version.split()[0], **_packages()},
@@ -85,7 +85,7 @@ def _version(package: str) -> str | None:
 
 
 def _extras() -> dict[str, str]:
-    """Return extra -> `installed`, or the command that installs what is missing of it."""
+    """Return extra -> `installed`, or the command that installs its missing packages."""
     needed: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for line in requires("elasticdl") or ():
         extra, package = _EXTRA.search(line), _NAME.match(line)
@@ -96,7 +96,7 @@ def _extras() -> dict[str, str]:
         missing = [
             each for each, is_for_some in packages if _version(each) is None and not is_for_some
         ]
-        # Of packages for one platform or another, one is enough.
+        # One of several packages for different platforms is enough.
         of_platforms = [each for each, is_for_some in packages if is_for_some]
         if of_platforms and not any(_version(each) is not None for each in of_platforms):
             missing.append(of_platforms[0])

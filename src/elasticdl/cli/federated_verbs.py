@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
 
 STOPPED = 143
-"""Same as SIGTERM: progress is saved, and the same command resumes."""
+"""Exit code, as after SIGTERM: progress is saved, and the same command resumes."""
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 

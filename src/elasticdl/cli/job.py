@@ -1,4 +1,4 @@
-"""`elasticdl job`: inspects the output of a training.
+"""`elasticdl job`: inspects the output of a training job.
 
 Prints the result of `engines/audit.py` and what `page/` reads from the log. Loads no framework, so
 it is fast.

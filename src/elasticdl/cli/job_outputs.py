@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elasticdl.page.status import JobStatus
 
 _POLL_S = 0.5
-# Minimum time between two printed steps; printing all of them would be a line per second.
+# Minimum time between two printed steps; otherwise there would be a line per second.
 _STEPS_S = 10.0
 
 
@@ -135,7 +135,7 @@ def serve_page(place: str, listen: str) -> None:
 
 
 def warn_of(listen: str) -> None:
-    """Print a warning if other machines can reach the page."""
+    """Print a warning if the page is reachable from other machines."""
     from elasticdl.page.serving import warning_of  # noqa: PLC0415 - not for `--help`
 
     warning = warning_of(listen)
@@ -144,7 +144,7 @@ def warn_of(listen: str) -> None:
 
 
 def print_url(url: str) -> None:
-    """Print the only line that contains the token; programs may wait for it."""
+    """Print the URL of the page, the only line with its token; programs may wait for it."""
     echo(f"Job page: {url}")
 
 

@@ -1,6 +1,6 @@
-"""Lists jobs on a terminal of any width: one line per job, or one paragraph if lines are too wide.
+"""Prints a list of jobs: one line per job, or one paragraph if lines exceed the terminal's width.
 
-Names, and other text that a user may need to type again, are never cut or broken.
+Names and other strings that a user may need to type again are never cut or broken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GAP = "  "
 
 @dataclass(frozen=True)
 class JobRow:
-    """One job of a list, as printable texts.
+    """One job of a list, as printable strings.
 
     Attributes:
         name: Name of the job.

@@ -51,7 +51,7 @@ _COMMANDS = {
 }
 _INTERRUPTED = 130
 _TERMINATED = 143
-# A SIGTERM during an import is handled after it, or after 20 seconds.
+# A SIGTERM during an import is handled after the import, or after 20 seconds.
 _DELAY_S = 0.1
 _MOST_DELAYS = 200
 _num_delays = 0
@@ -149,7 +149,7 @@ def _run(args: list[str], *, debug: bool) -> int:
 
 
 def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, PLR0911 - one a kind
-    """Print the error that ended a command; return its exit code, None for foreign errors."""
+    """Print the error that ended a command; return its exit code, None for an unexpected error."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.ctx.get_help())
@@ -200,8 +200,8 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return the progress note of the interrupted code; empty if it has none."""
-    # click converts a KeyboardInterrupt into an exception of its own.
+    """Return the interrupted code's note about saved progress; empty if it has none."""
+    # click converts a KeyboardInterrupt into its own exception.
     notes = [
         note
         for each in (error, error.__cause__)
@@ -233,7 +233,7 @@ def _all_missing(error: click.ClickException) -> click.ClickException:
 
 
 def _with_hint(error: click.ClickException) -> click.ClickException:
-    """Return an error about an unknown option that names what takes its place."""
+    """Return an error about an unknown option, extended by the option that replaces it."""
     if not isinstance(error, click.NoSuchOption):
         return error
     from elasticdl.option_hints import hint  # noqa: PLC0415 - only for an error
@@ -266,7 +266,7 @@ class _Warnings:
         file: Any = None,
         line: str | None = None,
     ) -> None:
-        """Print a warning and its origin."""
+        """Print a warning and its origin; replaces `warnings.showwarning`."""
         del category, line
         text = " ".join(str(message).split())
         if text in self._shown:

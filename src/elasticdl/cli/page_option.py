@@ -27,7 +27,7 @@ def is_page_wanted(asked: bool | None, *, quiet: bool) -> bool:
 
 
 def page_of(output: str | None) -> AbstractContextManager[object]:
-    """Return a context manager that serves a training's page; it does nothing for None."""
+    """Return a context manager that serves a training job's page; it does nothing for None."""
     if output is None:
         return contextlib.nullcontext()
     from elasticdl.page.serving import PageProcess  # noqa: PLC0415 - not for `--help`
@@ -36,7 +36,7 @@ def page_of(output: str | None) -> AbstractContextManager[object]:
 
 
 def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
-    """Return a context manager that serves a training's page in a pod of a cluster.
+    """Return a context manager that serves a training job's page in a pod of a cluster.
 
     Followers of the job reach it through a port-forward. Returns None outside a cluster.
     """

@@ -1,4 +1,4 @@
-"""Text for a terminal: control characters are shown, not executed.
+"""Strings for a terminal: control characters are shown, not executed.
 
 File names, option values and messages of libraries may contain any character. An ESC sequence in
 one of them could clear the screen, rename the window, or hide a line.
@@ -21,7 +21,7 @@ _CONTROLS = re.compile(
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters escaped, except for newlines and tabs.
+    """Return a string with control characters escaped, except for newlines and tabs.
 
     Example:
         >>> printable("a\\x1b[2Jb")
@@ -31,5 +31,5 @@ def printable(text: str) -> str:
 
 
 def echo(text: Any, *, nl: bool = True, err: bool = False) -> None:
-    """Print a text as `click.echo` does, with control characters escaped."""
+    """Print a value as `click.echo` does, with control characters escaped."""
     click.echo(printable(str(text)), nl=nl, err=err)

@@ -147,7 +147,7 @@ def _run(
 
 
 def _submit(ctx: click.Context, path: str) -> None:
-    """Run a submitter in this process."""
+    """Run a submitter, a generated Python program, in this process."""
     from elasticdl.sql.submitter_process import end_with_stdin  # noqa: PLC0415 - an extra
 
     end_with_stdin()

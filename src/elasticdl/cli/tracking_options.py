@@ -1,4 +1,4 @@
-"""Options for tracking a training."""
+"""Options for tracking a training job."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Training progress as annotations of the job's RayJob, written by the pod of the driver.
+"""Publishes training progress as annotations of the job's RayJob, from the driver's pod.
 
     write(event) -> the log, as elsewhere
                  -> a queue -> a thread -> PATCH the RayJob's annotations
                                            or, if that is forbidden, a line in the pod's log
 
-The cluster's owner decides whether the pod's account may do this: it is tried once, and after a
-refusal never again. Nothing here delays or ends the training. If the API server is unavailable,
-some updates are lost, and the next one contains all values.
+The cluster's owner decides whether the pod's account may do this: it is tried once, and not again
+after a refusal. Nothing here delays or ends the training. If the API server is unavailable, some
+updates are lost, and the next one contains all values.
 
 The image of a job may lack the Kubernetes client, so this is a single request through the standard
 library. Callers: `engines/attempt.py`, in a pod of a job.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _INTERVAL_S = 15.0
 _TIMEOUT_S = 3.0
-# Upper bound for how long an unresponsive server delays the end of a finished training.
+# How long an unresponsive server may delay the end of a finished job, in seconds.
 _DRAIN_S = 5.0
 # Forbidden and not found: neither will change while the job runs.
 _FOR_GOOD = {403, 404}

@@ -57,7 +57,7 @@ class ClusterReport:
 def check(
     job: Job, options: ClusterOptions, context: str | None = None, *, has_image: bool = True
 ) -> ClusterReport:
-    """Check whether a job could be submitted to a cluster; takes some seconds.
+    """Check whether a job could be submitted to a cluster; takes a few seconds.
 
     Args:
         job: A job like the one to submit.
@@ -141,7 +141,7 @@ def _asked(
 
 
 def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding]:
-    """Yield whether the server accepts the credentials, and whether the namespace exists."""
+    """Yield findings on the server, the credentials and the namespace."""
     try:
         version = inventory.version()
     except UsageError as error:
@@ -218,7 +218,7 @@ def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFindi
 
 
 def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFinding]:
-    """Yield whether the objects named by flags exist."""
+    """Yield a finding for each object named by a flag: whether it exists."""
     asked: list[tuple[str, str, str, Any]] = []
     if options.priority_class is not None:
         where = ("scheduling.k8s.io", "v1", "priorityclasses", options.priority_class)

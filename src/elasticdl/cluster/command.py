@@ -1,7 +1,7 @@
 """Command line that runs a job inside a pod.
 
-`kubectl describe` displays it, and users should recognize there what they typed. Options with
-default values are therefore left out.
+`kubectl describe` displays it, and users should recognize what they typed. So options with default
+values are left out.
 
 Callers: `rayjob.py`.
 """
@@ -133,5 +133,5 @@ def _changed(
 
 
 def _option(name: str, value: Any) -> str:
-    # The shortest form of a float, as people write it, with the same value.
+    # The shortest form of a float with the same value.
     return f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}"

@@ -47,7 +47,7 @@ def serve_dashboard(
         name: Name of its RayJob.
         port: Port on 127.0.0.1; 0 selects a free port.
         print_fn: Called with the URL, and with the login instructions, once the dashboard answers.
-        on_state: Called with the state of the job, in words, until then.
+        on_state: Called with a description of the job's state until then.
 
     Raises:
         UsageError: There is no such job, it has ended, or port forwarding is not allowed.
@@ -91,7 +91,7 @@ def _answers(link: Any) -> bool:
 
 
 def _login(cluster: Kubernetes, head: Object) -> str:
-    """Return how to get the token. The token itself would remain in the terminal's history."""
+    """Return instructions to get the token, to keep it out of the terminal's history."""
     ray_cluster = head["metadata"].get("labels", {}).get(_RAY_CLUSTER, "RAYCLUSTER")
     context = "" if cluster.context is None else f" --context={cluster.context}"
     return (

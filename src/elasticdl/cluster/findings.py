@@ -58,7 +58,7 @@ class ClusterFinding:
     Attributes:
         subject: The subject, in one or two words.
         verdict: The outcome. `MISSING` prevents a job from being submitted or from starting.
-        message: What was found.
+        message: The result of the check, as a sentence.
         advice: How to fix it; empty if there is nothing to do.
         exit_code: Exit code of a command because of it; 0 unless something is missing.
     """
@@ -84,12 +84,12 @@ def exit_code(findings: Sequence[ClusterFinding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
-    """Return a permanent finding: something is missing until a person adds it."""
+    """Return a permanent finding: something is missing until someone adds it."""
     return ClusterFinding(subject, ClusterVerdict.MISSING, message, advice, UsageError.exit_code)
 
 
 def unknown(subject: str, what: str, advice: str = "") -> ClusterFinding:
-    """Return the finding that the user's rights are not sufficient for a check."""
+    """Return the finding that the user's rights are insufficient for a check."""
     return ClusterFinding(subject, ClusterVerdict.UNKNOWN, f"you may not {what}", advice)
 
 
@@ -197,7 +197,7 @@ def rights(allowed: Mapping[str, bool]) -> ClusterFinding:
 
 
 def storage(classes: Sequence[Object]) -> ClusterFinding:
-    """Report whether volume claims without a class get a volume: whether there is a default one."""
+    """Report whether there is a default StorageClass, which volume claims without a class need."""
     names = [each["metadata"]["name"] for each in classes]
     default = [
         each["metadata"]["name"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _WINDOW_S = 3
 _GIVEN_UP_S = 600.0
 _BETWEEN_TRIES_S = 2.0
-# Enough to contain the progress, if a training prints at most ten lines a second.
+# Enough to contain the progress, if the command prints at most ten lines a second.
 _LAST_LINES = 200
 
 
@@ -85,7 +85,7 @@ def follow(
     on_state: Callable[[RayJobState], None],
     on_line: Callable[[str], None],
 ) -> RayJobState:
-    """Report what a job does until it has ended; return its final state.
+    """Report a job's states and output until it has ended; return its final state.
 
     Args:
         cluster: Cluster of the job.
@@ -143,7 +143,7 @@ def _submitters(cluster: Kubernetes, name: str) -> list[Object]:
 
 
 class _Log:
-    """The output lines of a job's command, each passed on once."""
+    """Reads the output of a job's command, and passes on each line once."""
 
     def __init__(self, cluster: Kubernetes, name: str, on_line: Callable[[str], None]) -> None:
         self._cluster, self._name, self._on_line = cluster, name, on_line

@@ -3,8 +3,8 @@
     RayJob  --label-->  head pod: its env has the page's port, its uid is the page's token
                         <--port-forward through the API server--  this machine
 
-The RayJob, its annotations and its log contain nothing that gives access to the page: exactly the
-users who may read the pod and forward its ports can see the page.
+The RayJob, its annotations and its log contain nothing that gives access to the page. So only users
+who may read the pod and forward its ports can see the page.
 
 Callers: `page/forwarded.py`, `dashboard.py`.
 """
@@ -95,7 +95,7 @@ def connect(cluster: Kubernetes, head: HeadPod) -> Any:
 
 
 def check_runs(cluster: Kubernetes, name: str) -> str:
-    """Return the state of a job in words, provided that it has not ended.
+    """Return the state of a job that has not ended, as a sentence.
 
     Raises:
         UsageError: There is no such job, or it has ended.

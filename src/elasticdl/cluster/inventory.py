@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Object: TypeAlias = Mapping[str, Any]
 
-# For each request: connect timeout and read timeout. A person is waiting for all of them.
+# For each request: connect timeout and read timeout. Short, because the user waits for all of them.
 _TIMEOUT_S = (3.0, 6.0)
 _FORBIDDEN, _NOT_FOUND = 403, 404
 # Requests the name and labels of a secret, without its values.
@@ -31,7 +31,7 @@ _ONLY_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,a
 
 
 class Unread(Enum):
-    """Why a query has no result."""
+    """Reason why a query has no result."""
 
     FORBIDDEN = "forbidden"
     ABSENT = "absent"
@@ -109,7 +109,7 @@ class Inventory:
         return served
 
     def namespace(self) -> Object | Unread:
-        """Return the namespace."""
+        """Return the Namespace object of the jobs."""
         return self._one("namespace", self._core.read_namespace, self._cluster.namespace)
 
     def deployments(self, namespace: str | None, **selectors: str) -> Sequence[Object] | Unread:
@@ -139,11 +139,11 @@ class Inventory:
         return self._many("limit ranges", call, self._cluster.namespace)
 
     def nodes(self) -> Sequence[Object] | Unread:
-        """Return the nodes."""
+        """Return the Nodes of the cluster."""
         return self._many("nodes", self._core.list_node)
 
     def storage_classes(self) -> Sequence[Object] | Unread:
-        """Return the StorageClasses."""
+        """Return the StorageClasses of the cluster."""
         return self._many(
             "storage classes",
             self._groups.list_cluster_custom_object,

@@ -137,7 +137,7 @@ class Kubernetes:
     def watch(self, name: str, wait_s: int) -> Iterator[Object | None]:
         """Yield a RayJob in its current state and after each change, for some seconds.
 
-        It ends when the time is over or the server closes the connection; then call it again.
+        Ends after `wait_s` seconds or when the server closes the connection; then call it again.
 
         Yields:
             The RayJob; None if it does not exist or was deleted.
@@ -195,7 +195,7 @@ class Kubernetes:
     def log_lines(
         self, pod: str, container: str, *, after: str = "", last: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield a container's log lines since a moment, each with its time stamp.
+        """Yield a container's log lines after a time stamp, each with its own time stamp.
 
         Args:
             pod: Name of the pod.
@@ -288,7 +288,7 @@ class Kubernetes:
             ) from error
 
     def _error(self, error: ApiException, doing: str, *, is_log: bool) -> Exception:
-        """Return our error for a server error."""
+        """Return our error for an error response of the server."""
         status, message = int(error.status or 0), _message_of(error)
         where = f"{self.name}, namespace {self.namespace}"
         match status:
@@ -387,7 +387,7 @@ def _message_of(error: ApiException) -> str:
 
 def _of_handshake(error: ApiException) -> Exception:
     """Return the error for a connection that was not upgraded, with the response's status."""
-    # The client keeps only the text; the status is in the original error.
+    # The client keeps only the message; the status is in the original error.
     refusal: Any = error.__context__
     status = getattr(refusal, "status_code", None)
     if status is None:

@@ -105,7 +105,7 @@ def parse_volume(text: str) -> Volume:
     """Parse a volume such as `pvc:data:/data:ro`.
 
     Raises:
-        UsageError: The text has another form.
+        UsageError: The string has another form.
 
     Example:
         >>> parse_volume("pvc:data:/data:ro")
@@ -125,10 +125,10 @@ def parse_volume(text: str) -> Volume:
 
 
 def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
-    """Parse texts of the form `NAME=VALUE`.
+    """Parse strings of the form `NAME=VALUE`.
 
     Raises:
-        UsageError: A text has no name, or no `=`.
+        UsageError: A string has no name, or no `=`.
     """
     pairs = {}
     for text in texts:

@@ -2,9 +2,9 @@
 
     events --Progress.after--> Progress --annotations--> elasticdl.org/progress: epoch 3/10, 41 %
 
-Pure: events in, texts out; the only clock is that of the events. The names and units of the
+Pure: events in, strings out; the only clock is that of the events. The names and units of the
 annotations are a contract (docs/guides/kubernetes.md). If a pod has no right to write annotations,
-the same texts are written as one line of its log (`line_of`), which `job show` and `job list` read
+the same values are written as one line of its log (`line_of`), which `job show` and `job list` read
 instead.
 
 Callers: `annotate.py` writes; `follow.py` and `job show|list` read.
@@ -43,11 +43,11 @@ _MOST_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class JobProgress:
-    """Progress of a training.
+    """Progress of a training job.
 
     Attributes:
-        num_workers: Requested workers, without spare ones; 0 for a training without workers.
-        max_steps: Steps after which it ends; 0 for no limit.
+        num_workers: Requested workers, without spare ones; 0 if the job has none.
+        max_steps: Steps after which training ends; 0 for no limit.
         num_epochs: Requested epochs.
         num_records: Records in one epoch.
         epoch: The current epoch, from 0.
@@ -215,7 +215,7 @@ def last_line(lines: Iterable[str]) -> dict[str, str]:
 
 
 def short(annotations: Annotations) -> str:
-    """Return the progress as a short text for a column.
+    """Return the progress as a short string for a column.
 
     Example:
         >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %"})
@@ -225,7 +225,7 @@ def short(annotations: Annotations) -> str:
 
 
 def in_words(annotations: Annotations) -> str:
-    """Return the progress as one line for people; empty if it is unknown.
+    """Return the progress as one sentence for the user; empty if it is unknown.
 
     Example:
         >>> in_words({"elasticdl.org/progress": "epoch 1/2, 25 %", "elasticdl.org/eta_s": "90"})
@@ -243,7 +243,7 @@ def in_words(annotations: Annotations) -> str:
 
 
 def _ours(found: object) -> dict[str, str]:
-    """Return only our annotations, as others can write annotations and logs as well."""
+    """Return only our annotations; other programs can write annotations and logs as well."""
     if not isinstance(found, Mapping):
         return {}
     values = {name: found.get(_PREFIX + name) for name in _NAMES}

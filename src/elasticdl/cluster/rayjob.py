@@ -58,8 +58,8 @@ _POD_SECURITY = {
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # A driver that is being stopped writes a checkpoint first.
 _ENDING_S = 60
-# Ray detects a lost machine after four times period + timeout: about 12 s. With its defaults this
-# takes a minute; with less, a machine that imports TensorFlow would be considered dead.
+# Ray detects a lost machine after four times period + timeout: about 12 s. The default takes a
+# minute; a shorter time would declare a machine dead that is importing TensorFlow.
 _HEALTH = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",

@@ -105,7 +105,7 @@ def pods_of(options: ClusterOptions, workers: Workers) -> tuple[Pod, Pod, Pod]:
 
 
 def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
-    """Return what a job uses of a namespace's quotas, by the resource names of quotas."""
+    """Return the amounts that a job uses of a namespace's quotas, by quota resource name."""
     needs = dict.fromkeys(
         ("count/rayjobs.ray.io", "count/rayclusters.ray.io", "count/jobs.batch"), Decimal(1)
     )

@@ -1,9 +1,9 @@
-"""State of a job, in words, from its RayJob and pods.
+"""State of a job, as a sentence for the user, from its RayJob and pods.
 
     RayJob.status + pods + events  ->  RayJobState
 
-Pure: values in, values out. For a pod that cannot run, it states the cause and the remedy for
-people who have never read a pod's status.
+Pure: values in, values out. For a pod that cannot run, it states the cause and the remedy, for
+users who do not know the status fields of pods.
 
 Status fields: KubeRay 1.7, `ray.io/v1`. Callers: `follow.py`, and `elasticdl job show`.
 """
@@ -45,7 +45,7 @@ class RayJobState:
 
     Attributes:
         phase: Its phase.
-        message: What it is doing or waiting for, or why it failed: one sentence or more.
+        message: Current activity, or why it waits or failed: one sentence or more.
         num_workers: Number of running worker pods.
         exit_code: Exit code of its command, if it has ended and the cluster reports it.
         advice: What to do about it; may be empty.
@@ -76,7 +76,7 @@ class Trouble:
 
     Attributes:
         pod: Its name.
-        cause: The cause, in words.
+        cause: The cause, as part of a sentence.
         advice: What to do.
     """
 
@@ -225,7 +225,7 @@ def _failed(status: Object, pods: Sequence[Object]) -> RayJobState:
 
 
 def _refused_pods(events: Iterable[Object]) -> str:
-    """Return why the cluster cannot create pods; empty if there is no such event."""
+    """Return the reason why the cluster cannot create pods; empty if there is no such event."""
     for event in reversed(list(events)):
         message = str(event.get("message", ""))
         if "exceeded quota" in message:

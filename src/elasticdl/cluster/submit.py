@@ -1,10 +1,10 @@
-"""Submits a job to a cluster exactly once, however many times the command is run.
+"""Submits a job to a cluster exactly once, even if the command is repeated.
 
 The name of the RayJob is the id of the job, so the same command finds it again:
 
     none, failed or stopped        create it (the old one is deleted first): it resumes
     waiting, starting, running     follow it
-    succeeded                      nothing to do, if it is a training
+    succeeded                      nothing to do, if it is a training job
 
 The server first validates the RayJob in a dry run, so that a rejected one leaves nothing behind.
 
@@ -53,7 +53,7 @@ class Submitted:
 def submit(
     job: Job, options: ClusterOptions, cluster: Kubernetes, patch: Mapping[str, Any] | None = None
 ) -> Submitted:
-    """Submit a job to a cluster, unless it is running or a training that has succeeded.
+    """Submit a job to a cluster, unless it is running or is a training job that has succeeded.
 
     Args:
         job: The job.
@@ -89,7 +89,7 @@ def submit(
 
 
 def is_kept(job: Job, cluster: Kubernetes) -> bool:
-    """Return whether submitting a job would create nothing, as it is active or has succeeded.
+    """Return whether submitting a job would create nothing, because it is active or has succeeded.
 
     Raises:
         UsageError: Reading RayJobs is not allowed, or a RayJob of this name belongs to something
@@ -130,8 +130,8 @@ def stop(cluster: Kubernetes, name: str) -> None:
 def _is_kept(there: Object, job: Job) -> bool:
     """Return whether a RayJob is kept instead of being replaced.
 
-    A training that has succeeded has nothing left to do. A prediction or an evaluation may have
-    other data by now.
+    A training job that has succeeded has nothing left to do. A prediction or an evaluation may have
+    new data.
     """
     state = state_of(there, ())
     return not state.has_ended or (state.phase is JobPhase.SUCCEEDED and job.command == "train")

@@ -1,7 +1,7 @@
-"""Shape of the values of a column of lists, kept in the metadata of an Arrow field.
+"""Shapes of the arrays in list columns, stored in the metadata of Arrow fields.
 
-A row of an image is stored as a list of its values. Only its writer knows the shape, so that it is
-kept with the column, in the Parquet file too. Columns without it are as before.
+An image is stored as a flat list of values. Only the writer knows its shape, so the shape is stored
+with the column, in Parquet files too.
 
 Callers: `in_memory.py` writes it, `table.py` reads it.
 """
@@ -22,20 +22,20 @@ _KEY = b"elasticdl.shape"
 
 
 def with_shape(field: pa.Field, shape: tuple[int, ...]) -> pa.Field:
-    """Return a field with the shape of its values in one row, if a list does not say it."""
+    """Return the field with a row's shape in its metadata; unchanged for at most one axis."""
     if len(shape) <= 1:
         return field
     return field.with_metadata({_KEY: json.dumps(shape).encode()})
 
 
 def shape_of(field: pa.Field) -> tuple[int, ...] | None:
-    """Return the shape of a field's values in one row; None if it is not kept."""
+    """Return the shape of a row's array, as stored by `with_shape`; None if not stored."""
     kept = (field.metadata or {}).get(_KEY)
     return None if kept is None else tuple(int(size) for size in json.loads(kept))
 
 
 def check_shape(field: Field, kept: tuple[int, ...] | None, where: str) -> None:
-    """Make sure that a field has the shape that its values were stored with.
+    """Check that a schema's field has the shape with which its values were stored.
 
     Axes of size 1 may be added or left out, and a field may have a single axis: these do not change
     the order of the values.

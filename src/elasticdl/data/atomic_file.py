@@ -1,8 +1,8 @@
 """Atomic output files: a file appears completely or not at all.
 
-    written aside --publish--> there, under its name
+    hidden file --publish--> target file, replaced if it existed
          |
-         +--------discard----> gone, and what was there before is still there
+         +------discard----> deleted; an existing target is unchanged
 
 On a disk: a hidden file beside the target is synced and renamed over it, and the folder is synced.
 In an object store: an upload is completed at the end, because an object appears when it is
@@ -34,15 +34,15 @@ _OBJECT_STORES = ("s3://", "s3a://", "gs://", "gcs://")
 
 
 class AtomicFile:
-    """A file being written; it appears when it is published.
+    """Output file that appears under its name when it is published.
 
     Args:
-        uri: Where it is published; an existing file is replaced at that moment.
+        uri: Target; an existing file is replaced by `publish`.
 
     Raises:
-        OutputError: The place cannot be written to.
+        OutputError: The target cannot be written to.
         MissingExtraError: The package for this protocol is not installed.
-        UsageError: fsspec knows no such protocol.
+        UsageError: fsspec does not support the protocol.
     """
 
     def __init__(self, uri: str) -> None:
@@ -74,7 +74,7 @@ class AtomicFile:
         self._state = "published"
 
     def discard(self) -> None:
-        """Discard the file without a trace; does nothing if it was published or discarded."""
+        """Delete the unpublished file; does nothing after `publish` or `discard`."""
         if self._state != "open":
             return
         self._state = "discarded"
@@ -121,7 +121,7 @@ class _Aside(Protocol):
 
 
 def _aside(uri: str) -> _Aside:
-    """Return the kind of unpublished file that fits the storage of a URI."""
+    """Open an unpublished file of the kind that fits the URI's storage."""
     path = local_path(uri)
     if path is not None:
         return _HiddenFile(path)
@@ -141,7 +141,7 @@ class _HiddenFile:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._hidden = self._path.with_name(_hidden(self._path.name))
-        # Open until it is published or discarded, which is not a block of code.
+        # No `with` statement: the file stays open until `publish` or `discard`.
         self._file = self._hidden.open("xb", buffering=_BUFFER_BYTES)
         self.write = self._file.write
 

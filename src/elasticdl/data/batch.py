@@ -93,7 +93,7 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
 
 
 def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Return an array, if a framework can convert its elements to a tensor."""
+    """Return the array, unless it has Python objects that cannot be converted to a tensor."""
     if array.dtype != object:
         return array
     odd = [type(each).__name__ for each in array.flat if not isinstance(each, (str, bytes))]
@@ -144,7 +144,7 @@ def rebuilt(like: Any, values: Sequence[Any]) -> Any:
 
 
 def leaves(tree: Arrays) -> list[Any]:
-    """Return the arrays of a nesting, depth first, dicts in their own order."""
+    """Return the arrays of a nesting, depth first, dicts in insertion order."""
     if tree is None:
         return []
     if isinstance(tree, Mapping):
@@ -174,7 +174,7 @@ def describe(features: Arrays) -> str:
 
 
 def stack(trees: Sequence[Arrays]) -> Arrays:
-    """Return one nesting whose arrays have a new first axis: the batch within the group."""
+    """Stack nestings of equal structure: each array gets a new first axis, the nesting's number."""
     first = trees[0]
     if first is None:
         return None

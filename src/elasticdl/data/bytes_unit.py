@@ -1,9 +1,10 @@
-"""Units of serialized records, and the records picked from them.
+"""Serialized records in memory, read unit by unit, and the records picked from them.
 
-Picked records of equal length are copied into one array, unit by unit, and decoded there: a `bytes`
-object for each of them would cost more than the copy. If all records fit into memory, the units
-are joined into one as they are read: each minibatch has records from most units, and handling a
-thousand units would take longer than handling the records.
+A unit is a range of records that is read at once (`units.py`). Picked records of equal length are
+copied into one array and decoded there: a `bytes` object for each of them would cost more than the
+copy. If all records fit into memory, the units are joined into one as they are read: each minibatch
+has records from most units, and handling a thousand units would take longer than handling the
+records.
 
 Callers: `recordio_chunk.py`, `recordio.py`, `tfrecord.py`.
 """
@@ -63,8 +64,8 @@ class BytesUnit:
             units: Each is released before the next one is read.
             memory_bytes: Estimate of their total size.
         """
-        # Memory that is not written to costs nothing. It is touched for the first time only once:
-        # finding large pages in fragmented memory can take longer than reading.
+        # Untouched memory costs nothing. No large pages: each page is touched for the first time
+        # only once, and finding large pages in fragmented memory can take longer than reading.
         memory = fresh_memory(memory_bytes + memory_bytes // 8, large_pages=False)
         end = 0
         starts, stops = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -99,7 +100,7 @@ class BytesUnit:
 
 
 class _Cuts:
-    """Picked records, not copied; see `serialized.Serialized`."""
+    """Positions of picked records in their units; implements `serialized.Serialized`."""
 
     def __init__(self, picked: Picked) -> None:
         self._memory = [unit.memory for unit in picked.units]
@@ -142,7 +143,7 @@ class _Cuts:
 
 
 def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
-    """Yield each number of a sorted array with its places, at most `most` places at a time."""
+    """Yield each value of a sorted array with a slice of its positions, at most `most` long."""
     borders = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(which)]
     numbers = which[borders[:-1]].tolist()
     for number, (start, stop) in zip(numbers, pairwise(borders), strict=True):
@@ -151,19 +152,19 @@ def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
 
 
 def _windows(memory: Any, length: int) -> Array:
-    """Return all ranges of a length as the rows of an array: row i starts at byte i."""
+    """Return a view of memory as overlapping rows: row i is the `length` bytes from byte i."""
     return np.ndarray((len(memory) - length + 1, length), np.uint8, memory, strides=(1, 1))
 
 
 def fresh_memory(size_bytes: int, *, large_pages: bool = True) -> mmap.mmap:
-    """Return writable memory whose slices are `bytes`, without an object in between.
+    """Allocate writable memory whose slices are `bytes` objects.
 
     Args:
         size_bytes: Size of the memory.
         large_pages: Prefer large pages, where the system has them: fewer page faults at the first
-            touch, but the kernel may search long for them.
+            touch, but the kernel may take long to find them.
     """
-    # Private: after a fork, both processes continue reading.
+    # Private: after a fork, both processes read into it independently.
     memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if large_pages:
         with contextlib.suppress(AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""Selected records of another source, in memory: a part of a data set that is small enough.
+"""Selected records of another source, kept in memory.
 
 Callers: the federated engine, where one data set is divided among simulated parties.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class ChosenRecords:
-    """Records of another source, by their numbers there; see `record_source.RecordSource`.
+    """Selected records of another source; see `record_source.RecordSource`.
 
-    They are read once and kept, in each form in which they are requested.
+    They are read once for each form requested (serialized, or decoded with a schema) and kept.
 
     Args:
         source: The source of the records.
-        numbers: Their numbers in the source, in the order they have here.
+        numbers: Their numbers in the source; record i of the selection is `numbers[i]`.
         name: Name of this selection, for messages.
     """
 

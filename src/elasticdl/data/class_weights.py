@@ -1,6 +1,6 @@
 """Class weights as sample weights, as in `keras.Model.fit(class_weight=...)`.
 
-Callers: code that makes batches for training (`engines/record_data.py`).
+Callers: `engines/record_data.py`, which prepares batches for training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: str) -> Batch:
-    """Return the batch with each example weighted by its class and, if it has one, its own weight.
+    """Return the batch with each example's weight multiplied by the weight of its class.
 
     Args:
         batch: Its labels are class numbers, of shape [examples] or [examples, 1], or one-hot

@@ -32,7 +32,7 @@ class ColumnSummary:
 
     Attributes:
         name: Its name.
-        type: Its Arrow type, as text.
+        type: Its Arrow type, as a string.
         kind: `number`, `boolean`, `time`, `text`, `list`, `empty` (no value at all) or `other`.
         num_rows: Rows of the table.
         num_missing: Rows without a value; NaN counts as missing.
@@ -40,11 +40,11 @@ class ColumnSummary:
         maximum: Greatest number, as `minimum`.
         mean: Mean of the numbers, as `minimum`.
         deviation: Standard deviation of the numbers, as `minimum`.
-        values: Distinct values (numbers, booleans or texts) with their counts, the most
+        values: Distinct values (numbers, booleans or strings) with their counts, the most
             frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
         list_size: Number of values in every list of a column of lists; None if they differ.
-        distinct_rate: Where `values` is None because there are too many: distinct values per row,
-            until there were too many.
+        distinct_rate: If there are more than `MAX_DISTINCT` values: the number of distinct values
+            per present value, over the rows up to the batch that exceeded the limit.
     """
 
     name: str
@@ -76,7 +76,7 @@ class ColumnSummary:
         """Whether all its values are the same."""
         if self.values is not None:
             return len(self.values) == 1
-        # Numbers have too many distinct values to count here, even where they round to the same.
+        # Numbers without `values` have many distinct ones, even if float64 rounds them to one.
         return self.kind == "time" and self.minimum is not None and self.minimum == self.maximum
 
     @staticmethod
@@ -192,7 +192,7 @@ class Summarizer:
 
 
 def is_whole(type_: str) -> bool:
-    """Return whether an Arrow type, as text, is an integer type or a list of integers."""
+    """Return whether the name of an Arrow type is that of integers or lists of integers."""
     return _WHOLE.search(type_) is not None
 
 

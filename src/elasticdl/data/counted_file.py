@@ -1,4 +1,4 @@
-"""Reads a file by an existing index, which another process or machine may have made.
+"""File that is read by an existing index, which another process or machine may have built.
 
 An index is valid only while the file is unchanged. A change is detected when the file is read, so
 that records are never mixed up.
@@ -56,7 +56,7 @@ class CountedFile(StoredFile):
             raise self._gone() from error
 
     def require_unchanged(self) -> None:
-        """Check in the storage that this is still the file that was counted.
+        """Query the storage and check that the file is the one that was counted.
 
         Raises:
             DataError: The file has changed, or cannot be checked.
@@ -69,7 +69,7 @@ class CountedFile(StoredFile):
             raise self._changed(now)
 
     def differs(self, expected: str, found: str) -> DataError:
-        """Return the error for content that contradicts the index, at the same size and version.
+        """Return the error for content that contradicts the index though size and version match.
 
         Args:
             expected: The value in the index.
@@ -83,15 +83,15 @@ class CountedFile(StoredFile):
         )
 
     def is_checked(self) -> bool:
-        """Return whether this process has compared the file with the rest of its index."""
+        """Return whether this process has called `set_checked`."""
         return hasattr(self, "_checked")
 
     def set_checked(self) -> None:
-        """Remember that this process has compared the file with the rest of its index."""
+        """Record that this process has compared the file's content with its index entry."""
         object.__setattr__(self, "_checked", True)
 
     def check(self) -> None:
-        """Check that this is still the file that was counted, if the check is cheap.
+        """Check that the file has not changed: a local one always, a remote one once per process.
 
         Raises:
             DataError: The file has changed, or cannot be checked.

@@ -8,7 +8,7 @@ Delimiter, encoding and decimal point are those of the file; a file without a he
 its columns. What was assumed is logged when the file is opened.
 
 With a schema, cells are read with the types of its fields. Without one, the type of a column fits
-all its cells: integers are tried before floating-point numbers, and these before text. Inferring
+all its cells: integers are tried before floating-point numbers, and these before strings. Inferring
 the types reads the files again, the first time they are needed. An index may contain the inferred
 types: workers then do not have to infer them again, and cannot arrive at different types.
 
@@ -74,7 +74,7 @@ _INFERRED = {str(kind): kind for kind in (
 # Types of columns of dates, without a time zone.
 _DATES = {pa.date32(), pa.timestamp("s"), pa.timestamp("ns")}
 
-# Smaller units take longer to call than to parse.
+# For smaller units, the overhead of a call exceeds the parsing.
 _UNIT_BYTES = 1 << 20
 _CELL_BYTES = 8
 # To reach a position in a compressed file, up to a block of it is decompressed as well.
@@ -145,7 +145,7 @@ class CSVSource:
         return self._files[file_index][1].header
 
     def rows_as_stored(self, file_index: int) -> Iterator[bytes]:
-        """Yield what precedes the first row of a file, its header, then each row with its end.
+        """Yield the bytes before the first row (the header), then each row with its line end.
 
         Raises:
             DataError: The file cannot be read, or has changed.
@@ -216,7 +216,7 @@ class CSVSource:
         return records
 
     def units(self, schema: Schema | None) -> Units:
-        """Return ranges of rows that are worth reading at once; see `units.UnitSource`."""
+        """Return the ranges of rows that are read at once; see `units.UnitSource`."""
         sizes = [
             index.firsts[stop] - index.firsts[first]
             for (_, index), units in zip(self._files, self._units, strict=True)
@@ -225,7 +225,7 @@ class CSVSource:
         memory_bytes = 0
         for _, index in self._files:
             types = [] if schema is None else list(_types_of(schema, index.header).values())
-            # Texts take about their size in the file; without a schema any column may be text.
+            # Strings take about their size in the file; without a schema any column may have them.
             is_text = {pa.binary(), MAY_BE_EMPTY} & set(types)
             texts = index.offsets[-1] if schema is None or is_text else 0
             columns = len(index.header) if schema is None else len(types)
@@ -295,7 +295,7 @@ class CSVSource:
 
 
 class _OfThisThread(threading.local):
-    """The block that a thread read last."""
+    """Cache of the block that the current thread read last."""
 
     def __init__(self) -> None:
         self.key: tuple[int, int, Schema | None] | None = None
@@ -336,7 +336,7 @@ def _type_of(field: Field) -> pa.DataType:
 
 
 def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
-    """Return the column types in an index; None if it has none, or is of other files.
+    """Return the column types in an index; None if it has none, or is not of exactly these files.
 
     Raises:
         CorruptDataError: A type is unknown.
@@ -354,7 +354,7 @@ def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
 
 
 def _inferred_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
-    """Return the types of columns in records: dates and times are text."""
+    """Infer the types of columns as records have them: dates and times are strings."""
     return {
         name: kind if str(kind) in _INFERRED else pa.binary()
         for name, kind in _arrow_types(files).items()
@@ -381,7 +381,7 @@ def _arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type that fits the cells of both types; text, if there is no other."""
+    """Return a type that fits the cells of both types; binary (strings) if there is no other."""
     kinds = {one, other} - {pa.null()}
     if not kinds:
         return pa.null()

@@ -24,7 +24,7 @@ from elasticdl.errors import CorruptDataError, SchemaError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Text whose empty cells are missing values; in other text, an empty cell is an empty text.
+# Type of strings whose empty cells are missing values; in `binary`, they are empty strings.
 MAY_BE_EMPTY = pa.large_binary()
 
 # pyarrow's message about a cell it could not convert.
@@ -42,7 +42,7 @@ def read_blocks(
     try:
         return _with_nulls(parse_blocks(file, index, blocks, types))
     except pa.ArrowInvalid:
-        # 3.0 is an integer, too; whether all values are is checked where the field is known.
+        # 3.0 is a valid integer too. Fractions are rejected later, where the field is known.
         relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
     flags: list[str] = []
     while True:
@@ -52,7 +52,7 @@ def read_blocks(
             name = _flag_column(error, index, relaxed, flags)
             if name is None:
                 raise _wrong_cell(file, index, blocks, types, error) from None
-            # true and false are numbers, too.
+            # true and false are valid in a column of numbers.
             flags.append(name)
         else:
             break
@@ -63,7 +63,7 @@ def read_blocks(
 
 
 def _with_nulls(table: pa.Table) -> pa.Table:
-    """Return the table with nulls for empty cells of text that may be missing."""
+    """Return the table with nulls in place of the empty cells of `MAY_BE_EMPTY` columns."""
     for at, field in enumerate(table.schema):
         if field.type == MAY_BE_EMPTY:
             column = table.column(at)
@@ -75,7 +75,7 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 def _flag_column(
     error: pa.ArrowInvalid, index: CSVIndex, types: Mapping[str, pa.DataType], known: Sequence[str]
 ) -> str | None:
-    """Return the column of numbers that contains true or false, if that is the error."""
+    """Return the float column in which pyarrow found true or false; None for other errors."""
     cell = _CELL.search(str(error))
     if cell is None or cell[3].strip().lower() not in ("true", "false"):
         return None
@@ -122,7 +122,7 @@ def _check_header(file: CSVFile, index: CSVIndex) -> None:
 
 
 def _utf8(file: CSVFile, index: CSVIndex, start: int, stop: int) -> bytes:
-    """Return some bytes of a file in UTF-8."""
+    """Return bytes `start` to `stop` of a file, converted to UTF-8."""
     data = file.read(start, stop)
     try:
         return index.form.utf8(data)
@@ -138,13 +138,13 @@ def parse_blocks(
     blocks: tuple[int, int],
     types: Mapping[str, pa.DataType] | None,
 ) -> pa.Table:
-    """Return the rows of some blocks (first, stop) as pyarrow reads them.
+    """Parse the rows of some blocks (first, stop) with pyarrow.
 
     Args:
         file: The file.
         index: Its index.
         blocks: The blocks to read.
-        types: Types by column, which are then the only columns; None infers them from these rows.
+        types: Column -> type; other columns are skipped. None infers all types from these rows.
 
     Raises:
         SchemaError: A row has another number of cells than the header.

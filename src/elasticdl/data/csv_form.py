@@ -1,7 +1,7 @@
 """Form of a CSV file: delimiter, encoding, decimal point and header, detected from its content.
 
     delimiter   comma, semicolon, tab or vertical bar. Only characters that the first line contains
-                are candidates; if there are several, the one that cuts the next rows into as many
+                are candidates; if there are several, the one that splits the next rows into as many
                 cells as the first line; and of those, the one that makes every cell a number.
                 Anything else is an error: a guess would train on other columns than the user's.
     encoding    UTF-8, or UTF-16 with a byte order mark. A file that is neither is Windows-1252,
@@ -74,11 +74,11 @@ class CSVForm(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bytes of a code unit."""
+        """Size of a code unit, in bytes."""
         return 2 if self.encoding.startswith("utf-16") else 1
 
     def text(self, data: bytes) -> str:
-        """Return some bytes of the file as text.
+        """Decode bytes of the file.
 
         Raises:
             UnicodeDecodeError: They are not of this encoding.
@@ -86,17 +86,17 @@ class CSVForm(NamedTuple):
         return data.decode(self.encoding)
 
     def utf8(self, data: bytes) -> bytes:
-        """Return some bytes of the file in UTF-8."""
+        """Convert bytes of the file to UTF-8."""
         return data if self.encoding == "utf-8" else self.text(data).encode()
 
 
 def form_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = False) -> CSVForm:
-    """Return the form of a file as far as its first bytes show it.
+    """Detect the form of a file from its first bytes; `FormScan` completes it.
 
     Args:
         uri: URI of the file.
         head: Its first bytes, after decompression.
-        is_whole: Whether these are all.
+        is_whole: Whether these are the whole file.
         is_compressed: Whether the file is gzip.
 
     Raises:
@@ -117,7 +117,7 @@ def form_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = Fals
 
 
 def _decoded(data: bytes, encoding: str) -> str:
-    """Return the start of a file as text; its last character may be incomplete."""
+    """Decode the start of a file; its last character may be incomplete."""
     try:
         return codecs.getincrementaldecoder(encoding)().decode(data)
     except UnicodeDecodeError:
@@ -157,7 +157,7 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _table(text: str, delimiter: str, *, is_whole: bool) -> list[list[str]]:
-    """Return the first rows of a text, cut by a delimiter; none if it cannot be the delimiter."""
+    """Split the first rows at a delimiter; empty if they cannot be parsed with it."""
     try:
         rows = list(islice(_rows(text, delimiter), _MOST_ROWS + 1))
     except csv.Error:
@@ -202,7 +202,7 @@ def _number(text: str, delimiter: str) -> float | None:
 def column_names(uri: str, line: str, form: CSVForm) -> tuple[str, ...]:
     """Return the names of the columns.
 
-    A column without a name is `column_` and its place, counted from 1.
+    A column without a name is called `column_` and its position, counted from 1.
 
     Args:
         uri: URI of the file.
@@ -232,14 +232,14 @@ def column_names(uri: str, line: str, form: CSVForm) -> tuple[str, ...]:
     return tuple(names)
 
 
-# --- what only the whole file shows ------------------------------------------------------------
+# --- encoding and decimal point, which need the whole file --------------------------------------
 
 
 class FormScan:
-    """Completes a form while the file is read.
+    """Detects encoding and decimal point while the file is read.
 
     Args:
-        form: The form as far as it is known.
+        form: The form detected from the first bytes.
     """
 
     def __init__(self, form: CSVForm) -> None:
@@ -252,7 +252,7 @@ class FormScan:
         self._has_commas = False
 
     def add(self, data: bytes) -> None:
-        """Look at the next bytes of the file, the last ones included."""
+        """Scan the next bytes; all bytes of the file must be passed, in order."""
         if self._decoder is not None and not (data.isascii() and not self._is_partial):
             self._decode(data)
         if not self._has_points:
@@ -271,7 +271,7 @@ class FormScan:
             self._is_utf8 = False
 
     def form(self) -> CSVForm:
-        """Return the complete form, after the last bytes."""
+        """Return the completed form; to be called after the last bytes."""
         found = self._form
         if self._decoder is not None and (not self._is_utf8 or self._is_partial):
             found = found._replace(encoding="cp1252" if self._is_1252 else "latin-1")
@@ -281,7 +281,7 @@ class FormScan:
 
 
 def notes_on(forms: Sequence[tuple[str, CSVForm, int]]) -> list[str]:
-    """Return messages about what was assumed of files.
+    """Return messages about encodings other than UTF-8 and missing headers, which were assumed.
 
     Args:
         forms: URI, form and number of columns of each.

@@ -1,8 +1,8 @@
 """Index of a CSV file: the starts of its rows, found by scanning each byte once.
 
 A row ends at a line feed, a carriage return or both, outside of quotes; an empty line is not a
-row. A quote opens a field only at the field's start, so that `5" disk` is text, as for pyarrow,
-which parses the rows afterwards: both must count the same rows.
+row. A quote opens a field only at the field's start; the quote in `5" disk` is content. This is
+also pyarrow's rule, which parses the rows afterwards: both must count the same rows.
 
 The content of the rows is not interpreted here, except for the form of the file (`csv_form.py`).
 
@@ -36,7 +36,7 @@ _QUOTE, _FEED, _RETURN = b'"\n\r'
 _GZIP_START = b"\x1f\x8b"
 
 BLOCK_BYTES = 256 << 10
-"""Least number of bytes parsed to read a row: about a millisecond."""
+"""Least number of bytes that are parsed to read a row, in about a millisecond."""
 
 MAX_ROW_BYTES = 64 << 20
 """Size of the longest row that is read."""
@@ -60,7 +60,7 @@ class CSVIndex(NamedTuple):
     form: CSVForm = CSVForm()
 
     def pack(self) -> bytes:
-        """Return it as the layout of an index entry: a length, header and form, two columns."""
+        """Pack for an index entry: size of the JSON, header and form as JSON, offsets, firsts."""
         words: Any = self.header
         if self.form != CSVForm():
             words = {"header": self.header, "form": self.form._asdict()}
@@ -76,7 +76,7 @@ def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
         ValueError: The entry is inconsistent.
         struct.error: The entry is truncated.
         KeyError: It has no header.
-        TypeError: Its header is not a list of names, or its form has other parts.
+        TypeError: Its header is not a list of names, or its form has unknown attributes.
     """
     (text_bytes,) = struct.unpack_from("<I", entry.layout)
     numbers_at = 4 + text_bytes
@@ -98,7 +98,7 @@ def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
 
 
 def stored_of(file: CSVFile) -> StoredFile:
-    """Return a file as it is stored."""
+    """Return the stored file, which may be compressed."""
     return file.stored if isinstance(file, InflatedFile) else file
 
 
@@ -156,14 +156,14 @@ def index_rows(
     form = seen.form()
     header = _header(file, file.read(header_at, offsets[0]), form)
     if not form.has_header:
-        # The first row is a block of its own.
+        # The first row gets a separate block.
         offsets.insert(0, header_at)
         firsts = [0, *(first + 1 for first in firsts)]
     return CSVIndex(header, tuple(offsets), tuple(firsts), form)
 
 
 def row_starts(block: bytes, form: CSVForm) -> list[int]:
-    """Return the starts of the rows in a block, which begins with a row and ends with another."""
+    """Return the starts of the rows in a block of complete rows."""
     scanner = _Scanner(0, form)
     starts: list[int] = scanner.scan(block).tolist()
     # The last row of a file may have no end.
@@ -233,7 +233,7 @@ def _line_starts(file: CSVFile, form: CSVForm, seen: FormScan, read_bytes: int) 
 
 
 class _Scanner:
-    """State of the scan of a file up to some byte.
+    """Finds the starts of lines outside of quotes, chunk by chunk.
 
     Attributes:
         line_start: Start of the line that has not ended yet.
@@ -292,17 +292,17 @@ class _Scanner:
         return quotes
 
     def _opens(self, before: Array) -> Array:
-        """Return whether a quote after each of some characters may open a field."""
+        """Return, for each preceding character, whether a quote after it may open a field."""
         return np.isin(before, self._before_a_field)
 
 
 def _without_stray(
     quotes: list[int], before: list[int], opens: list[bool], inside: bool
 ) -> Iterator[int]:
-    """Yield the quotes that are not mere text in an unquoted field."""
+    """Yield the positions of quotes that open or close a field, not of those inside a field."""
     last = -1
     for quote, character, may_open in zip(quotes, before, opens, strict=True):
-        # The second of two quotes closes nothing if a stray one before it never opened a field.
+        # After a stray quote, a second one is stray too: the first never opened a field.
         if inside or (last == quote - 1 if character == _QUOTE else may_open):
             inside = not inside
             last = quote

@@ -62,7 +62,7 @@ class FileEntry(NamedTuple):
     layout: bytes
 
     def stored_file(self) -> StoredFile:
-        """Return the file with the size and the version it had when the index was made."""
+        """Return the file with the size and the version it had when it was indexed."""
         return StoredFile(self.uri, self.size_bytes, version=self.version)
 
     def counted_file(self) -> CountedFile:
@@ -77,8 +77,8 @@ class DataIndex:
     Attributes:
         format: Format of all files.
         files: Entries in reading order.
-        types: Name and type of each column, if the cells of all files decide that and have been
-            looked at (CSV without a schema); else None.
+        types: Name and type of each column, if they were inferred from the cells of all files
+            (CSV without a schema); else None.
     """
 
     format: Format
@@ -110,7 +110,7 @@ class InferringSource(IndexedSource, Protocol):
     """An `IndexedSource` that infers the types of its columns from the cells, without a schema."""
 
     def infer_types(self) -> None:
-        """Infer the types from all cells, unless done already; from then on `index` has them."""
+        """Infer the types from all cells, once; `index` includes them afterwards."""
         ...
 
 
@@ -120,7 +120,7 @@ def index_of(source: object) -> DataIndex | None:
 
 
 def infer_types(source: object) -> None:
-    """Infer the types of a source's columns without a schema, if its cells decide them.
+    """Infer the column types for reading without a schema, if the source is an `InferringSource`.
 
     Raises:
         DataError: A file cannot be read, or the files have different columns.
@@ -137,7 +137,7 @@ def entries_by_index(
     Args:
         uris: Files in reading order.
         index: An existing index of some or all of the files.
-        open_one: Makes the entry of a file by reading it.
+        open_one: Reads a file and returns its entry.
 
     Raises:
         DataError: A file that is not in the index cannot be read.
@@ -158,13 +158,13 @@ def open_by_index(
     unpack: Callable[[FileEntry], Layout],
     open_one: Callable[[str], Layout],
 ) -> list[Layout]:
-    """Return what a reader needs to know about each file, from the index if it contains the file.
+    """Return a reader's layout of each file, from the index if it contains the file.
 
     Args:
         uris: Files in reading order.
         index: An existing index of some or all of the files.
-        unpack: Unpacks the value from an entry.
-        open_one: Makes the value by reading the file.
+        unpack: Unpacks the layout from an entry.
+        open_one: Reads a file and returns its layout.
 
     Raises:
         CorruptDataError: An entry is invalid.

@@ -1,8 +1,8 @@
 """tf.Example without TensorFlow: named lists of numbers or bytes.
 
 `example_wire.py` reads and writes the bytes of one example, `example_groups.py` those of many at
-once. This module exports the parts that the rest of the package uses, and decodes examples by
-their own description. `schema.py` checks the shape and dtype of fields.
+once. This module exports the parts that the rest of the package uses, and decodes examples without
+a schema. `schema.py` checks the shape and dtype of fields.
 
 Callers: `schema.py`, `table.py`, `record_decoding.py`, everything that writes examples.
 """
@@ -39,7 +39,7 @@ __all__ = [
 def decode_batch_schemaless(
     records: Sequence[bytes] | Serialized, where: Callable[[int], str]
 ) -> list[Record]:
-    """Decode examples by their own description, without a schema.
+    """Decode examples without a schema, by the field names and kinds in their bytes.
 
     Args:
         records: Serialized examples.

@@ -1,6 +1,6 @@
 """Batches of tf.Examples: split into groups that are read as arrays.
 
-Records of one schema mostly have the same bytes in the same places, apart from the payload. So
+Records of one schema mostly have the same bytes at the same positions, apart from the payload. So
 the first record of each length gives the positions of the payloads; where the bytes between them
 are equal, the payloads of all records are cut out as one array. The other records are read one by
 one, which is fast where the fields have the same order as in the previous record:
@@ -74,7 +74,7 @@ class ExampleGroup(Protocol):
 
     @property
     def rows(self) -> Sequence[int]:
-        """Their numbers in the batch."""
+        """Numbers of the group's records in the batch."""
         ...
 
     @property
@@ -129,7 +129,7 @@ def _uniform(rows: list[int], block: Array, rest: list[int]) -> Iterator[Example
     Args:
         rows: Records of one length.
         block: Their bytes, uint8 `[rows, length]`.
-        rest: Numbers of records in no group.
+        rest: Receives the numbers of records in no group.
     """
     while len(rows) >= _SMALLEST_GROUP:
         try:
@@ -175,7 +175,7 @@ def _ragged(
 
 
 def _read(record: bytes) -> tuple[bytes, Layout]:
-    """Return a record in the usual form, and its layout.
+    """Return a record, written again in the usual form if necessary, and its layout.
 
     Raises:
         google.protobuf.message.DecodeError: It is not an example.
@@ -197,7 +197,7 @@ def _not_an_example(record: bytes, where: str) -> str:
 
 
 class _Uniform:
-    """Records whose payloads are in the same places: a column is one slice of a 2-D array."""
+    """Records whose payloads have the same positions: a column is one slice of a 2-D array."""
 
     may_lack_fields = True
 
@@ -257,7 +257,7 @@ class _Uniform:
 
 
 class _Ragged:
-    """Records whose payloads are in different places: a column joins one slice per record."""
+    """Records whose payloads have different positions: a column joins one slice per record."""
 
     may_lack_fields = True
 

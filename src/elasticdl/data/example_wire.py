@@ -225,9 +225,9 @@ def _feature_layout(data: bytes, at: int, end: int) -> FeatureLayout:
 
 
 class ExpectedLayout:
-    """The fields of a record that was read, expected again in the next one.
+    """Layout of the previous record, tried first for the next one.
 
-    Records of one schema differ only in the lengths of texts and integers, and the length of an
+    Records of one schema differ only in the lengths of strings and integers, and the length of an
     entry determines all lengths in it. So the bytes before the payload are the same for entries
     of one length, and comparing them is faster than decoding them.
     """
@@ -311,7 +311,7 @@ def written_anew(data: bytes) -> bytes:
     """Return the same example in the form that `encode` writes.
 
     Raises:
-        google.protobuf.message.DecodeError: It is not an example at all.
+        google.protobuf.message.DecodeError: It is not an example.
     """
     features: dict[str, Array | Sequence[bytes]] = {}
     for name, feature in example_pb2.Example.FromString(data).features.feature.items():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 STRING = np.dtype(object)
-"""The dtype of a field of bytes or text; a value is read as `bytes`."""
+"""The dtype of a field of bytes or strings; a value is read as `bytes`."""
 
 ANY_LENGTH = (-1,)
 """The shape of a field whose number of values differs from record to record."""
@@ -59,8 +59,8 @@ class Field:
             record to record.
         dtype: A boolean, integer or floating dtype of numpy, or `STRING`.
         nullable: A record may lack its value. A missing number is NaN, a missing string None.
-        time: It is a date or a time, in seconds since 1970-01-01 UTC; text in a table is read as
-            `table_times.py` describes.
+        time: It is a date or a time, in seconds since 1970-01-01 UTC; strings in a table are read
+            as `table_times.py` describes.
         wide: Its integers may be of any size. A floating dtype rounds them; a string stores
             their digits, `b"17"`.
     """
@@ -89,7 +89,7 @@ class Field:
         return {"name": self.name, "shape": shape, "dtype": self.dtype_name, **flags}
 
     def missing(self, num_records: int) -> Array:
-        """Return placeholders for missing values, `[records, *shape]`; an empty list has none."""
+        """Return missing values: `[records, *shape]`, or `[records, 0]` if the length varies."""
         shape = (num_records, 0) if self.varies else (num_records, *self.shape)
         fill = None if self.dtype == STRING else np.nan
         return np.full(shape, 0 if self.varies else fill, self.dtype)
@@ -147,7 +147,7 @@ class Field:
         return field
 
     def values(self, value: Any, where: str) -> Array:
-        """Return a value as an array of the field's dtype and number of values.
+        """Convert a value to an array of the field's dtype and number of values.
 
         Args:
             value: An array of the field's shape, or a value that numpy converts to one; for a
@@ -186,7 +186,7 @@ class Field:
         return self.cast(array, lambda _: where)
 
     def cast(self, array: Array, where: Callable[[int], str]) -> Array:
-        """Return numbers as the field's dtype.
+        """Convert numbers to the field's dtype.
 
         Args:
             array: Numbers of any dtype, of one record or of many.

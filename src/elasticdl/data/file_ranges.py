@@ -142,7 +142,7 @@ class Numbering:
 
 
 def numbering_of(source: RecordSource) -> Numbering:
-    """Return the numbering of a source's records; a part of another source has its own."""
+    """Return a source's `numbering` if it has one (a view on a source), else that of its files."""
     own: Numbering | None = getattr(source, "numbering", None)
     return Numbering(source.files) if own is None else own
 
@@ -155,7 +155,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def split_range(files: Sequence[RecordFile], start: int, stop: int) -> list[FileRange]:
-    """Split a range of global record numbers at the borders between files, once.
+    """Split a range of global record numbers at the borders between files.
 
     A reader that splits many ranges keeps a `Numbering`.
 

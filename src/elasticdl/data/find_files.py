@@ -1,4 +1,4 @@
-"""File discovery: resolves the user's names of the data to files.
+"""File discovery: resolves the names in `--data` to files.
 
 A name is a file, a folder or a pattern with `*`, `?`, `[...]` and `**`; several names are separated
 by commas. A folder stands for the data files directly in it, or else for its images
@@ -34,7 +34,7 @@ _MOST_NAMED = 5
 
 
 def find_files(data: str) -> list[str]:
-    """Return the data files that some names stand for, each once, sorted.
+    """Resolve names to data files, sorted and without duplicates.
 
     Args:
         data: Names of files, folders or patterns, separated by commas.
@@ -49,7 +49,7 @@ def find_files(data: str) -> list[str]:
 
 
 def find_any_files(names: str) -> list[str]:
-    """Return the files that some names stand for, whatever their content, each once, sorted.
+    """Resolve names to files of any content, sorted and without duplicates.
 
     Args:
         names: As for `find_files`; but a folder stands for every file in it, at any depth.
@@ -64,7 +64,7 @@ def find_any_files(names: str) -> list[str]:
 
 
 def find_folders(data: str) -> set[str]:
-    """Return the folders that some names stand for, as URIs; not the folders in them.
+    """Resolve names to the folders that they name or match, as URIs, without subfolders.
 
     Args:
         data: As for `find_files`.
@@ -155,7 +155,7 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
     visible = [path for path in files if _is_visible_name(path)]
     data = [path for path in visible if format_by_name(path) not in (None, IMAGES)]
     if not data:
-        # Their names decide: the start of an image is not looked at.
+        # Images are recognized by name only, so they are not opened here.
         unknown = [path for path in visible if format_by_name(path) is None]
         formats = open_each([place.uri(path) for path in unknown], format_by_start)
         data = [path for path, known in zip(unknown, formats, strict=True) if known is not None]
@@ -184,7 +184,7 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
 
 
 def _is_visible(path: str, pattern: str) -> bool:
-    """Return whether a match is not hidden or temporary, or hidden as the pattern requests."""
+    """Return whether a match is not temporary, and not hidden unless the pattern asks for that."""
     pattern_parts = PurePosixPath(pattern).parts
     num_fixed = len(_before_pattern(pattern_parts))
     asked_for = any(part.startswith(_HIDDEN) for part in pattern_parts[num_fixed:])
@@ -201,7 +201,7 @@ def _is_visible_name(path: str) -> bool:
 
 
 _OfFolder: TypeAlias = "Callable[[_Local | _Remote, str, str], list[str]]"
-"""Place, folder, the user's name for it -> the files in it that the name stands for."""
+"""File system, path of a folder, the user's name for it -> paths of the files to use."""
 
 
 class _Local:
@@ -311,7 +311,7 @@ def _place(name: str) -> _Local | _Remote:
 
 
 def _no_match(place: _Local | _Remote, name: str) -> str:
-    """Return a message about what exists in place of the requested files."""
+    """Return the error message for a name without a match: what exists instead."""
     wanted = place.path.rstrip("/")
     folder, _, base = wanted.rpartition("/")
     folder = folder or ("/" if wanted.startswith("/") else ".")

@@ -90,7 +90,7 @@ def _extensions_of_plugins() -> dict[str, Format]:
 
 
 def format_by_start(uri: str) -> Format | None:
-    """Return the format that a file starts like; None if it is not one that can be recognized."""
+    """Detect the format from a file's first bytes; None if they match no known format."""
     start = open_stored(uri).read(0, _START_BYTES)
     if start.startswith(_RECORDIO_START):
         return "recordio"

@@ -25,5 +25,5 @@ def mixed(values: Hashes) -> Hashes:
 
 
 def shares(hashes: Hashes) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the position of each hash between 0 and 1, evenly spread."""
+    """Map hashes to uniformly distributed numbers from 0 to less than 1."""
     return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53

@@ -37,7 +37,7 @@ _BRIGHTEST = 255
 
 
 class Pixels(NamedTuple):
-    """Form in which pixels are wanted.
+    """Requested size, layout and dtype of an image's pixels.
 
     Attributes:
         mode: Pillow's name of the channels: `L` (grey), `RGB` or `RGBA`.
@@ -57,7 +57,7 @@ class Pixels(NamedTuple):
 
 
 AS_STORED = Pixels("RGB")
-"""Colours at the image's own size: what there is without a schema."""
+"""RGB at the image's own size, used without a schema."""
 
 
 def pixels_of(field: Field) -> Pixels:
@@ -190,7 +190,7 @@ def _pillow() -> ModuleType:
 
 
 def _resized(pixels: Array, height: int, width: int) -> Array:
-    """Return pixels at another size: float32, or as they are if the size is the same.
+    """Resize pixels: float32, or unchanged if the size is the same.
 
     The formula is that of `tf.image.resize`, in float32 as there, so that the results are equal.
     """

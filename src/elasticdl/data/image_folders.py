@@ -1,4 +1,4 @@
-"""Image folders: which images a folder stands for, and the class of each.
+"""Image folders: finds the images in a folder and the class of each.
 
     pictures/cat/1.jpg              class cat
     pictures/dog/puppies/2.png      class dog: the first folder below the one that was named
@@ -6,7 +6,7 @@
 
 A folder with images directly in it is flat; otherwise its folders are classes. Hidden files and
 folders, folders of thumbnails, and files that are not images are skipped, as Keras and torchvision
-skip them; images in a format that is not read are refused, because they would be missing silently.
+skip them. Images in a format that is not read are an error; otherwise they would be lost silently.
 
 How folders are listed is passed in. Files are not opened.
 
@@ -25,17 +25,17 @@ from elasticdl.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-# Pictures whose loss would go unnoticed.
+# Image formats that are not read.
 _NOT_READ = (".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".psd", ".svg")
 # Made by operating systems and storage devices; contain thumbnails or parts of files.
 _NO_CLASSES = ("__MACOSX", "__pycache__", "@eaDir", "$RECYCLE.BIN")
-# Without an image in this many folders, it is not a folder of images, but perhaps a whole disk.
+# The search ends after this many folders without an image: it may be a whole disk.
 _MOST_FOLDERS_WITHOUT = 1000
 _MOST_NAMED = 5
 
 
 class Place(Protocol):
-    """A file system, as `find_files.py` has it."""
+    """Interface of the file systems in `find_files.py`."""
 
     def uri(self, path: str) -> str:
         """Return the URI of a path."""
@@ -46,12 +46,12 @@ class Place(Protocol):
         ...
 
     def identity(self, folder: str) -> Hashable:
-        """Return what two names of one folder have in common; None if folders have no links."""
+        """Return a key that is equal for all paths to one folder; None if there are no links."""
         ...
 
 
 class Tree(NamedTuple):
-    """What the folders within a folder contain.
+    """Content of the subfolders of a folder.
 
     Attributes:
         images: Images, at any depth.
@@ -75,7 +75,7 @@ def is_image(path: str) -> bool:
 def images_of_folder(
     place: Place, folder: str, files: Sequence[str], folders: Sequence[str]
 ) -> tuple[list[str], Tree]:
-    """Return the images that a folder stands for; an empty list if there are none.
+    """Return the images in a folder; an empty list if there are none.
 
     Args:
         place: The file system.
@@ -84,7 +84,7 @@ def images_of_folder(
         folders: Folders directly in it.
 
     Returns:
-        The images, and what its folders contain.
+        The images, and the content of its subfolders.
 
     Raises:
         DataError: Images are beside class folders, a class folder has no image, a link is
@@ -121,7 +121,7 @@ def images_of_folder(
 
 
 def classes_of(uris: Sequence[str], roots: Iterable[str]) -> list[str | None]:
-    """Return the class of each image: the first folder below the one that was named.
+    """Return the class of each image: the first folder below the one that the user named.
 
     Args:
         uris: Images.
@@ -146,7 +146,7 @@ def classes_of(uris: Sequence[str], roots: Iterable[str]) -> list[str | None]:
 
 
 def _first_below(folder: str, named: set[str]) -> str | None:
-    """Return the name of the folder below the outermost named one that contains a folder."""
+    """Return the path component after the outermost named folder; None if there is none."""
     found = None
     above, slash, inner = folder.rpartition("/")
     while slash:
@@ -157,7 +157,7 @@ def _first_below(folder: str, named: set[str]) -> str | None:
 
 
 def _walk(place: Place, folder: str, folders: Sequence[str]) -> Tree:
-    """List folders and what is below them, one level at a time: remote ones are listed at once."""
+    """List folders recursively, level by level: the folders of a level are listed in parallel."""
     images: list[str] = []
     classes = dict.fromkeys(folders, 0)
     unread: list[str] = []

@@ -34,7 +34,7 @@ UNIT_OVERHEAD_BYTES = 200
 """Memory of the objects of a unit, beside the content of its file."""
 
 _IMAGE_DIMENSIONS = (2, 3)
-# Decoding is what takes time; the decoders release Python's lock.
+# Most of the time is spent in the decoders, which release the GIL.
 _MOST_THREADS = 16
 _FEW = 4
 
@@ -75,7 +75,7 @@ class ImageUnit:
 
 
 class Roles(NamedTuple):
-    """Fields of a schema by what they hold; None for what the schema leaves out."""
+    """The image field and the label field of a schema; None if the schema lacks it."""
 
     image: Field | None
     label: Field | None
@@ -100,7 +100,7 @@ def roles_of(schema: Schema) -> Roles:
                 f"{listed(field.name for field in found)}. A record of a folder of images has one "
                 "image and one label."
             )
-    # A loss may want the label as a fraction.
+    # Some losses need the label as a floating-point number.
     label = next(iter(whole or labels), None)
     image = next(iter(images), None)
     others = [field for field in schema.fields if field not in (image, label)]

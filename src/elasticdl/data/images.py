@@ -9,8 +9,8 @@ the file in `image`.
 Opening takes a listing: files are not read. JPEG files have no checksums, so only damage that the
 decoder notices is detected.
 
-`image_folders.py` finds images and their classes, `image_unit.py` makes their fields. A class
-travels in an index as the layout of its file.
+`image_folders.py` finds images and their classes, `image_unit.py` decodes their fields. An index
+stores the class of an image as the layout of its file.
 
 Callers: `sources.py`.
 """
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _CHANNELS = 3
 _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
-# Remote files that are read at once.
+# Number of remote files that are read in parallel.
 _PARALLEL_READS = 16
 
 
@@ -78,7 +78,7 @@ class ImageSource:
         roots: Iterable[str] | None = None,
     ) -> None:
         self._entries = entries_by_index(uris, index, _open)
-        # Files that were not looked at here may have changed since they were indexed.
+        # Files that were not opened here may have changed since they were indexed.
         self._by_index = frozenset(() if index is None else index.uris)
         self._numbering = Numbering([RecordFile(entry.uri, 1) for entry in self._entries])
         if roots is None:
@@ -120,11 +120,11 @@ class ImageSource:
         return next((entry.uri for entry, name in pairs if name is None), None)
 
     def numbered_by(self, classes: Sequence[str]) -> ImageSource:
-        """Return the same images with the numbers that their classes have in a list.
+        """Return the same images with their classes numbered as in a list.
 
         Args:
-            classes: Names of the classes, by number. As many names that are all different from
-                those of the folders rename the classes in their order.
+            classes: Names of the classes, by number. If it has one name per folder and none is the
+                name of a folder, the names are labels for the folders in sorted order.
 
         Raises:
             DataError: A class is not in the list.
@@ -150,7 +150,7 @@ class ImageSource:
         return self._with_classes(())
 
     def check_labels(self, schema: Schema) -> None:
-        """Check before a training that the labels can be learned.
+        """Check before training that the labels can be learned.
 
         Raises:
             DataError: The schema has a label, and the images have no classes, only one, or classes

@@ -10,12 +10,12 @@
 
     data --arrow_rows--> batches of rows --store--> FOLDER/CONTENT_HASH.parquet
 
-A training reads records by number, in each epoch, on several processes and after a crash, so the
+Training reads records by number, in each epoch, on several processes and after a crash, so the
 rows are written once. The name of the file is a hash of the content: the same data is the same file
-in each run, and other data is refused when a run is resumed.
+in each run, and a run cannot be resumed with other data.
 
 An array of more than two dimensions becomes a column of lists with the values of a row. Their shape
-is stored beside them (`array_shapes.py`): the reader returns values of this shape, and refuses
+is stored beside them (`array_shapes.py`): the reader returns values of this shape, and rejects
 another one in the model file's `data_schema()`.
 
 Callers: `engines/stored_data.py`.
@@ -102,11 +102,11 @@ def store(
     Args:
         rows: The rows.
         folder: URI of the folder for the file.
-        scratch: A local folder for a file of the same size, which is removed.
+        scratch: A local folder for a temporary file of the same size.
         on_rows: Called with the number of rows so far.
 
     Returns:
-        URI of the file, and whether it was not there before.
+        URI of the file, and whether it is new.
 
     Raises:
         DataError: There are no rows, or a value cannot be stored.
@@ -133,10 +133,10 @@ def store(
 
 
 def arrow_rows(data: Any) -> ArrowRows:
-    """Return data as rows.
+    """Convert data to rows.
 
     Raises:
-        UsageError: It is of a type that is not known here.
+        UsageError: Its type is not supported.
         DataError: Its columns have different lengths, or values that cannot be stored.
     """
     table = table_of(data)
@@ -253,7 +253,7 @@ def _pair(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
-    """Make sure that data is not random: it is read once, and random draws would be frozen.
+    """Check that data is not random: it is stored once, so each epoch would repeat the draws.
 
     Raises:
         UsageError: Elements differ when they are read again.
@@ -267,7 +267,7 @@ def _digest(elements: Iterable[Any]) -> bytes:
     digest = hashlib.blake2b()
     for element in elements:
         for value in _element(element).values():
-            # An array of objects, such as texts, has addresses in place of them.
+            # The memory of an array of objects, such as strings, contains only addresses.
             plain = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
             digest.update(plain)
     return digest.digest()
@@ -283,7 +283,7 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
             "how many elements: data.apply(tf.data.experimental.assert_cardinality(n))."
         )
     steps = list(_steps(dataset))
-    # A seed that is still set from before makes random steps yield the same each time.
+    # With a seed set, random steps repeat their draws, so comparing elements does not find them.
     if any("Shuffle" in type(step).__name__ or _draws(step) for step in steps):
         raise UsageError(_RANDOM)
     # The size of a batch is unknown before its last one is read, unless that one is dropped.
@@ -334,10 +334,10 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int |
 
 
 def _check_loader(loader: Any) -> None:
-    """Make sure that the items of a loader are those of its data set.
+    """Check that a DataLoader yields each item of its data set, unchanged.
 
     Raises:
-        UsageError: It selects some of them, or changes them.
+        UsageError: It selects, repeats or changes items.
     """
     kind = type(getattr(loader, "sampler", None)).__name__
     collate = getattr(loader.collate_fn, "__module__", "")
@@ -376,7 +376,7 @@ def _batch(arrays: Mapping[str, np.ndarray[Any, Any]]) -> pa.RecordBatch:
 
 
 def _column(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Return the values of one column, one row along the first axis."""
+    """Convert an array to an Arrow column, one row per entry of the first axis."""
     if values.ndim > 1:
         flat = pa.array(np.ascontiguousarray(values).reshape(-1))
         return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))

@@ -4,8 +4,8 @@
 
 There is one index file for each folder with data files. It names the files without the folder, so
 that it may be moved with them. An index file is used only while it agrees with one listing of its
-folder: the same files, with the same sizes and versions. One that does not agree is named in a
-warning and left alone, and the files are opened as if it did not exist.
+folder: the same files, with the same sizes and versions. Otherwise a warning is logged, and the
+files are opened as if it did not exist.
 
 Callers: `sources.py`, `prepare.py`.
 """
@@ -64,7 +64,7 @@ def write_index_files(index: DataIndex) -> list[str]:
 
 
 def find_index(uris: Sequence[str]) -> DataIndex | None:
-    """Return an index of some files from index files; None if there is no reliable one.
+    """Return the index of files from the index files that are up to date; None if there is none.
 
     Args:
         uris: Files, as `find_files` returns them.

@@ -36,7 +36,7 @@ class InflatedFile:
     Attributes:
         uri: URI of the compressed file.
         stored: The compressed file.
-        counted: Text that an error message adds to an offset in this file.
+        counted: Suffix for offsets in this file in error messages.
 
     Args:
         stored: The compressed file, not empty.
@@ -65,7 +65,7 @@ class InflatedFile:
 
         Raises:
             CorruptDataError: The file does not decompress, or ends too early.
-            DataError: The storage refuses.
+            DataError: The file cannot be read.
         """
         with self._lock:
             while len(self._starts) <= self._num_blocks:
@@ -77,7 +77,7 @@ class InflatedFile:
 
         Raises:
             CorruptDataError: The file does not decompress, or ends too early.
-            DataError: The storage refuses.
+            DataError: The file cannot be read.
         """
         pieces = []
         while start < stop:
@@ -123,7 +123,7 @@ class InflatedFile:
         self._states.append(state)
         if len(self._starts) == index + 1:
             self._starts.append(self._starts[index] + len(data))
-        # The caller reads this very block next.
+        # The caller reads this block next.
         self._last.index, self._last.data = index, data
 
     def _inflate(self, index: int, state: Any) -> tuple[bytes, Any]:
@@ -157,7 +157,7 @@ class InflatedFile:
 
 
 class _LastBlock(threading.local):
-    """The block that this thread decompressed last."""
+    """Cache of the block that the current thread decompressed last."""
 
     index = -1
     data = b""

@@ -1,4 +1,4 @@
-"""Tables in memory: objects with columns, of any package, as Arrow tables that can be stored.
+"""Tables in memory: converts objects with columns, of any package, to Arrow tables.
 
     DataFrame of pandas, Dataset of Hugging Face, Arrow table, DataFrame of polars, list of dicts
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from elasticdl.data.wording import counted, listed
 from elasticdl.errors import DataError, UsageError
 
-# Package -> class -> what it is not, and what to give in its place.
+# Package -> unsupported class -> end of the error message: why, and what to pass instead.
 _UNREAD = {
     "pandas": {"Series": "is one column. Give a DataFrame, such as data.to_frame()."},
     "polars": {
@@ -37,11 +37,11 @@ def kinds_of(data: Any) -> tuple[str, set[str]]:
 
 
 def table_of(data: Any) -> pa.Table | None:
-    """Return an object that has columns as a table; None for any other object.
+    """Convert an object that has columns to a table; None for any other object.
 
     Raises:
-        UsageError: It has no rows of its own.
-        DataError: It cannot be a table.
+        UsageError: Its class is in `_UNREAD`: a single column, lazy, or several data sets.
+        DataError: It cannot be converted.
     """
     root, kinds = kinds_of(data)
     for kind, way_out in _UNREAD.get(root, {}).items():
@@ -81,7 +81,7 @@ def _with_index(table: pa.Table, frame: Any) -> pa.Table:
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return dicts as a table; a column that a dict lacks has no value there."""
+    """Convert dicts to a table; a column that a dict lacks is null there."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise DataError("The rows of data have no columns.")
@@ -97,7 +97,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def with_label(table: pa.Table, label: Any) -> pa.Table:
-    """Return the columns of a DataFrame, and one for y, by the name that a Series has."""
+    """Return the table with y as a further column, named as the Series y, else `y`."""
     name = str(getattr(label, "name", None) or "y")
     column = converted(lambda: pa.array(as_numpy(label).tolist()))
     if len(column) != table.num_rows:
@@ -131,7 +131,7 @@ def plain_table(table: pa.Table) -> pa.Table:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column without dictionaries and views, in which Arrow can pick rows.
 
-    Two equal columns may have dictionaries in different orders. Polars has views for text.
+    Two equal columns may have dictionaries in different orders. Polars stores strings as views.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -145,7 +145,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def as_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """Return a value, which may be a tensor, as an array.
+    """Convert a value, which may be a tensor, to an array.
 
     Raises:
         DataError: It is ragged.
@@ -159,11 +159,7 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
 
 
 def converted(convert: Callable[[], Any]) -> Any:
-    """Return the result of a conversion to Arrow.
-
-    Raises:
-        DataError: It fails.
-    """
+    """Run a conversion to Arrow; turn its errors into a `DataError`."""
     try:
         return convert()
     except (pa.ArrowException, TypeError, ValueError) as error:

@@ -62,7 +62,7 @@ class FieldOverview:
         name: Its name.
         dtype: "float32", "int64", ..., "bytes", or for a column of a table the name of its type.
         shape: Its shape in words: `[28, 28]`, or `1 to 5 values`.
-        values: The range of numbers, or the number of distinct texts.
+        values: The range of numbers, or the number of distinct strings.
     """
 
     name: str
@@ -106,7 +106,7 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
     Args:
         data: Names of files, folders or patterns, as for `open_source`.
         limit: Number of records to return.
-        schema: Schema of the records; None decodes each record by its own description.
+        schema: Schema of the records; None decodes them without one.
 
     Raises:
         NoDataError: A file does not exist.

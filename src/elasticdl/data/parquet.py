@@ -118,7 +118,7 @@ class ParquetSource:
         return self._files[file_index].columns
 
     def tables(self, file_index: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the row groups of one file, with the types that they are stored with.
+        """Yield the row groups of one file, with their stored types.
 
         Args:
             file_index: Number of the file.
@@ -151,7 +151,7 @@ class ParquetSource:
 
         Raises:
             CorruptDataError: A row group of this range is damaged.
-            SchemaError: A cell is empty, or a column is neither numbers nor text.
+            SchemaError: A cell is empty, or a column is neither numbers nor strings.
             IndexError: The range is not within 0 .. num_records.
         """
         records: list[bytes] = []
@@ -237,7 +237,7 @@ class ParquetSource:
 
 
 class _OfThisThread(threading.local):
-    """The row group that a thread read last."""
+    """Cache of the row group that the current thread read last."""
 
     def __init__(self) -> None:
         self.key: tuple[str, int, tuple[str, ...]] | None = None
@@ -328,7 +328,7 @@ def _width_bytes(arrow_type: pa.DataType) -> int:
     try:
         return -(-int(arrow_type.bit_width) // 8)
     except ValueError:
-        # For lists and texts, at least the position of each of them.
+        # For lists and strings, at least the offset of each value.
         return 8
 
 
@@ -377,12 +377,12 @@ def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
 
     Args:
         uri: URI of the file.
-        offset_bytes: Position in it of what is read, for the message if it is damaged.
-        expected: What should be there.
+        offset_bytes: Position of the part to read, for the error message if it is damaged.
+        expected: Name of this part, for the same message.
 
     Raises:
         CorruptDataError: pyarrow cannot parse it.
-        DataError: The storage refuses.
+        DataError: The file does not exist, or permission is denied.
     """
     try:
         path = local_path(uri)

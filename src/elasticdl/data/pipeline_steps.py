@@ -120,7 +120,7 @@ def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) ->
     """
     reading = _Reading(records)
     if not reading.reads(dataset):
-        # A generator may read them out of sight. Then it yields nothing if there are no records.
+        # A Python generator may read them invisibly; then it yields nothing without records.
         return _UNREAD if _yields(create_dataset, records.take(0)) else None
     return next(reading.problems(dataset, 0), None)
 
@@ -134,7 +134,7 @@ def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
 
 
 class _Reading:
-    """The datasets that are made from the records, and the steps between."""
+    """Walks a pipeline from its last step back to the dataset of records."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
@@ -153,7 +153,7 @@ class _Reading:
 
         Args:
             dataset: The dataset.
-            unbatched: How many batches are unbatched after it.
+            unbatched: Number of `unbatch()` steps after it that undo an earlier batching.
         """
         if dataset is self._records:
             return
@@ -193,6 +193,6 @@ def _inputs(dataset: Any) -> list[Any]:
 
 
 def _value(dataset: Any, attribute: str) -> Any:
-    """Return the value of a dataset's attribute; None if it has no value that is known now."""
+    """Return the value of a dataset's attribute; None if missing or not an eager tensor."""
     tensor: Any = getattr(dataset, attribute, None)
     return tensor.numpy() if hasattr(tensor, "numpy") else None

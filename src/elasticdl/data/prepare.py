@@ -221,7 +221,7 @@ def _check_options(
 def _versioned(uri: str) -> Input:
     path = local_path(uri)
     if path is not None:
-        # A user's function will open it, and could otherwise wait forever, or read without end.
+        # Rejects pipes and devices, from which a user's function could read or wait forever.
         open_stored(uri)
         status = Path(path).stat()
         return Input(uri, f"{status.st_size} {status.st_mtime_ns}")

@@ -2,8 +2,8 @@
 
 The accepted signatures and results of the function are defined here:
 
-    prepare_data_for_a_single_file(filename)                 a path; a copy, if it is elsewhere
-    prepare_data_for_a_single_file(file_object, filename)    told apart by the names
+    prepare_data_for_a_single_file(filename)                 a path; remote files are copied
+    prepare_data_for_a_single_file(file_object, filename)    distinguished by parameter names
 
     -> a tuple or a dict        one record
     -> bytes                    one record, serialized already
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 _FILE_NAMES = frozenset(["filename", "file_name", "name", "path", "file_path", "filepath"])
 _FILE_OBJECTS = frozenset(["file_object", "fileobj", "file_obj", "file", "f", "stream"])
-# A larger file is closed however few records it has: they are held in memory until then.
+# Limit of a record file's size: its records are held in memory until it is written.
 _MOST_FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class PartPreparation:
-    """The user's part of preparing data.
+    """The user's function that prepares data, and the schema of its records.
 
     Attributes:
         function: `prepare_data_for_a_single_file`.
@@ -171,7 +171,7 @@ def _all_records(
 
 
 def _batches(records: Iterator[bytes], most_records: int) -> Iterator[list[bytes]]:
-    """Yield the records of one file each."""
+    """Group records into lists, one for each record file."""
     batch: list[bytes] = []
     size_bytes = 0
     for record in records:

@@ -77,7 +77,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class PlanPart:
-    """Some input files, prepared by one process.
+    """A part of the input files, prepared by one process.
 
     Attributes:
         index: Its number, from 0.
@@ -241,7 +241,7 @@ def read_entry(output: PlanOutput, part: PlanPart) -> PlanEntry | None:
 def leftovers(
     output: PlanOutput, parts: Sequence[PlanPart], kept: Sequence[PlanEntry]
 ) -> Iterator[str]:
-    """Yield the files of earlier runs that are not part of what the output will be."""
+    """Yield record files and manifest entries of earlier runs that the new output will not use."""
     wanted = {file.uri for entry in kept for file in entry.files}
     for name in output.names():
         if _OURS.match(name) and name not in wanted:

@@ -26,7 +26,7 @@ _ARRAY_BYTES, _RECORD_BYTES = 112, 232
 
 
 class ListUnit:
-    """Records as a source without units returned them.
+    """A unit that is a list of records, as their source returned them.
 
     Args:
         given: Decoded or serialized records.

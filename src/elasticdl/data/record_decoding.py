@@ -1,7 +1,7 @@
 """Decoding of serialized examples to fields, for readers whose records are bytes.
 
-`example.py` decodes examples by their own description, `schema.py` by a schema; this module only
-chooses between them.
+`example.py` decodes examples without a schema, `schema.py` with one; this module only chooses
+between them.
 
 Callers: `bytes_unit.py`, `recordio.py`, `tfrecord.py`.
 """
@@ -29,8 +29,7 @@ def decode_records(
 
     Args:
         records: Serialized `tf.Example`s.
-        schema: The result of the user's `data_schema()`; None decodes each record by its own
-            description, every field as a 1-D array.
+        schema: The result of the user's `data_schema()`; None decodes every field as a 1-D array.
         name: Returns the file and number of the i-th record, for error messages.
 
     Raises:

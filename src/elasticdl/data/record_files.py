@@ -7,7 +7,7 @@
 
     data.Records("points.recordio")[0]["x"]
 
-Callers: users, who have the names from `elasticdl.data`.
+Callers: user programs, through `elasticdl.data`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RecordWriter(WholeOrNothing):
     Raises:
         UsageError: The ending or the compressor is unknown.
         DefinitionError: The schema is invalid.
-        OutputError: The place cannot be written to.
+        OutputError: The file cannot be written.
 
     Example:
         >>> import tempfile
@@ -95,12 +95,12 @@ class RecordWriter(WholeOrNothing):
         """Append a record.
 
         Args:
-            record: Field name -> value: a number, text, bytes, an array, or nested lists.
+            record: Field name -> value: a number, string, bytes, an array, or nested lists.
 
         Raises:
             SchemaError: A field is missing, unknown or of another shape, or its value would change
                 (3.5 for an integer).
-            OutputError: The place cannot be written to.
+            OutputError: The file cannot be written.
             ValueError: The file is closed.
         """
         where = f"Record {self._num_records}"
@@ -113,12 +113,12 @@ class RecordWriter(WholeOrNothing):
         """Complete the file; it appears under its name.
 
         Raises:
-            OutputError: The place cannot be written to; no file is left.
+            OutputError: The file cannot be written; none is left.
         """
         self._file.close()
 
     def discard(self) -> None:
-        """Leave no file."""
+        """Close without publishing: no file appears, and an existing one is kept."""
         self._file.discard()
 
 
@@ -179,7 +179,7 @@ class Records(Sequence[Mapping[str, Any]]):
 
 
 def _make_folder(uri: str) -> None:
-    """Create the folder of a local file, as `--output` of the commands does."""
+    """Create the parent folder of a local file, as `--output` of the commands does."""
     if (path := local_path(uri)) is not None:
         # If that fails, opening the file does, with the reason.
         with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ span files, so that only the last minibatch of an epoch can be short. Each reade
 this folder (`recordio.py`, `tfrecord.py`, `csv.py`, `parquet.py`, `images.py`); `open_source` in
 `sources.py` chooses one by the files' format.
 
-Laws, held by `tests/contracts/test_record_source.py` for every reader:
+Laws, checked for every reader by `tests/contracts/test_record_source.py`:
 
 * `read_bytes(a, b) + read_bytes(b, c) == read_bytes(a, c)`: ranges are exact, empty records
   are records, and reading twice gives the same.
@@ -72,8 +72,8 @@ class RecordSource(Protocol):
         Args:
             start: First record.
             stop: One past the last.
-            schema: The result of the user's `data_schema()`; None decodes each record by its own
-                description, every field as a 1-D array; images as arrays of their own size.
+            schema: The result of the user's `data_schema()`; None decodes every field as a 1-D
+                array, and images as arrays of their own size.
 
         Raises:
             CorruptDataError: The file is damaged in this range.
@@ -86,7 +86,7 @@ class RecordSource(Protocol):
 
 @runtime_checkable
 class NamesClasses(Protocol):
-    """A record source whose labels are numbers of classes that have names, such as folders."""
+    """A record source whose labels are class numbers, and that knows the names of the classes."""
 
     @property
     def classes(self) -> Sequence[str]:
@@ -118,7 +118,7 @@ class TableSource(Protocol):
     """A `RecordSource` whose records are rows of tables.
 
     Unlike `read_records`, which needs a schema for missing values and leaves out types that cannot
-    be a field, it reads all columns as they are.
+    be a field, it reads all columns unchanged.
     """
 
     def arrow_schema(self) -> pa.Schema:

@@ -80,7 +80,7 @@ it, large chunks need few requests to open a remote file (one per chunk). 4 MiB 
 store sends in about the time it takes to respond, and stays in a processor's cache.
 """
 
-# Memory for further chunks; allocating it from the system would cost more than reading them.
+# Number of freed buffers kept for reuse; allocating memory would cost more than reading a chunk.
 _MOST_SPARE = 4
 # State that is not sent to another process.
 _STAYS = ("_here", "_spare")
@@ -287,7 +287,7 @@ class Writer(WholeOrNothing):
     """Writes a RecordIO file, which appears as a whole when it is closed.
 
     A chunk ends before the record that would make it larger than `max_chunk_bytes` (lengths
-    not counted), as in the Go writers; a record larger than that has a chunk of its own.
+    not counted), as in the Go writers; a record larger than that gets a separate chunk.
 
     Used in a `with` statement: an exception in its body leaves no file.
 
@@ -298,7 +298,7 @@ class Writer(WholeOrNothing):
 
     Raises:
         UsageError: An argument has an impossible value.
-        OutputError: The place cannot be written to.
+        OutputError: The file cannot be written.
 
     Example:
         >>> import tempfile
@@ -338,7 +338,7 @@ class Writer(WholeOrNothing):
 
         Raises:
             DataError: The record is too long for the format (4 GiB).
-            OutputError: The place cannot be written to; no file is left.
+            OutputError: The file cannot be written; none is left.
             ValueError: The file is closed.
         """
         if self._closed:
@@ -370,7 +370,7 @@ class Writer(WholeOrNothing):
         self._file.publish()
 
     def discard(self) -> None:
-        """Leave no file; does nothing if the file is closed."""
+        """Close without publishing; does nothing if the file is closed."""
         self._closed = True
         self._file.discard()
 

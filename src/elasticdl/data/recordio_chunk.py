@@ -200,7 +200,7 @@ class ChunkReader:
 
         Raises:
             CorruptDataError: The chunk is damaged.
-            DataError: The storage refuses.
+            DataError: The file cannot be read.
         """
         size_bytes = HEADER_BYTES + chunk.size_bytes
         self._stored = _at_least(self._stored, size_bytes)
@@ -241,11 +241,11 @@ class ChunkReader:
         return DecodedChunk(file, chunk, plain, 0, end)
 
     def give_away(self) -> None:
-        """Give up the memory of the chunk read last, because its holder may keep it."""
+        """Stop reusing the memory of the chunk read last, because its holder may keep it."""
         self._stored = self._plain = _NO_MEMORY
 
     def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
-        """Give up the memory of the chunk read last, and take other memory for the next one."""
+        """Replace the memory of the chunk read last by other memory, for the next chunk."""
         if memory is self._stored:
             self._stored = spare or _NO_MEMORY
         elif memory is self._plain:
@@ -294,7 +294,7 @@ def _gunzip(payload: memoryview, most: int) -> bytes:
 
 
 _Memory: TypeAlias = mmap.mmap | bytes
-"""Memory whose slices are bytes, without an object in between (a `bytearray`'s are not)."""
+"""Memory whose slices are `bytes` objects (slices of a `bytearray` are not)."""
 
 
 # Not created for each chunk: that would cost three system calls.

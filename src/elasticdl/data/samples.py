@@ -48,8 +48,8 @@ class Sample:
 
     Attributes:
         title: Its description, in one line.
-        split: Makes its records: takes a random generator, returns the columns of the training
-            and of the test records.
+        split: Takes a random generator; returns the columns of the training and of the test
+            records.
         trains: The options of `elasticdl train` that select a prebuilt model for it.
     """
 
@@ -84,7 +84,7 @@ def write_sample(
         name: The data set; one of `SAMPLES`.
         output: The folder; created if it does not exist. The same call again writes the same files.
         sample_format: Format of the files.
-        seed: Determines which records are kept for the test, and their order.
+        seed: Determines which records are in the test set, and their order.
 
     Raises:
         UsageError: The data set does not exist, or the format cannot store it.
@@ -140,7 +140,7 @@ def _make_folders(files: Sequence[Path]) -> None:
 
 
 def _mark(output: Path, wanted: Mapping[str, Any], files: Sequence[Path]) -> None:
-    """Write which sample is in a folder.
+    """Write the marker file, which identifies the sample in a folder.
 
     Raises:
         OutputTakenError: Another sample, or the same one with another seed, is there.
@@ -207,7 +207,7 @@ def _digits(random: np.random.Generator) -> tuple[Columns, Columns]:
 
 
 def _stretched(images: Array, side: int) -> Array:
-    """Return square pictures `[n, s, s]` as `[n, side, side]`, interpolated linearly."""
+    """Resize square images `[n, s, s]` to `[n, side, side]` by linear interpolation."""
     old = images.shape[1]
     # Positions of the centers of the new pixels among those of the old ones.
     places = np.clip((np.arange(side) + 0.5) * old / side - 0.5, 0, old - 1)
@@ -235,8 +235,8 @@ def _table(loader: str) -> Callable[[np.random.Generator], tuple[Columns, Column
     return split
 
 
-# Content of each square of 64 pixels of the two photographs; a square with a point is left out,
-# because it shows half of one thing and half of another.
+# Class of each square of 64 pixels of the two photographs; `.` excludes a square that shows parts
+# of two things.
 _SQUARE, _PATCH, _STEP = 64, 32, 8
 _KINDS = (
     "blue sky",
@@ -281,7 +281,7 @@ def _patches(random: np.random.Generator) -> tuple[Columns, Columns]:
         for top, left, kind in _squares(kinds)
     ]
     kinds = np.array([kind for kind, _ in squares])
-    # Whole squares are kept for the test, so that no pixel is in both training and test.
+    # Whole squares go into the test set, so that no pixel is in both training and test.
     test_squares = np.zeros(len(squares), bool)
     for kind in range(len(_KINDS)):
         of_kind = random.permutation(np.flatnonzero(kinds == kind))

@@ -59,9 +59,9 @@ class Schema:
 
         Args:
             value: Its result: a list of dicts with `name`, `shape` and `dtype`; a dtype is
-                a `tf.DType`, a numpy dtype or its name, "string" for bytes and text. With
-                `"nullable": True` records may lack the field; with `"time": True` text in a table
-                is a date or a time. A `Schema` is returned as it is.
+                a `tf.DType`, a numpy dtype or its name, "string" for bytes and strings. With
+                `"nullable": True` records may lack the field; with `"time": True` a string in a
+                table is a date or a time. A `Schema` is returned unchanged.
             where: Its source, for an error message.
 
         Raises:
@@ -100,7 +100,7 @@ class Schema:
         """Return the schema that `to_json` wrote.
 
         Raises:
-            DefinitionError: The text is not a schema.
+            DefinitionError: The string is not a schema.
         """
         try:
             value = json.loads(text)
@@ -122,7 +122,7 @@ class Schema:
 
         Raises:
             SchemaError: A field is missing, unknown or of another shape; or a value would
-                change: text for a number, 3.5 for an integer, 300 for a uint8, 1e300 for a
+                change: a string for a number, 3.5 for an integer, 300 for a uint8, 1e300 for a
                 float32. Rounding to the precision of a floating dtype is not a change.
         """
         values = self._by_name(record, where)

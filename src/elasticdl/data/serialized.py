@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Serialized(Protocol):
-    """Serialized records."""
+    """Serialized records, read one by one or as 2-D arrays of records of one length."""
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -36,11 +36,12 @@ class Serialized(Protocol):
         """Yield the records grouped by length.
 
         Args:
-            smallest: Fewest records that are worth a block.
+            smallest: Smallest group that is returned as an array.
 
         Yields:
-            Their numbers, in any order, and the records in this order, uint8 `[records, length]`;
-            None instead of fewer than `smallest` records. The next block may use the same memory.
+            For each length: the records' numbers, and an array of the records in this order, uint8
+            `[records, length]`; None in place of an array of fewer than `smallest` records. The
+            next array may use the same memory.
         """
         ...
 
@@ -79,7 +80,7 @@ _MOST_ROOM_KEPT_BYTES = 1 << 25
 
 @contextlib.contextmanager
 def borrowed(num_records: int, length: int) -> Iterator[Array]:
-    """Lend memory for records of one length, the same memory each time.
+    """Lend scratch memory for records of one length; a thread gets the same memory each time.
 
     The allocator would return memory of this size to the system after each use, and allocating it
     again would take longer than decoding. It belongs to the thread, and to one borrower at a time.

@@ -4,10 +4,10 @@
                                       FOLDER/validation.parquet   rows held out
                                       FOLDER/snapshot.json        columns; written last
 
-A query returns its rows once and in its own order, while a training reads records by number,
-again in each epoch, on several machines and after a crash. So the rows are stored first, with
-memory that does not grow with their number, and the database is queried only once. A snapshot is
-complete when `snapshot.json` exists.
+A query returns its rows once and in its own order, while training reads records by number, again
+in each epoch, on several machines and after a crash. So the rows are stored first, with memory that
+does not grow with their number, and the database is queried only once. A snapshot is complete when
+`snapshot.json` exists.
 
 Used by `sql/`.
 """
@@ -85,7 +85,7 @@ class FileSnapshot:
         return f"{self.folder}/{VALIDATION}" if self.num_validation else None
 
     def column(self, name: str) -> ColumnSummary:
-        """Return the column of a name.
+        """Return the summary of a column by its name.
 
         Raises:
             KeyError: There is no such column.

@@ -1,4 +1,4 @@
-"""Data sources: open a reader for the user's name of the data.
+"""Data sources: opens a reader for the files that `--data` names.
 
     "train/*.recordio, s3://bucket/more" --find_files--> files --one_format--> one reader
                                                            |                      ^
@@ -74,7 +74,7 @@ class FormatPlugin(Protocol):
 
 
 def open_source(data: str) -> RecordSource:
-    """Return a reader of all files that some names stand for.
+    """Return a reader of all files that the names match.
 
     Files covered by an index file are not opened.
 
@@ -113,7 +113,7 @@ def open_index(index: DataIndex) -> RecordSource:
 
 
 def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
-    """Index all files that some names stand for, ignoring existing indexes.
+    """Index all files that the names match, ignoring existing indexes.
 
     Args:
         data: As for `open_source`.
@@ -140,10 +140,10 @@ def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
 def open_named(
     data: str, uris: Sequence[str], file_format: Format, index: DataIndex | None = None
 ) -> RecordSource:
-    """Return a reader of the files that some names stand for.
+    """Return a reader of the files that were found for the user's names.
 
     Args:
-        data: The names: the classes of images are the folders in the folders that they name.
+        data: The names; the classes of images are the subfolders of the folders that they name.
         uris: The files that `find_files` returned for these names.
         file_format: As for `open_files`.
         index: As for `open_files`.

@@ -102,11 +102,11 @@ class SplitNumbering(Numbering):
         super().__init__([RecordFile(file.uri, count) for file, count in counted])
 
     def chosen(self, start: int, stop: int) -> Ints:
-        """Return which of the records `start` to `stop` of all are on this side, ascending."""
+        """Return the records of this side among records `start` to `stop` of all, ascending."""
         return self._chosen(start, stop)[0]
 
     def span(self, start: int, stop: int) -> Ints:
-        """Return the numbers among all records of records `start` to `stop` of this side.
+        """Convert record numbers `start` to `stop` of this side to numbers among all records.
 
         Raises:
             IndexError: The range is not within 0 .. `num_records`.
@@ -121,7 +121,7 @@ class SplitNumbering(Numbering):
         return self.chosen(first * _BLOCK, end)[start - before : stop - before]
 
     def in_source(self, numbers: Ints) -> Ints:
-        """Return the numbers among all records of records of this side, in any order.
+        """Convert record numbers of this side, in any order, to numbers among all records.
 
         Raises:
             IndexError: There is no such record.
@@ -136,10 +136,10 @@ class SplitNumbering(Numbering):
         return found
 
     def num_before(self, borders: Ints) -> Ints:
-        """Return the number of records of this side before each of some records of all.
+        """Count the records of this side before each of some positions among all records.
 
         Args:
-            borders: int64, each in 0 .. the number of all records.
+            borders: The positions, int64, each in 0 .. the number of all records.
         """
         blocks = np.minimum(borders // _BLOCK, max(len(self._before) - 2, 0))
         found = np.zeros(len(borders), np.int64)

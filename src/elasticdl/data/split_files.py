@@ -1,4 +1,4 @@
-"""Divides a data set into parts, each in files of its own.
+"""Divides a data set into parts and writes each to separate files.
 
     files --open_source--> hashes, classes --assigned_parts--> part of each record
       |                                                            |
@@ -6,7 +6,7 @@
 
 Each file becomes one file of the same format in each part that gets some of its records, in their
 order. Rows of CSV files and serialized records are copied byte by byte. The output appears as a
-whole: it is written in a hidden folder beside its place, and renamed.
+whole: it is written to a hidden folder beside it, which is renamed at the end.
 
 `split_parts.py` decides which record goes where.
 
@@ -65,7 +65,7 @@ class Progress(Protocol):
     """Receives the progress of a split."""
 
     def __call__(self, title: str, done: int, total: int) -> None:
-        """Report that some of the records are done, in a pass over them that has a title."""
+        """Report that `done` of `total` records are processed in the pass called `title`."""
 
 
 def split_files(
@@ -158,9 +158,9 @@ def _removed_on_error(aside: Path) -> Iterator[None]:
 
 
 def _names(source: RecordSource) -> list[str]:
-    """Return the name of the output of each file: its own, or with a number if two are equal."""
+    """Return the output name of each file: its own name, with a number if two are equal."""
     names = [file.uri.rstrip("/").rpartition("/")[2] for file in source.files]
-    # What is written is not compressed as a whole.
+    # Output files are not compressed as a whole.
     names = [name.removesuffix(".gz") for name in names]
     if _format(source) not in _WRITERS:
         names = [f"{name}.recordio" for name in names]
@@ -179,7 +179,7 @@ def _format(source: RecordSource) -> str | None:
 def _codes(
     source: RecordSource, field: str, num_parts: int, on_progress: Progress
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the number of each record's class: the value of a field.
+    """Return the class number of each record; records with equal values of a field are a class.
 
     Raises:
         UsageError: There is no such field, or its values are not classes.
@@ -228,7 +228,7 @@ def _column(source: Any, field: str) -> Iterator[list[Any]]:
 def _schema_of(source: RecordSource, field: str) -> Schema:
     """Return a schema of one field, so that nothing else is decoded."""
     if _format(source) == "csv":
-        # As text: equal cells are equal classes, and empty ones a class of their own.
+        # As strings: equal cells are one class, and empty cells are a separate one.
         return Schema((Field(field, (), STRING, nullable=True),))
     first = source.read_records(0, 1, None)[0]
     uri = source.files[0].uri
@@ -260,14 +260,14 @@ def _many_values(uri: str, field: str) -> UsageError:
 def _write_file(
     source: RecordSource, index: int, first: int, here: PartNumbers, paths: Sequence[Path]
 ) -> Iterator[int]:
-    """Write the records of one file to a file in each part; yields how many are done.
+    """Write the records of one file to a file in each part; yield the number written so far.
 
     Args:
         source: The records.
         index: Number of the file.
         first: Number of its first record.
         here: Part of each of its records.
-        paths: Where to write those of each part; without a record, there is no file.
+        paths: File to write in each part; not created if the part gets no record.
     """
     write = _WRITERS.get(_format(source) or "", _write_recordio)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Parts of a data set: which record goes into which part, with exact shares.
+"""Division of a data set into parts with exact shares: decides which record goes into which part.
 
     "train=0.8,test=0.2" --parse_parts--> parts
     hashes of the records, and their classes --assigned_parts--> part of each record
@@ -49,10 +49,10 @@ class SplitPart(NamedTuple):
 
 
 def parse_parts(text: str) -> tuple[SplitPart, ...]:
-    """Return the parts in a text such as `train=0.8,test=0.2`.
+    """Parse a string such as `train=0.8,test=0.2`.
 
     Raises:
-        UsageError: The text has another form, a name is used twice or cannot be that of a folder,
+        UsageError: It has another form, a name is used twice or cannot be that of a folder,
             or the shares do not add up to 1.
 
     Example:
@@ -92,7 +92,7 @@ def _parse_part(text: str, entry: str) -> SplitPart:
 def assigned_parts(
     hashes: Hashes, codes: npt.NDArray[np.int64] | None, parts: Sequence[SplitPart]
 ) -> PartNumbers:
-    """Return the number of the part of each record.
+    """Assign each record to a part; return the numbers of the parts.
 
     Args:
         hashes: uint64 [records], which decide the order.
@@ -120,7 +120,7 @@ def assigned_parts(
 
 
 def _turns(shares: Sequence[float]) -> PartNumbers:
-    """Return which part gets the next record, so that any run of records is divided evenly."""
+    """Return a sequence of part numbers, in which the shares hold in any run of records."""
     due = np.zeros(len(shares))
     turns = np.empty(_NUM_TURNS, np.uint8)
     for number in range(_NUM_TURNS):
@@ -132,7 +132,7 @@ def _turns(shares: Sequence[float]) -> PartNumbers:
 
 
 class ClassCodes:
-    """Numbers the values of a field in the order in which they come.
+    """Assigns numbers to the values of a field, in the order of first occurrence.
 
     Args:
         field: Name of the field, for messages.

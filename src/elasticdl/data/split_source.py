@@ -1,6 +1,6 @@
 """The two sides of a validation split as sources: the records to train on, and those held out.
 
-    all records --split_records--> training, validation: views with numbers of their own
+    all records --split_records--> training, validation: views that number their records from 0
 
 A view keeps no records. It reads the units of its source that contain the requested records, and
 decodes only these. `split.py` decides which record is on which side.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elasticdl.data.split import Ints
     from elasticdl.data.units import Unit
 
-# Units in memory at once while a range is read: one, or enough to wait for many responses at once.
+# Units read at once for a range: one, or several so that remote requests overlap.
 _LOCAL_UNITS, _REMOTE_UNITS = 1, 16
 
 # Small data is read once. Of larger data, ranges are read in order, so only the unit read last is
@@ -100,7 +100,7 @@ class SplitUnits(SplitSource):
     def units(self, schema: Schema | None) -> Units:
         """Return the units of the source, with the number of their records on this side.
 
-        Their memory is that of whole units, because these are what is kept.
+        Their memory is that of whole units, because whole units are kept in memory.
         """
         whole: Units = self.source.units(schema)
         ends = self.numbering.num_before(np.cumsum(whole.sizes))
@@ -186,12 +186,12 @@ def split_records(source: RecordSource, share: float) -> SplitRecords:
 
 
 def whole(source: RecordSource) -> RecordSource:
-    """Return the source of all records, of which a source may be one side."""
+    """Return the source of all records if a source is one side of a split, else the source."""
     return source.source if isinstance(source, SplitSource) else source
 
 
 def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return where a range of a source is in the source of all records: ranges (start, stop)."""
+    """Convert a range of a source to ranges (start, stop) of the source of all records."""
     if not isinstance(source, SplitSource):
         return [(start, stop)]
     numbers = source.numbering.span(start, stop)
@@ -200,7 +200,7 @@ def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int
 
 
 class _Readers:
-    """What a process keeps of a source: a reader and the starts of units, by schema."""
+    """Caches of a process for a source: readers and the first records of units, by schema."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[Schema | None, bool], UnitReader] = {}
@@ -227,7 +227,7 @@ class _Readers:
 
 
 def _pieces(reader: UnitReader, numbers: Ints) -> Iterator[Ints]:
-    """Split ascending numbers into those of a few units each, which are in memory together."""
+    """Split ascending numbers so that the units of each piece fit into memory together."""
     most = _REMOTE_UNITS if reader.units.remote else _LOCAL_UNITS
     groups = np.searchsorted(np.cumsum(reader.units.sizes), numbers, "right") // most
     if len(numbers):

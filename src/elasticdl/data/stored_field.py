@@ -35,7 +35,7 @@ _KIND_WORDS = {"bytes": "bytes", "float": "floating numbers", "int64": "integers
 
 
 def stored_values(field: Field, values: Array, where: str) -> Array | list[bytes]:
-    """Return the values that are stored in an example for a field.
+    """Convert a field's values to those that are stored in a `tf.Example`.
 
     Args:
         field: The field.
@@ -62,7 +62,7 @@ def stored_values(field: Field, values: Array, where: str) -> Array | list[bytes
 def decoded_rows(
     field: Field, group: example.ExampleGroup, where: Callable[[int], str]
 ) -> Sequence[Array]:
-    """Return a field of each record of a group.
+    """Decode a field for each record of a group.
 
     Args:
         field: A field of the group, or a nullable one.

@@ -1,4 +1,4 @@
-"""Stored files: bytes of a file by position, on any storage. Readers access storage only here.
+"""Stored files: reads bytes by position from any storage. Readers use no other access to storage.
 
 Plain paths and `file://` are read with the operating system's own calls, everything else
 (`s3://`, `gs://`, `memory://`, ...) through fsspec. Nothing stays open between two reads: a
@@ -37,7 +37,7 @@ _EXTRAS = {
 }
 _HTTP = ("http", "https")
 SILENCE_S = 30.0
-"""How long a server may be silent, in seconds, where its file system can be configured."""
+"""Timeout for a server that sends nothing, in seconds, for file systems that allow setting it."""
 # A response of an object store takes tens of milliseconds, most of them waiting.
 _PARALLEL_OPENS = 16
 # The stores' names for a value that changes with a file, the most reliable first.
@@ -64,11 +64,11 @@ def why(error: Exception) -> str:
 
 
 def check_output(uri: str, option: str = "--output") -> str:
-    """Return the address of an output, after checking that it outlives this process.
+    """Return the URI of an output, after checking that it outlives this process.
 
     Args:
         uri: A path or URI.
-        option: The option it was given with, for errors.
+        option: Name of the option, for errors.
 
     Raises:
         UsageError: It is empty, or in the memory of this process (`memory://` of fsspec).
@@ -95,7 +95,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
     Raises:
         MissingExtraError: The package for this protocol is not installed.
-        UsageError: fsspec knows no such protocol.
+        UsageError: fsspec does not support the protocol.
     """
     # Importing it takes a tenth of a second that local files need not wait for.
     import fsspec.core  # noqa: PLC0415
@@ -116,7 +116,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _patience(protocol: str) -> dict[str, Any]:
-    """Return options that make a file system stop waiting for a silent server.
+    """Return fsspec options with timeouts for an HTTP server that sends nothing.
 
     Object stores have their own limits; HTTP has only a limit of five minutes for a whole transfer,
     which is too short for a large file and too long for a silent server.
@@ -163,8 +163,8 @@ class StoredFile:
     Attributes:
         uri: URI of the file.
         size_bytes: Size when it was opened.
-        counted: Text that an error message adds to an offset in this file: none, because the
-            offset is one in the file itself.
+        counted: Suffix for offsets in this file in error messages; empty, because they are offsets
+            in the stored file.
         version: Changes when the file does: the time of its last change, or the tag that an object
             store assigns. Empty where the storage has neither.
     """
@@ -178,9 +178,9 @@ class StoredFile:
         """Return bytes `start` to `stop` (exclusive), fewer where the file ends before.
 
         Raises:
-            DataError: The storage refuses: the file is gone, or may not be read.
+            DataError: The file does not exist, or cannot be read.
         """
-        # Otherwise memory would be allocated for bytes that cannot come.
+        # Otherwise memory would be allocated for bytes that do not exist.
         stop = min(stop, self.size_bytes)
         path = local_path(self.uri)
         if path is not None:
@@ -196,7 +196,7 @@ class StoredFile:
         return data
 
     def read_into(self, memory: mmap.mmap, start: int, size_bytes: int) -> int:
-        """Read into memory instead of returning bytes; its first bytes are overwritten.
+        """Read into given memory, from its first byte on, instead of returning bytes.
 
         Args:
             memory: At least `size_bytes` long.
@@ -207,7 +207,7 @@ class StoredFile:
             The number of bytes read, less than `size_bytes` where the file ends before.
 
         Raises:
-            DataError: The storage refuses: the file is gone, or may not be read.
+            DataError: The file does not exist, or cannot be read.
         """
         path = local_path(self.uri)
         if path is None:
@@ -221,14 +221,14 @@ class StoredFile:
             raise _unreadable(self.uri, error) from error
 
     def check(self) -> None:
-        """Check that this is still the file that an index describes: here there is no index.
+        """Check that the file has not changed since it was indexed; no-op without an index.
 
         Raises:
             DataError: It is another file (see `CountedFile`).
         """
 
     def require_unchanged(self) -> None:
-        """Check in the storage that this is still the file that an index describes, like `check`.
+        """Check like `check`, but always query the storage; no-op without an index.
 
         Raises:
             DataError: It is another file (see `CountedFile`).
@@ -244,9 +244,9 @@ def open_stored(uri: str, *, fresh: bool = False) -> StoredFile:
 
     Raises:
         NoDataError: The file does not exist.
-        DataError: The storage refuses, or does not report the size.
+        DataError: The file cannot be accessed, or the storage does not report its size.
         MissingExtraError: The package for this protocol is not installed.
-        UsageError: fsspec knows no such protocol.
+        UsageError: fsspec does not support the protocol.
     """
     path = local_path(uri)
     if path is not None:
@@ -285,7 +285,7 @@ def remote_state(info: Mapping[str, Any]) -> tuple[int | None, str]:
         >>> remote_state({"name": "bucket/a", "size": 7, "ETag": '"5d41"'})
         (7, '"5d41"')
     """
-    # The first one there is: a listing and a request for one object may round times differently.
+    # The first available key: a listing and a request for one object may round times differently.
     versions = (_text(info[key]) for key in _VERSION_KEYS if info.get(key))
     return info.get("size"), next(versions, "")
 
@@ -339,7 +339,7 @@ def _read_local_into(path: str, memory: memoryview, start: int) -> int:
 
 
 def _unreadable(uri: str, error: Exception) -> DataError:
-    """Return the error to raise when the storage refuses."""
+    """Return the error for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):
         return NoDataError(f"{uri} cannot be read: there is no such file.")
     return DataError(f"{uri} cannot be read: {why(error)}.")

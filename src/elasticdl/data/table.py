@@ -1,9 +1,9 @@
 """Rows of an Arrow table as records: the common part of CSV and Parquet.
 
-A column of numbers or text is a field of one value; a column of lists, or the columns `name_0`
-to `name_{n-1}`, are a field of several values. Without a schema every column is a field of its
-own: floating numbers and decimals become float32, integers and booleans int64, text bytes; dates
-and times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
+A column of numbers or strings is a field of one value; a column of lists, or the columns `name_0`
+to `name_{n-1}`, are a field of several values. Without a schema every column is a separate field:
+floating numbers and decimals become float32, integers and booleans int64, strings bytes; dates and
+times become float64, seconds since 1970-01-01 UTC (times of day: since midnight). Columns that
 cannot be a field (structs, maps, columns without any value) are then left out, with a warning.
 
 An empty cell is an error, unless the field is nullable in the schema.
@@ -51,7 +51,7 @@ def decode_table(
 
     Args:
         table: Rows.
-        schema: The result of the user's `data_schema()`; None uses the columns as they are.
+        schema: The result of the user's `data_schema()`; None makes each column a field.
         where: Returns the name of row i in an error message.
 
     Raises:
@@ -70,7 +70,7 @@ def decode_table(
 
 
 def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
-    """Return records with the shapes that are kept with the columns."""
+    """Reshape values to the shapes stored in the metadata of their columns."""
     kept = {field.name: shape_of(field) for field in table.schema if field.metadata}
     shapes = {name: shape for name, shape in kept.items() if shape is not None}
     if not shapes:
@@ -82,7 +82,7 @@ def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
 
 
 def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
-    """Return the rows of a table as serialized `tf.Example`s, columns as they are.
+    """Return the rows of a table as serialized `tf.Example`s, each column as a field.
 
     Raises:
         SchemaError: A cell is empty.
@@ -115,7 +115,7 @@ def why_no_field(arrow_type: pa.DataType) -> str:
 
 @functools.cache
 def _note_left_out(names: tuple[str, ...]) -> None:
-    """Report once per process that columns are left out."""
+    """Log once per process that columns are left out."""
     columns = "Column" if len(names) == 1 else "Columns"
     verb = "is" if len(names) == 1 else "are"
     _log.warning(
@@ -189,7 +189,7 @@ class TableUnit:
 
     @staticmethod
     def _tables(picked: Picked) -> Iterator[tuple[Array, pa.Table]]:
-        """Yield the picked rows of all units with the same columns, and their places."""
+        """Yield one table of picked rows per set of columns, with their positions in `picked`."""
         by_columns: dict[str, list[int]] = {}
         for index, unit in enumerate(picked.units):
             by_columns.setdefault(unit.columns, []).append(index)
@@ -205,11 +205,11 @@ class TableUnit:
 
 
 def _taken(tables: Sequence[pa.Table], rows: Array) -> pa.Table:
-    """Return rows, numbered over all of the given tables."""
+    """Return rows by their numbers over all of the given tables."""
     fixed = all(pa.types.is_primitive(column_type) for column_type in tables[0].schema.types)
     if len(tables) == 1 or fixed:
         return pa.concat_tables(tables).take(pa.array(rows))
-    # For texts and lists, taking some rows of joined tables would copy all of them.
+    # For strings and lists, taking some rows of joined tables would copy all of them.
     order = np.argsort(rows, kind="stable")
     borders = np.cumsum([0, *(table.num_rows for table in tables)])
     cuts = np.searchsorted(rows[order], borders)
@@ -228,7 +228,7 @@ def _name_at(name: Callable[[int], str], places: Array, row: int) -> str:
 
 
 class _TableGroup:
-    """The rows of a table in the form in which examples are decoded; see `example.ExampleGroup`."""
+    """The rows of a table as an `example.ExampleGroup`, so that they are decoded like examples."""
 
     may_lack_fields = False
 
@@ -394,7 +394,7 @@ class _TableGroup:
 
 
 def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:
-    """Return single values, some of which may be missing."""
+    """Return one value per row, NaN or None for rows without a value."""
     values, counts = column
     if isinstance(counts, int) and counts == 1:
         return values

@@ -1,4 +1,4 @@
-"""First rows of a table for people: every column, whatever it holds and whether values are missing.
+"""First rows of a table for display: all columns, with missing values, whatever their types.
 
 Dates and times are shown as ISO 8601, although models get seconds. A column that a model cannot
 read is listed with the reason.
@@ -43,7 +43,7 @@ def first_rows(source: TableSource, count: int) -> TableRows:
 
     Args:
         source: The table.
-        count: Number of rows, if there are as many.
+        count: Most rows to return.
     """
     tables: list[pa.Table] = []
     missing = count
@@ -83,7 +83,7 @@ def _add_column(name: str, column: pa.Array, found: TableRows) -> None:
 
 
 def _iso(text: str) -> str:
-    """Return a date or time without a fraction of a second that is 0."""
+    """Remove trailing zeros of a fraction of a second."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

@@ -3,7 +3,7 @@
     date, timestamp (with a zone or without)    since 1970-01-01 UTC
     time                                        since midnight
     duration                                    its length
-    text: ISO 8601, or one of `FORMATS`         as one of these; without a zone it is UTC
+    string: ISO 8601, or one of `FORMATS`       as one of these; without a zone it is UTC
 
 Callers: `table.py`.
 """
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-# What stands for a missing value, except in text; as for pandas.
+# Cells that are missing values, except in columns of strings; the same as in pandas.
 MISSING_WORDS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
     "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null",
 )  # fmt: skip
-# Forms of dates in which day, month and year have one order, for `strptime`. In 5/6/2024 they have
-# not: it is a text.
+# Formats for `strptime` in which the order of day, month and year is unambiguous. 5/6/2024 is
+# ambiguous, so it stays a string.
 FORMATS = tuple(
     date + time
     for date in ("%d.%m.%Y", "%Y/%m/%d")
     for time in ("", " %H:%M", " %H:%M:%S")
 )  # fmt: skip
-# `strptime` reads 1.2.3 as a date in the year 3; it is rather a version, or an abbreviated year.
+# `strptime` reads 1.2.3 as a date in the year 3; more likely, it is a version or a shortened year.
 _FIRST_YEAR = dt.datetime(1000, 1, 1)  # noqa: DTZ001 - compared with times without a zone
-# Arrow reads text of ISO 8601 as this type.
+# The type as which Arrow reads strings in ISO 8601.
 _ISO_8601 = pa.timestamp("us")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 24 * 60 * 60
@@ -59,7 +59,7 @@ def is_time(arrow_type: pa.DataType) -> bool:
 
 
 def seconds(column: pa.Array) -> Array:
-    """Return dates and times as seconds.
+    """Convert dates and times to seconds.
 
     Returns:
         int64 where all are whole seconds, else float64; NaN for a missing value.
@@ -82,24 +82,23 @@ def seconds(column: pa.Array) -> Array:
 
 
 def are_times(column: pa.Array) -> bool:
-    """Return whether texts that were read as times, by ISO 8601 and `FORMATS`, are times."""
+    """Return whether timestamps parsed from strings are plausible: no year is before 1000."""
     earliest = pc.min(column.cast(pa.timestamp("s"), safe=False)).as_py()
     return earliest is None or earliest >= _FIRST_YEAR
 
 
 def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
-    """Return dates and times given as text as seconds.
+    """Parse strings as dates and times; return them as seconds.
 
     Args:
-        column: Dates and times as text, in ISO 8601 or one of `FORMATS`; a number counts as
-            seconds.
+        column: Strings in ISO 8601 or one of `FORMATS`; a number counts as seconds.
         where: Returns the name of the i-th of them in an error message.
 
     Returns:
         As `seconds`.
 
     Raises:
-        SchemaError: A text is neither a date or time nor a number.
+        SchemaError: A string is neither a date or time nor a number.
     """
     data = column.cast(pa.large_binary())
     for form in ("", *FORMATS):
@@ -138,7 +137,7 @@ def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
 
 
 def _moment(text: str) -> dt.datetime:
-    """Return one date or time; a time of day is one of 1970-01-01.
+    """Parse one date or time; a time of day gets the date 1970-01-01.
 
     Raises:
         ValueError: It is neither.

@@ -22,10 +22,11 @@ from elasticdl.errors import DefinitionError
 
 
 class _Tempfile:
-    """The part of module `tempfile` that autograph uses, with a folder that the next run finds.
+    """Replacement for `tempfile` in autograph: creates files in our scratch folder.
 
     Autograph writes the code that it generates for a function into the temporary directory, and
-    removes it at exit. Files that a killed process leaves there cannot be attributed to it.
+    removes it at exit. Files that a killed process leaves there cannot be attributed to it; its
+    scratch folder is removed by the next run.
     """
 
     @staticmethod
@@ -33,7 +34,7 @@ class _Tempfile:
         return tempfile.NamedTemporaryFile(**{"dir": scratch.folder(), **options})
 
 
-# Not public, and there is no option; if it is missing, the files stay in their usual place.
+# Not public, and there is no option; if it is missing, the files stay in the temporary directory.
 if hasattr(loader, "tempfile"):
     loader.tempfile = _Tempfile
 

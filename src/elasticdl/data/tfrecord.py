@@ -78,7 +78,7 @@ _GZIP = zlib.MAX_WBITS | 16
 
 
 class _Bytes(Protocol):
-    """A file as it is stored, or after decompression."""
+    """Bytes of a stored file, or of its decompressed content."""
 
     @property
     def uri(self) -> str: ...
@@ -168,7 +168,7 @@ class TFRecordSource:
         return decode_records(records, schema, lambda i: self._numbering.name(start + i))
 
     def units(self, schema: Schema | None) -> Units:
-        """Return ranges of records that are worth reading at once; see `units.UnitSource`."""
+        """Return the ranges of records that are read at once; see `units.UnitSource`."""
         del schema
         sizes = [np.diff(np.array(firsts, np.int64)) for firsts in self._units]
         memory_bytes = sum(starts[-1] for starts in self._starts)
@@ -298,12 +298,12 @@ def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
 
 
 def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
-    """Return the records between some starts, after verifying the data of each."""
+    """Read records by their starts, the last of which is an end; verify the data of each."""
     return [*_checked(file, starts, _data(file, starts))]
 
 
 def _data(file: _Bytes, starts: array[int]) -> bytes:
-    """Return the bytes between some starts."""
+    """Return the bytes from the first to the last of some starts."""
     base = starts[0]
     data = file.read(base, starts[-1])
     if len(data) != starts[-1] - base:
@@ -350,7 +350,7 @@ class TFRecordWriter(WholeOrNothing):
 
     Raises:
         UsageError: The compressor is unknown.
-        OutputError: The place cannot be written to.
+        OutputError: The file cannot be written.
 
     Example:
         >>> import tempfile
@@ -381,7 +381,7 @@ class TFRecordWriter(WholeOrNothing):
         """Append a record, which may be empty.
 
         Raises:
-            OutputError: The place cannot be written to.
+            OutputError: The file cannot be written.
             ValueError: The file is closed.
         """
         if self._closed:
@@ -413,7 +413,7 @@ class TFRecordWriter(WholeOrNothing):
         self._file.publish()
 
     def discard(self) -> None:
-        """Leave no file; does nothing if the file is closed."""
+        """Close without publishing; does nothing if the file is closed."""
         self._closed = True
         self._file.discard()
 

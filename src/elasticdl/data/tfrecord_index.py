@@ -24,7 +24,7 @@ _FEW = 64
 
 
 def pack_starts(starts: array[int], *, compressed: bool) -> bytes:
-    """Return the layout of a file.
+    """Pack the starts of a file's records into the layout of its index entry.
 
     Args:
         starts: Start of each record, and of one that would follow the last.

@@ -1,8 +1,8 @@
 """Random draws of PyTorch in input functions.
 
 A process has one generator behind `torch.rand` and similar operations, and the model draws from it
-in another thread. So in the thread that makes batches, and only there, operations that draw use a
-separate generator. (An operation on an accelerator, and one that accepts no generator, draws as
+in another thread. So in the thread that prepares batches, and only there, operations that draw use
+a separate generator. (An operation on an accelerator, and one that accepts no generator, draws as
 usual.)
 
 Callers: `engines/randomness.py`, where PyTorch is loaded anyway.
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within `with`, operations of this thread draw from one generator.
+    """Context manager in which PyTorch operations of this thread draw from a given generator.
 
     Args:
         generator: The generator.
@@ -60,7 +60,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_the_process(generator: Any) -> bool:
-    """Return whether a generator is that of the process; `random_split` passes it explicitly."""
+    """Return whether a generator is None or PyTorch's default, which `random_split` passes."""
     # An operation receives a new object for the same generator each time.
     mine: Any = torch.default_generator
     return generator is None or generator._cdata == mine._cdata  # noqa: SLF001 - no public name

@@ -1,4 +1,4 @@
-"""Plain-English names of Arrow types, for messages to people who know no int64.
+"""Plain-English names of Arrow types, for messages to users who do not know these types.
 
 Callers: `sql/`, `zoo/prebuilt/`, `overview.py`.
 """

@@ -6,7 +6,7 @@
 
 Which records are needed is not known here, and `units.py` defines units.
 
-Law, held by `tests/contracts/test_record_source.py` for every reader: gathered records are those
+Law, checked for every reader by `tests/contracts/test_record_source.py`: gathered records are those
 that `read_records` and `read_bytes` return, whatever their order.
 
 Callers: `engines/record_data.py`, `split_source.py`.
@@ -138,7 +138,7 @@ class UnitReader:
 
     @functools.cached_property
     def numbering(self) -> Numbering:
-        """Names of the records."""
+        """Numbering of the source's records, which names records in messages."""
         return numbering_of(self.source)
 
     @functools.cached_property
@@ -225,7 +225,7 @@ class UnitReader:
 
     def _read_and_keep(self, index: int) -> Unit:
         unit = self._read_one(index)
-        # At once: the units it displaces free memory for the next one.
+        # Immediately: the units it displaces free memory for the next one.
         with self._lock:
             self._keep(index, unit)
         return unit

@@ -7,8 +7,8 @@ them one by one would read, verify and decompress a unit for each of them.
 Readers offer their units through the methods of `UnitSource`; any other `RecordSource` is read in
 ranges (`range_units.py`). `unit_reader.py` reads and caches units.
 
-Law, held by `tests/contracts/test_record_source.py` for every reader: `units` reads only a sample,
-and its sizes add up to `num_records`.
+Law, checked for every reader by `tests/contracts/test_record_source.py`: `units` reads only a
+sample, and its sizes add up to `num_records`.
 
 Callers: the readers in this folder, `unit_reader.py`, `engines/shard_sizes.py`.
 """
@@ -45,7 +45,7 @@ LOCAL_UNIT_BYTES = 256 << 10
 """Least size worth reading at once where the format has no units: 0.1 ms of a disk."""
 
 REMOTE_UNIT_BYTES = 4 << 20
-"""The same where each request waits for a response."""
+"""The same for remote files, where each request waits for a response."""
 
 _SAMPLES = 5
 
@@ -56,7 +56,7 @@ class Units(NamedTuple):
     Attributes:
         sizes: int64 [units], records of each unit in stored order.
         memory_bytes: Estimated memory of all units together.
-        remote: Reading a unit is mostly waiting.
+        remote: Units are read through requests, so reading is mostly waiting.
     """
 
     sizes: Ints
@@ -84,7 +84,7 @@ class Unit(Protocol):
 
 
 class Picked(NamedTuple):
-    """Some records of some units, in a given order.
+    """Records selected from units, in a given order.
 
     Attributes:
         units: The units that contain them.
@@ -99,7 +99,7 @@ class Picked(NamedTuple):
     name: Callable[[int], str]
 
     def by_unit(self) -> list[tuple[int, Ints]]:
-        """Return the index of each unit, with the places of its records among the picked ones."""
+        """Return the index of each unit, with the positions of its records in `which`."""
         if not len(self.which):
             return []
         order = np.argsort(self.which, kind="stable")
@@ -153,7 +153,7 @@ def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
 
 
 def sample(count: int) -> list[int]:
-    """Return a few numbers below a count, spread evenly.
+    """Return the indices of a small, evenly spread sample of `count` items.
 
     Example:
         >>> sample(2), sample(100)
@@ -164,10 +164,10 @@ def sample(count: int) -> list[int]:
 
 
 def unit_bytes(uris: Sequence[str]) -> int:
-    """Return the number of bytes of some files that are worth reading at once."""
+    """Return the least number of bytes to read at once, for local or for remote files."""
     return REMOTE_UNIT_BYTES if is_remote(uris) else LOCAL_UNIT_BYTES
 
 
 def is_remote(uris: Sequence[str]) -> bool:
-    """Return whether some files are read through requests."""
+    """Return whether any of the files is on remote storage."""
     return any(local_path(uri) is None for uri in uris)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WholeOrNothing(ABC):
-    """Closed at the end of its `with` block, or discarded if the block raised."""
+    """Writer that is closed at the end of its `with` block, or discarded if the block raised."""
 
     @abstractmethod
     def close(self) -> None:
@@ -22,7 +22,7 @@ class WholeOrNothing(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Leave nothing; does nothing if it is closed."""
+        """Close without publishing; does nothing if it is closed."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
 """Dialects: the ways in which users describe a model, each read into a `ModelDefinition`.
 
 A dialect is one file with a name, its requirements, `matches(reference)` and `define(reference)`.
-Dialects do not know each other; this is the only module that knows all of them. A dialect of a
-plugin is tried if none of these matches, or used if it is named.
+Dialects do not know each other; this is the only module that knows all of them. Dialects of plugins
+are tried if no built-in dialect matches, or used by name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Dialect(Protocol):
     """One way to describe a model.
 
     Attributes:
-        NAME: Its name on the command line, as in `--dialect=NAME`.
+        NAME: Name of the dialect on the command line, as in `--dialect=NAME`.
         TITLE: Name of a model in this dialect, with its article, for messages.
-        NEEDS: What a model must have to be read as this dialect, for messages.
+        NEEDS: Requirements for a model in this dialect, for messages.
     """
 
     NAME: str
@@ -51,7 +51,7 @@ class Dialect(Protocol):
         """Return the definition of the referenced model.
 
         Raises:
-            DefinitionError: Something is missing or cannot be called as the dialect requires.
+            DefinitionError: A part is missing or cannot be called as the dialect requires.
             UsageError: A param is unknown, missing or has the wrong type.
             UserCodeError: A user function raised.
         """
@@ -72,12 +72,12 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
     """Return the definition of the referenced model, in the dialect that fits it.
 
     Args:
-        reference: What `model_def` names, loaded.
+        reference: The loaded object that `model_def` names.
         dialect: Name of the dialect to use; None chooses the only one that matches.
 
     Raises:
-        DefinitionError: No dialect matches, or several do, or the matching one finds something
-            missing.
+        DefinitionError: No dialect matches, several match, or the matching one finds that a part
+            is missing.
         UsageError: There is no such dialect, or a param does not fit.
         UserCodeError: A user function raised.
     """
@@ -107,7 +107,7 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
 
 
 def _with_classes(definition: ModelDefinition, reference: Reference) -> ModelDefinition:
-    """Return the definition with the names of the classes that the model's file has."""
+    """Fill in the class names from `classes` in the model's file, if the definition has none."""
     if definition.classes:
         return definition
     return dataclasses.replace(definition, classes=named_in_file(reference.find("classes")))

@@ -4,13 +4,13 @@
                                   model_builder --> a compiled model
 
 `model_def` names the model builder; the other components come as overrides, and the params are the
-complete config of the session. Classes need not derive from ours: it is enough that they have the
-methods.
+complete config of the session. Classes need only have the methods; they need not derive from
+ElasticDL's base classes.
 
-Everything that reads data is rebuilt for each epoch, including the components (they may shuffle
-lists of their own), so that an epoch depends on its number alone. It begins at the first example
-and ends with the last one, even if the user's batches continue into the next round. Sample weights
-are multiplied by class weights for training.
+All objects that read data are rebuilt for each epoch, including the components (they may shuffle
+their own lists), so that an epoch depends only on its number. It begins at the first example and
+ends with the last one, even if the user's batches continue with a repetition of the data. Sample
+weights are multiplied by class weights for training.
 
 `component_classes.py` lists the methods that the classes must have; `component_batches.py` checks
 their batches.
@@ -81,13 +81,13 @@ class Split:
     """Single examples of a split, as the user's code yields them and after preprocessing.
 
     Attributes:
-        name: What the user calls the generator, for errors.
+        name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
         raw: Yields (x, y, third) before preprocessing; the third is the id in the test split and
             the sample weight elsewhere.
-        preprocessed: Yields the same examples in the form that the model takes, from the batches
-            that the user's preprocessor makes.
-        notes: Notes to the user on how the examples are made; filled while they are read.
+        preprocessed: Yields the same examples as inputs of the model, taken from the batches of the
+            user's preprocessor.
+        notes: Notes to the user on how the examples were prepared; filled while they are read.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Components:
     # --- the model ------------------------------------------------------------------------
 
     def definition(self) -> ModelDefinition:
-        """Return the session as a definition."""
+        """Return the session as a `ModelDefinition`."""
         return ModelDefinition(
             origin=self.reading.origin,
             framework="keras",
@@ -154,12 +154,12 @@ class Components:
         )
 
     def create_model(self) -> Any:
-        """Return a new compiled model."""
+        """Create a compiled model."""
         self.newest_model = _call(self.model_builder, "get_compiled_model")
         return self.newest_model
 
     def create_callbacks(self) -> Sequence[Any]:
-        """Return the user's callbacks, without those whose work ElasticDL does itself."""
+        """Return the user's callbacks, except those that `is_kept_by_us` rejects."""
         return own_callbacks(self.model_builder)
 
     def class_weight(self) -> Mapping[int, float] | None:
@@ -169,7 +169,7 @@ class Components:
     # --- the data -------------------------------------------------------------------------
 
     def loader(self, data: str) -> Any:
-        """Return a new data loader for a folder."""
+        """Create a data loader for a folder."""
         symbol = self._symbols["data_loader_class"]
         parameters = signature_of(symbol).parameters.values()
         takes = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -242,7 +242,7 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return the ways to make batches of a split, the usual one first."""
+        """Return the ways to prepare batches of a split, the usual one first."""
         preprocessor = self._made("preprocessor_class")
         methods = ["add_image_preprocess", "add_label_preprocess"]
         if not has_ids:
@@ -359,7 +359,7 @@ class Components:
 
 
 def own_callbacks(model_builder: Any) -> Sequence[Any]:
-    """Return a model builder's callbacks, without those whose work ElasticDL does itself."""
+    """Return a model builder's callbacks, except those that `is_kept_by_us` rejects."""
     if not hasattr(model_builder, "get_callbacks"):
         return []
     callbacks = _call(model_builder, "get_callbacks") or []
@@ -402,7 +402,7 @@ def _call(component: Any, method: str, *args: Any) -> Any:
 
 
 def is_kept_by_us(callback: Any) -> bool:
-    """Return whether a callback does work that ElasticDL does itself."""
+    """Return whether a callback's work is done by ElasticDL: checkpoints, TensorBoard's logs."""
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"
         for kind in inspect.getmro(type(callback))

@@ -1,9 +1,9 @@
 """Argument order of losses and metrics: decided by the arguments' names, never by guessing.
 
 ElasticDL's contract was `loss(output, labels)` first and `loss(labels, predictions)` later; Keras
-uses `(y_true, y_pred)`. A wrong order would silently train on something else, so names that do not
+uses `(y_true, y_pred)`. A wrong order would silently compute another loss, so names that do not
 show the order are rejected. A name for the outputs is enough: in `loss(outputs, masks)`, the masks
-are the labels, unless their name is one for something else that a loss does not get.
+are the labels. Names of other things, such as `features`, are not accepted as labels.
 """
 
 from __future__ import annotations
@@ -59,16 +59,15 @@ def takes_outputs_and_labels(symbol: Symbol) -> bool:
 
 
 def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
-    """Return the function as `(outputs, labels)`, with its params bound.
+    """Return a function `(outputs, labels)` that calls the user's, with its params bound.
 
     Args:
         symbol: A function of outputs and labels, in either order.
         reading: For params and errors.
 
     Raises:
-        DefinitionError: It takes fewer or more arguments, or their names do not show which is
-            which.
-        UsageError: It needs a param that has no value.
+        DefinitionError: The number of arguments is wrong, or their names do not show the order.
+        UsageError: The function needs a param that has no value.
     """
     signature = signature_of(symbol)
     outputs, labels = _find(symbol, signature, reading)
@@ -138,7 +137,7 @@ def _find(
 
 
 def role_of(name: str) -> str:
-    """Return `outputs` or `labels` if an argument's name means that, else an empty string."""
+    """Return `outputs` or `labels` if an argument's name denotes them, else an empty string."""
     plain = _plain(name)
     return "outputs" if plain in OUTPUTS else "labels" if plain in LABELS else ""
 

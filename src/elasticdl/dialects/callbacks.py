@@ -1,4 +1,4 @@
-"""User callbacks, as the definition needs them: a function that returns new ones each time."""
+"""Converts a file's `callbacks` for the definition: to a function that creates new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User class weights, as the definition needs them: from a dict or from a function."""
+"""Converts a user's class weights, a dict or a function, for the definition."""
 
 from __future__ import annotations
 

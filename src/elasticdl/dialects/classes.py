@@ -3,8 +3,8 @@
     classes = ["cat", "dog"]                          in any model file
     def default_classes(self): return ["cat", "dog"]  in a Keras class; also an attribute
 
-A file may use the name `classes` for something else, so anything but a list of different texts is
-ignored there; `default_classes` has no other meaning.
+A file may use the name `classes` for another purpose, so values other than lists of distinct
+strings are ignored there; `default_classes` has no other meaning.
 
 Callers: `dialects/__init__.py` for every dialect, `keras_class.py`.
 """
@@ -24,7 +24,7 @@ _FEWEST = 2
 
 
 def named_in_file(symbol: Symbol | None) -> tuple[str, ...]:
-    """Return the classes that `classes` of a model file names; empty if it is something else."""
+    """Return the class names in `classes` of a model file; empty for a value of another kind."""
     value: Any = None if symbol is None else symbol.value
     are_texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     return tuple(map(str, value or ())) if are_texts and _are_distinct(value) else ()
@@ -34,7 +34,7 @@ def as_classes(symbol: Symbol, reading: DialectReader) -> tuple[str, ...]:
     """Return the names of the classes in `default_classes`; empty for None.
 
     Raises:
-        DefinitionError: They are not at least two different texts, numbers or booleans.
+        DefinitionError: They are not at least two different strings, numbers or booleans.
         UserCodeError: The user's function raised.
     """
     value = symbol.value

@@ -1,4 +1,4 @@
-"""Batches from a session's generators: checked, weighted by class, cut to one epoch.
+"""Batches from a session's generators: checked, weighted by class, limited to one epoch.
 
 Callers: `abstractions.py`, and the trainer of notebooks.
 """
@@ -18,15 +18,15 @@ _NUM_PARTS = 3
 
 
 def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
-    """Return an element of a user's generator as a batch.
+    """Convert an element of a user's generator to a batch.
 
     Args:
         made: `(x, y, sample weight)`, or `(x, y)`.
-        name: What the user calls the generator, for errors.
+        name: The user's name for the generator, for errors.
         by_class: Class -> weight; None for equal weights.
 
     Raises:
-        DefinitionError: It is not a batch.
+        DefinitionError: The element is not a batch.
     """
     if not isinstance(made, (tuple, list)) or len(made) not in (2, _NUM_PARTS):
         raise DefinitionError(
@@ -58,7 +58,7 @@ def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batc
 
 
 def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
-    """Return sample weights multiplied by the weight of each example's class.
+    """Multiply sample weights by the weight of each example's class.
 
     Args:
         labels: Class numbers, `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
@@ -85,7 +85,7 @@ def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
 
 
 def one_epoch(batches: Iterator[Batch], num_batches: int, num_examples: int) -> Iterator[Batch]:
-    """Yield the batches of one epoch; end at its last example, even if the user's continue."""
+    """Yield batches up to the last example of an epoch, even if the user's generator continues."""
     seen = 0
     for number, batch in enumerate(batches):
         if number == num_batches:

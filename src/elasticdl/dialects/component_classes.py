@@ -1,6 +1,6 @@
 """Component classes named in a session's config, and the methods they must have.
 
-Nothing here creates a component.
+This module creates no components.
 
 Callers: `abstractions.py`, and code that inspects a config or a class before a component exists.
 """
@@ -53,7 +53,7 @@ def lines_in(file: str) -> Mapping[str, int]:
 
 
 def config_of(reference: Reference) -> ConfigStruct:
-    """Return the config of a session; with line numbers, if its file can be read."""
+    """Return the config of a session, with line numbers if it comes from a file."""
     file = reference.config_file
     config = ConfigStruct(
         reference.params,
@@ -81,13 +81,13 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
         or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
     ]
     if key == "preprocessor_class" and replaces_the_whole(symbol.value):
-        # A preprocessor that replaces the whole needs no separate methods.
+        # A preprocessor with its own `add_preprocess` needs no separate methods.
         missing = []
     return missing + sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
 
 
 def has_parts(preprocessor: type) -> bool:
-    """Return whether a preprocessor has the separate methods, whatever else it has."""
+    """Return whether a preprocessor has the separate methods of preprocessing."""
     return all(
         callable(method := getattr(preprocessor, name, None))
         and not getattr(method, "__isabstractmethod__", False)
@@ -96,6 +96,6 @@ def has_parts(preprocessor: type) -> bool:
 
 
 def replaces_the_whole(preprocessor: type) -> bool:
-    """Return whether a preprocessor makes batches in its own way, by `add_preprocess`."""
+    """Return whether a preprocessor overrides `add_preprocess`, so that parts are not called."""
     own = getattr(preprocessor, "add_preprocess", None)
     return own is not None and own is not PreprocessorBase.add_preprocess

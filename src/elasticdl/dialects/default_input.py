@@ -3,9 +3,9 @@
     label      the field y, label, labels or target
     features   all other fields: one as an array, several as a dict, by their names
 
-Where there is a choice (two labels, no label, text), the data does not say what is meant, and an
-error asks for `input_fn(records)`. The label of an example is a scalar if it is an integer, as the
-losses of class numbers take it, and otherwise has one axis, as a model's output has.
+Ambiguous records (with two labels, no label, or strings) cause an error that recommends
+`input_fn(records)`. The label of an example is a scalar if it is an integer, as losses of class
+numbers expect, and otherwise has one axis, like a model's output.
 
 Callers: `elasticdl_module.py`.
 """
@@ -30,11 +30,7 @@ _NAMES = f"{', '.join(LABELS[:-1])} or {LABELS[-1]}"
 
 
 def default_input(file: str) -> RecordInput:
-    """Return the input for a model file without an input function.
-
-    Args:
-        file: The file, for errors.
-    """
+    """Return the input for a model file without an input function; errors name the file."""
     return RecordInput(_DefaultInput(file), takes_mode=True)
 
 
@@ -47,7 +43,7 @@ def note(file: str) -> str:
 
 
 class _DefaultInput:
-    """Called as `input_fn(records, mode)`."""
+    """Default input function, called as `input_fn(records, mode)`."""
 
     def __init__(self, file: str) -> None:
         self._file = file

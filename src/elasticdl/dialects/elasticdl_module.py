@@ -9,12 +9,12 @@
     def data_schema(): ...                  callbacks, PredictionOutputsProcessor,
                                             custom_data_reader
 
-Names of both generations may be mixed. The arguments of a function decide how it is called.
+Names of both generations may be mixed. A function's signature determines its arguments.
 
 A model that is created when its file is imported would have weights from before seeding, and a
 second run in the same process would continue with the weights of the first. Therefore its
-`create_model` imports the zoo's files again, and every other function of the definition comes from
-the newest import.
+`create_model` imports the zoo's files again, and every other function of the definition is taken
+from the newest import.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NEEDS = "a model (model, custom_model), loss, optimizer, and mostly input_fn, fe
 
 MODELS = ("model", "custom_model", "CustomModel")
 _REQUIRED = ("loss", "optimizer")
-# This function makes batches itself; it is used for PyTorch files only.
+# This function returns a loader of batches; it is used for PyTorch files only.
 _LOADER = "train_dataloader"
 _OVERRIDES = ("input_fn", "loss", "optimizer")
 _OPTIONAL = (
@@ -92,7 +92,8 @@ def matches(reference: Reference) -> bool:
         if framework_of_model(value) is None or _trains_itself(reference, value):
             return False
         if any(hasattr(value, name) for name in DEFAULTS):
-            # A class with functions of its own: ambiguous only if the file is complete, too.
+            # A class with settings of the Keras class dialect: ambiguous only if the file is a
+            # complete model file too.
             alone = dataclasses.replace(reference, overrides={})
             return not _missing(alone) and _has_input(alone)
     elif any(_trains_itself(reference, symbol.value) for symbol in reference.classes()):
@@ -220,17 +221,25 @@ class _Newest:
         return self._reference
 
     def find(self, name: str) -> Symbol | None:
-        """Return the override for this function, or the function of this name in the file."""
+        """Return the user's override of a contract function, or the function in the file."""
         symbol = self._lookup(name)
         if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
-            # A Keras loss or a class: its type matters, and it has no state of a run.
+            # A Keras loss or a class: its type matters, and it keeps no state of a run.
             return symbol
         return dataclasses.replace(
             symbol, value=Late(symbol.value, lambda: self.required(name, late=False).value)
         )
 
     def required(self, name: str, *, late: bool = True) -> Symbol:
-        """Return the same for a function that is known to be present."""
+        """Find a function, as `find` does, that is known to be present.
+
+        Args:
+            name: Name of the function.
+            late: Whether the result refers to the newest import when it is called.
+
+        Raises:
+            DefinitionError: The function no longer exists.
+        """
         symbol = self.find(name) if late else self._lookup(name)
         if symbol is None:
             raise DefinitionError(
@@ -254,7 +263,7 @@ def _found(reference: Reference) -> list[str]:
 
 
 def _missing(reference: Reference) -> dict[str, str]:
-    """Return what is missing: name of the flag -> description for the user."""
+    """Return the missing required functions: name of the flag -> description for the user."""
 
     def has(*names: str) -> bool:
         return any(name in reference.overrides or reference.find(name) for name in names)
@@ -266,7 +275,7 @@ def _missing(reference: Reference) -> dict[str, str]:
 
 
 def _has_input(reference: Reference) -> bool:
-    """Return whether a function makes batches; without one, they are made of the fields' names."""
+    """Return whether the files have an input function; without one, a default input is used."""
     has = any(name in reference.overrides or reference.find(name) for name in INPUT_FUNCTIONS)
     return has or _has_loader(reference)
 
@@ -279,7 +288,7 @@ def _framework_there(reference: Reference) -> Framework | None:
 
 
 def _may_compute_loss(reference: Reference) -> bool:
-    """Return whether the model may compute its loss itself; its trainer finds out."""
+    """Return whether the model may compute its loss itself; its trainer checks that later."""
     if _framework_there(reference) == "torch":
         # As models of Hugging Face do in `forward`.
         return True
@@ -291,7 +300,7 @@ def _has_loader(reference: Reference) -> bool:
 
 
 def _model(reference: Reference, reading: DialectReader) -> Symbol:
-    """Return the model, or the function or class that makes it."""
+    """Return the model, or the function or class that creates it."""
     model = reference.symbol
     if reference.names_a_file:
         there = [symbol for name in MODELS if (symbol := reference.find(name))]
@@ -326,7 +335,7 @@ def _framework(model: Symbol, reading: DialectReader) -> Framework:
 def _checked(
     create_model: Callable[[], Any], model: Symbol, reading: DialectReader
 ) -> Callable[[], Any]:
-    """Return a model factory that rejects a model of another framework than was read."""
+    """Return a model factory that rejects a model of another framework than detected before."""
 
     def create() -> Any:
         made = create_model()
@@ -353,7 +362,7 @@ def _import_model(newest: _Newest, name: str, reading: DialectReader) -> Any:
 
 
 def _input_name(reference: Reference, reading: DialectReader) -> str | None:
-    """Return the name of the function that makes batches; None if there is none."""
+    """Return the name of the input function; None if there is none."""
     if "input_fn" in reference.overrides:
         return "input_fn"
     there = [symbol for name in INPUT_FUNCTIONS if (symbol := reference.find(name))]
@@ -370,7 +379,7 @@ def _input_name(reference: Reference, reading: DialectReader) -> str | None:
 
 
 def _is_first_generation(model_input: Input) -> bool:
-    """Return whether labels are numpy arrays, as when the first contract was written."""
+    """Return whether labels are passed as numpy arrays, as in the first contract generation."""
     return isinstance(model_input, RecordInput)
 
 

@@ -1,7 +1,7 @@
 """Spec dialect: a class with five methods, `ElasticDLSpec` or any other that has them.
 
-One object of the class serves one run, so that its methods can share state. The object is created
-with the definition, so that a mistake in the constructor is reported at once, and created again by
+Each run uses one object of the class, so that its methods can share state. An object is created
+with the definition, so that a mistake in the constructor is reported at once, and again by
 `create_model`, after seeding. The other methods are called on the newest object.
 """
 
@@ -71,7 +71,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_metrics = evaluation_metrics(methods["create_metrics"], reading)
     else:
         create_metrics = _metrics(methods["create_metrics"], reading)
-    # An optional method or attribute: a base class written before it existed lacks it.
+    # Optional, because specs may predate it.
     class_weight = None
     if hasattr(spec.value, "class_weight"):
         class_weight = as_class_weight(_class_weight(spec, maker), reading)
@@ -111,7 +111,7 @@ class _Maker:
         self.newest: Any = None
 
     def make(self) -> None:
-        """Create a new object."""
+        """Create an object, which becomes the newest."""
         self.newest = call(self._spec, **self._given)
 
 
@@ -208,7 +208,7 @@ def _metrics(symbol: Symbol, reading: DialectReader) -> Callable[[Mode], MetricF
         def scalars(outputs: Any, labels: Any) -> Mapping[str, Any]:
             values = {"mode": mode, "outputs": outputs, "labels": labels}
             given = {name: values[role] for name, role in roles.items()}
-            # A spec that measures nothing in this mode may lack a `return {}`.
+            # A spec without metrics in this mode may lack a `return {}`.
             return symbol.value(**given, **params) or {}
 
         return MetricFunctions(scalars=scalars)

@@ -1,9 +1,9 @@
 """Framework of a model: derived from the model and its file, never guessed.
 
-The model's type decides; else the return annotation of the function that makes it; else the imports
-of its file. A file that imports both frameworks without an annotation is rejected. Classes are
-recognised by the names of their ancestors. Nothing is imported to find out: if PyTorch is not
-loaded, the model is a Keras model.
+The model's type decides; else the return annotation of the function that creates it; else the
+imports of its file. A file that imports both frameworks without an annotation is rejected. Classes
+are recognised by the names of their base classes. No framework is imported for this: if PyTorch is
+not loaded, the model is a Keras model.
 
 Callers: `elasticdl_module.py`.
 """
@@ -37,10 +37,10 @@ _MODELS: dict[Framework, str] = {"keras": "Model", "torch": "Module"}
 
 
 def framework_of(model: Symbol, modules: Iterable[ModuleType]) -> Framework | None:
-    """Return the framework of a model; None if its files import both and it shows neither.
+    """Return the framework of a model; None if it is unclear because its files import both.
 
     Args:
-        model: A model, its class, or a function that makes one.
+        model: A model, its class, or a function that creates one.
         modules: The model's files.
     """
     if "torch" not in sys.modules:

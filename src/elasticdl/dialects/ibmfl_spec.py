@@ -2,12 +2,12 @@
 
     elasticdl train --spec=model.yml --data="train/*.recordio" --output=my_model
 
-The file is inspected before anything loads it: it records which library wrote it, and content that
-would run as code is rejected (`saved_models/`). Loss, metrics and optimizer come from
-`compile_model_options`, or else from how the file was compiled; for PyTorch, from `optimizer` and
-`loss_criterion`. Training starts from the weights in the file.
+The file is inspected before it is loaded: it records which library wrote it, and content that would
+run as code is rejected (`saved_models/`). Loss, metrics and optimizer come from
+`compile_model_options`, or else from the compile settings in the file; for PyTorch, from
+`optimizer` and `loss_criterion`. Training starts from the weights in the file.
 
-Loading takes seconds, because it imports a framework, so it happens where the model is trained:
+Loading imports a framework, which takes seconds, so it happens only when the model is created:
 `define` only inspects the files.
 """
 
@@ -86,7 +86,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 def _rate_symbol(reference: Reference) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Declare, by its signature, the param of a saved model's training: the learning rate."""
+        """Declare the param `learning_rate` by this signature; never called."""
 
     return Symbol("optimizer", optimizer, reference.symbol.file, reference.symbol.line)
 
@@ -95,8 +95,8 @@ class _Saved(ABC):
     """A saved model: the content of its files and the resulting definition.
 
     Args:
-        spec: Names the files.
-        reference: Has the code that the spec names.
+        spec: The spec, which names the files.
+        reference: The reference, with the code that the spec names.
         learning_rate: Learning rate of the optimizer; None keeps that of the spec or file.
 
     Raises:
@@ -119,13 +119,13 @@ class _Saved(ABC):
         self.trust_used = scan(self._main, known=self._objects, trust=self._trust)
 
     def load(self) -> Any:
-        """Return the model with the weights of its file, not compiled."""
+        """Load the model with the weights of its file, not compiled."""
         return loading.load(
             self._main, self._weights, custom_objects=self._objects, trust=self._trust
         )
 
     def input(self, reading: DialectReader) -> Input:
-        """Return how records become batches: by the user's function, or by the input shapes."""
+        """Return the input of the definition: the user's function, or one by the input shapes."""
         own = reading.reference.overrides.get("input_fn")
         if own is not None:
             return as_input(own, reading)
@@ -139,7 +139,7 @@ class _Saved(ABC):
             shape: Sequence[int] | None = None,
             one_hot: bool | None = None,
         ) -> Any:
-            """Declare, by its signature, the params that assign the fields of a record."""
+            """Declare the params that assign the fields of a record; never called."""
 
         where = reading.reference.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)
@@ -147,13 +147,13 @@ class _Saved(ABC):
         return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
 
     def taken(self) -> TakenBatch:
-        """Return the batches that the model takes."""
+        """Return a description of the batches that the model takes."""
         return self._taken
 
     @property
     @abstractmethod
     def _taken(self) -> TakenBatch:
-        """The batches that the model takes."""
+        """Description of the batches that the model takes."""
 
     @abstractmethod
     def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
@@ -177,7 +177,7 @@ class _Saved(ABC):
 
 
 class _SavedKeras(_Saved):
-    """A Keras model of any generation; Keras 3 trains it."""
+    """A model saved by any version of Keras; Keras 3 trains it."""
 
     framework = "keras"
 
@@ -197,7 +197,7 @@ class _SavedKeras(_Saved):
         )
 
     def _notes(self) -> Sequence[str]:
-        """Return notes on what the model is trained with, and the consequences for the labels."""
+        """Return notes on optimizer and loss, and on the form of the labels."""
         options = self._options
         found = [f"Trained with {options.description}{self._own_rate}."]
         if options.hardly_learns and self._learning_rate is None:
@@ -268,10 +268,7 @@ class _SavedKeras(_Saved):
         )
 
     def _compares_rows(self, num_classes: int) -> bool:
-        """Whether the loss expects one-hot labels.
-
-        A user's own loss is called with test labels to find out.
-        """
+        """Whether the loss expects one-hot labels; a user's own loss is tested by calling it."""
         if not self._options.own_loss:
             return _is_categorical(self._given, self._main.training_config)
         from elasticdl.saved_models import compile_options  # noqa: PLC0415 - imports Keras
@@ -314,7 +311,7 @@ class _SavedTorch(_Saved):
         )
 
     def _named(self, key: str, example: str) -> tuple[str, Mapping[str, Any]]:
-        """Return the name and the arguments under a key: either a text, or value and args."""
+        """Return the name and the arguments under a key: either a string, or value and args."""
         given = _plain(self._spec.get(key))
         if isinstance(given, Mapping) and set(given) <= {"value", "args"} and "value" in given:
             return str(given["value"]), dict(given.get("args") or {})
@@ -329,7 +326,7 @@ class _SavedTorch(_Saved):
     @cached_property
     def _taken(self) -> TakenBatch:
         first = next(iter(self.load().parameters()), None)
-        # The first parameter shows the type of the first layer, though not how large the input is.
+        # The first parameter shows the type of the first layer, but not the full input shape.
         shape: tuple[int | None, ...] | None = None
         if first is not None and first.ndim == 2:  # noqa: PLR2004 - a Linear's weight
             shape = (int(first.shape[1]),)
@@ -347,7 +344,7 @@ def _symbolic(model: Any, name: str) -> list[Any]:
 
 
 def _saved_inputs(model: Any) -> list[Any]:
-    """Return the inputs that a SavedModel declares; a subclassed model has no symbolic ones."""
+    """Return the inputs that a SavedModel declares, for models without symbolic inputs."""
     saved = model.save_spec() if hasattr(model, "save_spec") else None
     first = saved[0] if saved else ()
     return [each for each in first if hasattr(each, "shape")] if len(first) == 1 else []
@@ -358,7 +355,7 @@ def _scores(model: Any, inputs: Sequence[TakenInput]) -> int:
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None
     if not outputs and shape is not None and None not in shape:
-        # A subclassed model shows it only when it is called.
+        # The outputs of a subclassed model are known only after a call.
         outputs = [model(np.zeros([1, *(axis or 0 for axis in shape)], inputs[0].dtype))]
     if len(outputs) != 1 or not hasattr(outputs[0], "shape"):
         return 0
@@ -367,7 +364,11 @@ def _scores(model: Any, inputs: Sequence[TakenInput]) -> int:
 
 
 def _is_categorical(*saved: Mapping[str, Any] | None) -> bool:
-    """Whether a Keras loss compares one-hot rows; the first argument that names a loss counts."""
+    """Whether the Keras loss in saved settings compares one-hot rows.
+
+    Args:
+        saved: Compile settings; the first ones with a loss count.
+    """
     loss = next((each["loss"] for each in saved if each and each.get("loss") is not None), None)
     if isinstance(loss, Mapping):
         loss = loss.get("value") or loss.get("class_name") or loss.get("config")
@@ -377,8 +378,7 @@ def _is_categorical(*saved: Mapping[str, Any] | None) -> bool:
 def _like_outputs(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the loss, with labels reshaped to the shape of the outputs.
 
-    Without this, one number per example against a column of outputs would broadcast, each compared
-    with each.
+    Without this, labels `(n,)` and outputs `(n, 1)` would broadcast to all pairs of examples.
     """
 
     def compared(outputs: Any, labels: Any) -> Any:

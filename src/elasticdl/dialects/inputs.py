@@ -1,4 +1,4 @@
-"""User input function, as the definition needs it: batches of records, or a `tf.data` pipeline.
+"""Converts a user's input function for the definition: to batches, or a `tf.data` pipeline.
 
     input_fn(records[, mode])               -> RecordInput
     feed(dataset, mode[, metadata])         -> DatasetInput; also called dataset_fn
@@ -52,16 +52,16 @@ _KINDS_BY_NAME: dict[str, Kind] = {
 def as_input(
     symbol: Symbol, reading: DialectReader, *, metadata: Callable[[], Any] = lambda: None
 ) -> Input:
-    """Return how records become batches, without a schema yet.
+    """Return the definition's input for a user's input function, without a schema yet.
 
     Args:
         symbol: The user's function.
         reading: For params and errors.
-        metadata: Returns what the user's own reader knows of its columns.
+        metadata: Returns the column metadata of the user's own reader.
 
     Raises:
-        DefinitionError: It takes neither records nor a dataset.
-        UsageError: It needs a param that has no value.
+        DefinitionError: The function takes neither records nor a dataset.
+        UsageError: The function needs a param that has no value.
     """
     kind, roles = _roles(symbol, reading)
     params = reading.params.declare(symbol, {role.parameter.name for role in roles})
@@ -86,7 +86,7 @@ def schema_of(
     Args:
         symbol: The user's function or list.
         reading: For params and errors.
-        may_be_none: Whether the function may return None, for records that are used as they are.
+        may_be_none: Whether the function may return None, for records without a schema.
     """
     if symbol is None:
         return lambda: None
@@ -104,7 +104,7 @@ def schema_of(
 
 
 def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) -> Input:
-    """Return the input with its schema; a pipeline parses records itself and has none."""
+    """Add a schema to an input; a pipeline is unchanged, because it parses records itself."""
     if not isinstance(model_input, RecordInput):
         return model_input
     return dataclasses.replace(model_input, schema=read_schema())
@@ -178,7 +178,7 @@ def _kind(argument: str, symbol: Symbol, reading: DialectReader) -> Kind:
 
 
 def _placed(roles: Sequence[_Role], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments as they are passed: by position up to the first gap, then by name."""
+    """Return positional and keyword arguments: by position up to the first gap, then by name."""
     positional = []
     named = {}
     for number, role in enumerate(roles):

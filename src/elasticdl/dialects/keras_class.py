@@ -7,15 +7,14 @@
         def default_metrics(self): ...                 # optional
         default_weighted_metrics = ["accuracy"]        # optional: sample weights count in them
         default_class_weight = {0: 1.0, 1: 5.0}        # optional
-        def default_predictions(self, outputs): ...    # optional: what is written of them
+        def default_predictions(self, outputs): ...    # optional: the predictions to write
         default_classes = ["no", "yes"]                # optional: names of the classes
         @classmethod
         def complete_params(cls, params): ...          # optional: completes them from the data
 
 Each may be an attribute, a property, a method, a static method or a plain function in the class
-body. Methods that need an object are called on the model being trained, except for `default_input`:
-it is called on an object that is never trained, so that batches depend on the params and not on the
-weights.
+body. Instance methods are called on the model in training, except for `default_input`: it is called
+on an object that is never trained, so that batches depend on the params and not on the weights.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a Keras class.
 
     Raises:
-        DefinitionError: Something is missing, or cannot be called as the contract requires.
+        DefinitionError: A setting is missing, or cannot be called as the contract requires.
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: The constructor or a property raised.
     """
@@ -153,7 +152,7 @@ class _Objects:
         self._newest: Any = None
 
     def create_model(self) -> Any:
-        """Return a new model; methods are called on it from now on."""
+        """Create a model; from now on, methods are called on it."""
         self._newest = self._made()
         return self._newest
 
@@ -163,10 +162,10 @@ class _Objects:
             self._untrained = self._made()
 
     def default(self, name: str) -> Symbol:
-        """Return the class attribute `name` in a form that needs no instance.
+        """Return the class attribute `name` in a form that can be called without an instance.
 
-        A property is read here, on an object created for that. A method is called on such an
-        object, or on the newest model.
+        A property is read here, on an object created for that. A method is called later, on such an
+        object or on the newest model.
 
         Raises:
             AttributeError: The class has no such attribute.
@@ -201,9 +200,9 @@ class _Objects:
 
 
 def _completion(model: Symbol, reference: Reference) -> Any:
-    """Return the function that completes the params from the training data; None for none."""
+    """Return the class's function that completes params from the training data, or None."""
     found = getattr(model.value, "complete_params", None)
-    # Another input function decides by itself what a feature is.
+    # With another input function, the class does not determine the features.
     if found is None or "input_fn" in reference.overrides:
         return None
     return call(dataclasses.replace(model, value=found), reference.params)

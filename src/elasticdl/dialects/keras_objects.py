@@ -1,7 +1,6 @@
 """Keras objects by name: `"adam"`, `"mse"`, `"accuracy"`. The dialects' only access to Keras.
 
-Keras is imported when a name is looked up, never earlier: a model file that needs no name does not
-pay for the import.
+Keras is imported only when a name is looked up, because the import is slow.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _SHORT_NAMES = ("mse", "mae", "mape", "msle", "bce", "kld")
 
 
 def loss(name: str, where: object) -> Any:
-    """Return the loss object of this name, as `compile(loss=name)` creates it."""
+    """Create the loss of this name, as `compile(loss=name)` does."""
     return as_loss_object(_get(_keras(where).losses, name, where))
 
 
@@ -28,7 +27,7 @@ def is_loss_function(value: Any) -> bool:
 
 
 def as_loss_object(value: Any) -> Any:
-    """Return a loss object for a loss function of Keras, as `compile` wraps it."""
+    """Wrap a loss function of Keras in a loss object, as `compile` does."""
     import keras  # noqa: PLC0415 - only where a name is looked up
     from keras.src.losses.losses import LossFunctionWrapper  # noqa: PLC0415 - no public name
 
@@ -38,22 +37,22 @@ def as_loss_object(value: Any) -> Any:
 
 
 def optimizer(name: str, where: object) -> Any:
-    """Return a new optimizer of this name."""
+    """Create the optimizer of this name."""
     return _get(_keras(where).optimizers, name, where)
 
 
 def metric(name: str, where: object) -> Any:
-    """Return a new metric of this name, or a function `(y_true, y_pred)`."""
+    """Create the metric of this name, or return it as a function `(y_true, y_pred)`."""
     if name in {"accuracy", "acc"}:
         return _accuracy
     return _get(_keras(where).metrics, name, where)
 
 
 def copied(value: Any, where: object) -> Any:
-    """Return a new metric or optimizer with the settings of one that was created at import.
+    """Create a metric or optimizer with the settings of an existing one.
 
     Raises:
-        DefinitionError: Its settings are not enough to create it again.
+        DefinitionError: Its config is not enough to create it again.
     """
     try:
         return type(value).from_config(value.get_config())
@@ -66,7 +65,7 @@ def copied(value: Any, where: object) -> Any:
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Compare as `compile(metrics=["accuracy"])` does: the shapes decide which way."""
+    """Compute accuracy as `compile(metrics=["accuracy"])` does: the shapes decide on its kind."""
     import keras  # noqa: PLC0415 - only where a name is looked up
 
     if predictions.shape[-1] == 1:

@@ -1,4 +1,4 @@
-"""LightningModule dialect: trains a module as it is; its methods define a step and an update.
+"""LightningModule dialect: trains an unchanged module; its methods define a step and an update.
 
     class Net(L.LightningModule):
         def training_step(self, batch, batch_idx): ...        the loss; see training/torch/lightning
@@ -6,7 +6,7 @@
         def predict_step(self, batch, batch_idx): ...         optional
         def configure_optimizers(self): ...                   an optimizer, and its schedulers
 
-    def custom_model():                                       optional: makes the module
+    def custom_model():                                       optional: creates the module
         return Net.load_from_checkpoint("before.ckpt")
 
 Data come from the first of these that exists:
@@ -15,8 +15,8 @@ Data come from the first of these that exists:
     class Data(L.LightningDataModule)                         of the file; `data_dir` is --data
     train_dataloader(), val_dataloader()                      of the module
 
-Beside the class, the file may have `gradient_clipping`, `precision` and `averaged_model`, like any
-PyTorch model file; in Lightning, these are arguments of the Trainer.
+The file may also have `gradient_clipping`, `precision` and `averaged_model`, like any PyTorch model
+file; in Lightning, these are arguments of the Trainer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _SUPPORTED = {
     "parameters",
     "named_parameters",
 }
-# Names of other model files, for things that a module does itself.
+# Functions of other model files that a LightningModule replaces by its own methods.
 _OF_MODEL_FILES = ("eval_metrics_fn", "weighted_metrics_fn", "lr_scheduler", "class_weight")
 # Keys of a scheduler's configuration that only a logger of the learning rate uses.
 _OF_LOGGERS = ("name", "strict")
@@ -101,7 +101,7 @@ def define(reference: Reference) -> ModelDefinition:
     """Return the definition of a LightningModule.
 
     Raises:
-        DefinitionError: A method is missing, or does something that is not supported.
+        DefinitionError: A method is missing or not supported.
         UsageError: A param is unknown, missing or has the wrong type.
         UserCodeError: A user function raised.
     """
@@ -168,7 +168,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Models:
-    """Creates models of the user's class, and gets the optimizer from the newest."""
+    """Creates models of the user's class; the newest model provides optimizer and schedulers."""
 
     def __init__(self, module: Symbol, reading: DialectReader) -> None:
         self._module, self._reading = module, reading
@@ -178,7 +178,12 @@ class _Models:
         self._schedulers: Any = None
 
     def create(self) -> Any:
-        """Return a new model in the state in which `Trainer.fit` starts."""
+        """Create a model and call the hooks that Lightning's `Trainer.fit` calls before training.
+
+        Raises:
+            DefinitionError: `custom_model` returned another object, or the model optimizes
+                manually.
+        """
         model = self._create()
         if not isinstance(model, self._module.value):
             raise self._reading.error(
@@ -196,7 +201,7 @@ class _Models:
             )
         hooks: list[tuple[str, tuple[str, ...]]] = [("setup", ("fit",)), ("configure_model", ())]
         if self._newest is None:
-            # It writes files that are the same for each model.
+            # Called once, because it writes files that are the same for each model.
             hooks.insert(0, ("prepare_data", ()))
         for hook, given in hooks:
             if overridden(type(model), hook):
@@ -209,12 +214,12 @@ class _Models:
         return model
 
     def newest(self, data: str, mode: Mode) -> Any:
-        """Return the newest model, or a new one if there is none; it knows where its data are."""
+        """Return the newest model, or create one; its own code decides on the data location."""
         del data, mode
         return self._newest if self._newest is not None else self.create()
 
     def optimizer(self, parameters: Sequence[Any], model: Any) -> Any:
-        """Return the optimizer that the model configures, for these parameters instead."""
+        """Call the model's `configure_optimizers` for these parameters; return the optimizer."""
         symbol = _method(self._module, "configure_optimizers")
         model = with_parameters(model, parameters, symbol, self._reading)
         made = call(Symbol(symbol.name, model.configure_optimizers, symbol.file, symbol.line))
@@ -262,7 +267,7 @@ def _schedules(value: Any) -> list[Any]:
     """Return schedulers in the form that `training/torch/schedulers.py` reads."""
     return [
         {
-            # The monitored metric gets the name under which it is reported here.
+            # The monitored metric is renamed to its reported name.
             key: "".join(split_stage(said)) if key == "monitor" and said else said
             for key, said in each.items()
             if key not in _OF_LOGGERS
@@ -363,7 +368,7 @@ class _Loaders:
         self._own_generators = OwnGenerators()
 
     def input(self, validates: bool) -> BatchesInput:
-        """Return the loaders as an input; `validates`: whether the model can be validated."""
+        """Return the loaders as the model's input; `validates`: whether the model can validate."""
         has = {mode: overridden(self._symbol.value, name) for mode, name in _LOADERS.items()}
         return BatchesInput(
             self.open_epochs,

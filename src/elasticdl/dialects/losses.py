@@ -1,4 +1,4 @@
-"""User loss, as the definition needs it: a function `(outputs, labels)`.
+"""Converts a user's loss for the definition: to a function `(outputs, labels)`.
 
 It may be a function with its arguments in either order; a loss of Keras (object, class or name) or
 of PyTorch (object or function), depending on the model's framework; or, if a dialect allows it, a
@@ -27,7 +27,7 @@ from elasticdl.dialects.reference import Symbol
 def as_loss(
     symbol: Symbol, reading: DialectReader, *, may_be_factory: bool = False
 ) -> OutputsAndLabels:
-    """Return the loss as `(outputs, labels)`.
+    """Return the loss as a function `(outputs, labels)`.
 
     Args:
         symbol: The user's loss.
@@ -96,7 +96,7 @@ class KerasLoss:
         self._loss: Any = None
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
-        """Return the loss of a batch in which every example counts once."""
+        """Return the loss of a batch without sample weights."""
         return self.weighted(outputs, labels, None)
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:

@@ -1,4 +1,4 @@
-"""User metrics, as the definition needs them: plain values of a batch, or metrics with state.
+"""Converts user metrics for the definition: plain values of a batch, or metrics with state.
 
 `eval_metrics_fn(predictions, labels)` computes values: scalars, averaged over examples.
 `eval_metrics_fn()` returns metrics: `{name: metric}`, or `{output: {name: metric}}` for a model
@@ -24,7 +24,7 @@ from elasticdl.dialects.reference import Symbol
 
 
 def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], MetricFunctions]:
-    """Return a factory that makes new metrics each time, because states must not be shared.
+    """Return a factory that creates new metrics each time, because states must not be shared.
 
     Raises:
         DefinitionError: They are not metrics, or a function's arguments do not show their order.
@@ -54,7 +54,7 @@ def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], M
 def evaluation_metrics(
     symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Mode], MetricFunctions]:
-    """Return the factory of `eval_metrics_fn`: as the name says, it measures in evaluation only."""
+    """Return a factory of metrics for evaluation only, as of `eval_metrics_fn`."""
     if symbol is None:
         return no_metrics
     create = as_metrics_factory(symbol, reading)
@@ -67,7 +67,7 @@ def with_weighted(
     symbol: Symbol | None,
     reading: DialectReader,
 ) -> Callable[[Mode], MetricFunctions]:
-    """Return both: metrics without sample weights, and metrics with them.
+    """Combine metrics without sample weights and metrics with them in one factory.
 
     Args:
         plain: Metrics without sample weights.
@@ -106,7 +106,7 @@ def _place_of(symbol: Symbol) -> str:
 def _named(
     symbol: Symbol, value: Any, reading: DialectReader, *, shared: bool
 ) -> tuple[NamedMetric, ...]:
-    """Return the metrics in a value; `shared` if the same value will be used again."""
+    """Return the metrics in a metric, list, dict or collection; `shared`: whether it is reused."""
 
     def metric(name: str, item: Any) -> Any:
         return _metric(symbol, name, item, reading, shared=shared)

@@ -20,7 +20,7 @@ def as_model_factory(
     Args:
         symbol: The function or class.
         reading: For params and errors.
-        before: Called before each model.
+        before: Called before each creation of a model.
 
     Raises:
         UsageError: It needs a param that has no value.

@@ -1,10 +1,10 @@
-"""Misspelt names in a model file: names that nothing reads, close to names that count.
+"""Misspelt names in a model file: unused names that resemble names of the contract.
 
     def scheduler(optimizer): ...     probably lr_scheduler
     grad_clip = 1.0                   probably gradient_clipping
 
 A helper may have such a name, so this is a note and not an error. There is no note if other code of
-the file uses the name, if the right name is also there, or if the value could not be meant.
+the file uses the name, if the right name also exists, or if the value is of the wrong kind.
 
 Callers: `elasticdl_module.py`.
 """
@@ -23,7 +23,7 @@ from elasticdl.dialects.source_lines import names_used
 if TYPE_CHECKING:
     from elasticdl.dialects.reading import DialectReader
 
-# What a Keras model file may have as well.
+# The names that are checked in a Keras model file.
 _OF_KERAS = ("callbacks", "eval_metrics_fn")
 _FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model", "val_dataloader")
 _MEANT: Mapping[str, Sequence[str]] = {
@@ -70,11 +70,7 @@ _MEANT: Mapping[str, Sequence[str]] = {
 
 
 def near_names(reading: DialectReader) -> list[str]:
-    """Return a note for each name of a model file that was probably meant to be another.
-
-    Args:
-        reading: The file's reader.
-    """
+    """Return a note for each name of a model file that is probably misspelt."""
     is_torch = reading.framework == "torch"
     names_meant = _MEANT if is_torch else {name: _MEANT[name] for name in _OF_KERAS}
     notes = []
@@ -96,7 +92,7 @@ def near_names(reading: DialectReader) -> list[str]:
 
 
 def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
-    """Return whether a value is defined in the file itself and could be the one that is meant."""
+    """Return whether a value is defined in the file itself and fits the contract name `meant`."""
     if isinstance(value, type) or value is None:
         return False
     if callable(value):
@@ -115,7 +111,7 @@ def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
 
 
 def _num_needed(function: Callable[..., Any]) -> int:
-    """Return how many arguments a function requires; -1 if it has no signature."""
+    """Return the number of arguments that a function requires; -1 if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,10 +1,10 @@
-"""User optimizer, as the definition needs it: a function that returns a new one each time.
+"""Converts a user's optimizer for the definition: to a function that creates a new one.
 
 For Keras it may be a function or class, called with the params it declares; an optimizer, which is
 copied with its settings; or the name of one. A PyTorch optimizer needs the parameters to optimize,
 so for PyTorch it is a function or class that requests them by argument name:
 
-    def optimizer(parameters): ...           a list of all of the model's
+    def optimizer(parameters): ...           a list of all parameters of the model
     def optimizer(named_parameters): ...     the same as (name, parameter), for groups by name
     def optimizer(model): ...                the model itself, for groups by layer
 """
@@ -39,7 +39,7 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
     """Return a function that creates a new optimizer.
 
     Raises:
-        DefinitionError: It is not an optimizer and makes none.
+        DefinitionError: It is neither an optimizer nor a function that returns one.
         UsageError: It needs a param that has no value.
     """
     value = symbol.value
@@ -73,9 +73,9 @@ def as_torch_optimizer_factory(
 ) -> Callable[[], TorchOptimizerMaker]:
     """Return a factory of PyTorch optimizer makers; see `ModelDefinition.create_optimizer`.
 
-    The user's function is that maker itself if one of its arguments has a name as above
-    (`optimizer(parameters, lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`); otherwise it
-    returns a function of a list of parameters.
+    The user's function is that maker itself if one of its arguments has a name as in the module
+    docstring (`optimizer(parameters, lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`);
+    otherwise it returns a function of a list of parameters.
 
     Raises:
         DefinitionError: It is neither.
@@ -136,12 +136,12 @@ def with_parameters(
 
     Args:
         model: A module of PyTorch.
-        parameters: In the order of the model's own.
+        parameters: The parameters, in the order of the model's own.
         symbol: The user function that receives the model; for errors.
         reading: For errors.
 
     Raises:
-        DefinitionError: They are not the model's own, and the model cannot be copied.
+        DefinitionError: A copy is needed, and the model cannot be copied.
     """
     own = list(model.parameters())
     replaced = {id(mine): new for mine, new in zip(own, parameters, strict=True)}

@@ -1,9 +1,9 @@
 """Params of a job: passed by name to the user functions that declare them, and type-checked.
 
-A param reaches every function that declares it. A function's contract arguments (`labels`,
+A param is passed to every function that declares it. A function's contract arguments (`labels`,
 `records`, ...) are not params. A param that no function declares is rejected, with a suggestion of
-a near name; a value is checked against the annotation, or else against the type of the default.
-Annotations that cannot be judged here (a user class) are accepted: the function itself will raise.
+a similar name. A value is checked against the annotation, or else against the type of the default.
+Annotations that cannot be checked (a user class) are accepted: the function itself will raise.
 
 Callers: the dialects.
 """
@@ -44,7 +44,7 @@ class Declared:
 
     Attributes:
         function: The function.
-        parameters: Those of its parameters that are params, by name.
+        parameters: The function's parameters that are params, by name.
         takes_rest: Whether it has `**kwargs`.
     """
 
@@ -57,11 +57,11 @@ def signature_of(symbol: Symbol) -> inspect.Signature:
     """Return the signature of a user's function, class or object, without `self`.
 
     Raises:
-        DefinitionError: It cannot be called.
+        DefinitionError: The object cannot be called.
     """
     value = symbol.value
     if inspect.isclass(value):
-        # Keras classes have a `__new__` that accepts anything and would hide the constructor.
+        # Keras classes have a `__new__` that accepts any arguments and would hide the constructor.
         constructor = value.__init__
         if constructor is object.__init__:
             return _NO_ARGUMENTS
@@ -91,9 +91,6 @@ class Params:
 
     Declare every function first, then call `check`, then the user's code, so that a mistake in a
     param is reported before any user code runs.
-
-    Args:
-        values: Value by name.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -107,7 +104,7 @@ class Params:
     def declare(
         self, symbol: Symbol, contract: Collection[str] = (), *, takes_all: bool = False
     ) -> dict[str, Any]:
-        """Return the values a function declares by name.
+        """Register a function, and return the values of the params that it declares.
 
         Args:
             symbol: The function.
@@ -115,7 +112,7 @@ class Params:
             takes_all: Pass all params to its `**kwargs`, as for a spec's constructor.
 
         Raises:
-            UsageError: It needs a param that has neither a value nor a default.
+            UsageError: A param has neither a value nor a default.
         """
         signature = signature_of(symbol)
         parameters = {
@@ -147,7 +144,7 @@ class Params:
         }
 
     def rest(self, symbol: Symbol) -> dict[str, Any]:
-        """Return the params that no function declares, if this one has `**kwargs`; call it last."""
+        """Return the undeclared params for a function with `**kwargs`; call after all `declare`."""
         if not any(d.takes_rest and d.function is symbol for d in self._declared):
             return {}
         known = {name for declared in self._declared for name in declared.parameters}
@@ -165,10 +162,6 @@ class Params:
 
 def check_params(values: Mapping[str, Any], accepted: Sequence[Declared]) -> None:
     """Reject a param that no function declares, or whose value has the wrong type.
-
-    Args:
-        values: Value by name.
-        accepted: The functions that take params.
 
     Raises:
         UsageError: A name is unknown or a value has the wrong type; one message lists all of them.
@@ -219,7 +212,7 @@ def _call_of(declared: Declared) -> str:
 
 
 def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
-    """Return the expected type if a value does not fit, else an empty string."""
+    """Return a message with the expected type if a value does not fit, else an empty string."""
     if parameter.annotation is not parameter.empty:
         hint = _hint(parameter, function)
         if fits(value, hint):
@@ -256,7 +249,7 @@ def _hint(parameter: inspect.Parameter, function: Symbol) -> Any:
 
 
 def fits(value: Any, hint: Any) -> bool:  # noqa: PLR0911 - one line a kind of annotation
-    """Return whether a literal fits an annotation; an annotation that cannot be judged fits.
+    """Return whether a literal fits an annotation; True for annotations that cannot be checked.
 
     Example:
         >>> fits(1, float), fits(0.5, int), fits([8, "a"], list[int]), fits(None, int | None)

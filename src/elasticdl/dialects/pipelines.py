@@ -1,6 +1,6 @@
-"""Elements of a session's generators, of any kind, as numpy arrays.
+"""Reads the elements of a session's generators as numpy arrays.
 
-A *generator* is a `tf.data.Dataset`, a `keras.utils.PyDataset` (or anything with a length and
+A *generator* is a `tf.data.Dataset`, a `keras.utils.PyDataset` (or any object with a length and
 items), or any Python iterable. Elements are read only when they are requested.
 
 Callers: `abstractions.py`, and code that evaluates a session.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Kind = Literal["tf.data", "indexed", "iterable"]
-# Python's message for a generator that requested more from another than it had.
+# Python's message for a generator that calls `next` on another one that has ended.
 _ENDED_WITHIN = "generator raised StopIteration"
 
 
@@ -46,8 +46,8 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
     """Yield a generator's elements, with tensors as numpy arrays.
 
     Args:
-        generator: Of any kind.
-        name: What the user calls it, for errors.
+        generator: A generator of any kind.
+        name: The user's name for it, for errors.
         first: Index to start at; other than 0 only for generators with items.
 
     Raises:
@@ -65,7 +65,7 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
 
 
 def is_end(error: Exception) -> bool:
-    """Return whether an error is a generator's end: it requested more of another than it had."""
+    """Return whether an error means that a generator called `next` on another that had ended."""
     return isinstance(error, RuntimeError) and str(error) == _ENDED_WITHIN
 
 

@@ -26,7 +26,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """Conversion of files into records.
+    """A user's function that converts files into records, and their schema.
 
     Attributes:
         function: `(filename)` or `(file_object, filename)`; returns one record, as a tuple in the
@@ -46,8 +46,8 @@ def preparation(reference: Reference) -> Preparation:
     """Return the data preparation of a model file.
 
     Raises:
-        DefinitionError: It has no such function or no schema, or the function takes something other
-            than a file.
+        DefinitionError: The file has no such function or no schema, or the function takes another
+            number of arguments.
         UserCodeError: `data_schema()` raised.
     """
     function, schema = _find(reference, NAME), _find(reference, "data_schema")

@@ -2,8 +2,8 @@
 
 Later ElasticDL model files may provide an object with `create_shards()`, which lists the data as
 (name, start, count), and `read_records(task)`, which yields the records of one range of one shard.
-Here, shards become files and their records are numbered consecutively, so that callers need not
-know about tasks.
+Here, shards are presented as files and their records are numbered consecutively, so that callers
+need not know about tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
 
 RECORDS_PER_TASK = 2048
-"""Number of records that a reader is requested to put into one shard: 32 minibatches of 64."""
+"""Number of records per shard that is passed to a reader: 32 minibatches of 64."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,15 @@ class _Shard:
 class ReaderSource:
     """The records of a user's reader by number; see `RecordSource`.
 
-    One thread reads at a time, because a user's reader does not promise to be thread-safe.
+    One thread reads at a time, because a user's reader may not be thread-safe.
 
     Args:
         reader: The user's reader.
         symbol: The function or class that created it, for errors.
 
     Raises:
-        DefinitionError: It lacks a method, or `create_shards()` returned something else.
-        NoDataError: It has no record.
+        DefinitionError: The reader lacks a method, or `create_shards()` returned no list of shards.
+        NoDataError: The reader has no records.
     """
 
     def __init__(self, reader: Any, symbol: Symbol) -> None:
@@ -119,15 +119,15 @@ class ReaderSource:
         return sum(shard.count for shard in self._shards)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
-        """Return records `start` to `stop` as bytes; text is encoded as UTF-8.
+        """Return records `start` to `stop` as bytes; strings are encoded as UTF-8.
 
         Raises:
-            DataError: A record is neither bytes nor text.
+            DataError: A record is neither bytes nor a string.
         """
         return [self._as_bytes(record) for record in self._read(start, stop)]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """Return records `start` to `stop`, decoded; a mapping counts as decoded."""
+        """Return records `start` to `stop`, decoded; mappings are already decoded."""
         records = self._read(start, stop)
         if all(isinstance(record, Mapping) for record in records):
             return [

@@ -1,4 +1,4 @@
-"""Tools to read a reference in one dialect: error messages, and calls into user code.
+"""Tools for dialects: error messages, calls into user code, late-bound functions.
 
 Callers: the dialects, and the files that read one function each (`losses.py`, `metrics.py`, ...).
 """
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DialectReader:
-    """A reference, read in one dialect.
+    """Context for reading a reference in one dialect: names for errors, params and framework.
 
     Attributes:
         dialect: Name of the dialect.
         title: Name of a model in this dialect, with its article: `an ElasticDL module`.
         reference: The reference being read.
         found: Names of the contract functions that are present, for errors.
-        params: The job's params, handed out by name.
+        params: The job's params.
         framework: Framework of the model; losses, metrics and optimizers are read accordingly.
     """
 
@@ -50,7 +50,7 @@ class DialectReader:
 
     @property
     def origin(self) -> Origin:
-        """Where the definition comes from: dialect, file, line, symbol and zoo."""
+        """Origin of the definition: dialect, file, line, symbol and zoo."""
         reference = self.reference
         return Origin(
             dialect=self.dialect,
@@ -66,8 +66,8 @@ class DialectReader:
 
         Args:
             where: `file:line`, or an object that prints as that.
-            problem: What is wrong, as a sentence.
-            way_out: What to change.
+            problem: The problem, as a sentence.
+            way_out: The change to make, as a sentence.
         """
         has = f" (it has {', '.join(self.found)})" if self.found else ""
         return DefinitionError(
@@ -97,7 +97,7 @@ def call(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
 
 
 def places_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
-    """Return where the parts of a definition are in the user's files, for errors.
+    """Return the locations of a definition's parts in the user's files, for errors.
 
     Args:
         symbols: Part of the definition -> the user function for it, if there is one.
@@ -136,7 +136,7 @@ class Late:
 
 
 def without_self(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a method as called on an object, without its first parameter."""
+    """Return the signature of a method without its first parameter, `self`."""
     signature = inspect.signature(function)
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 

@@ -1,7 +1,7 @@
-"""References: what `model_def` names, loaded. A dialect looks at nothing else.
+"""References: the object that `model_def` names, loaded with its files; the input of a dialect.
 
-`zoo/reference.py` creates a `Reference` and knows where user code comes from; a dialect only sees
-the result. Nothing here decides what a name can be used for.
+`zoo/reference.py` creates a `Reference` and knows where user code comes from; a dialect sees only
+the result. This module does not interpret names; dialects do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 INPUT_FUNCTIONS = ("input_fn", "feed", "dataset_fn")
-"""Names of the functions that make batches, from all generations of the contract."""
+"""Names of the input functions, from all generations of the contract."""
 
 CONTRACT_FUNCTIONS = (*INPUT_FUNCTIONS, "loss", "optimizer")
-"""The functions that make a file a model file."""
+"""Names of the functions that identify a model file."""
 
 DEFAULTS = (
     "default_input",
@@ -38,12 +38,12 @@ DEFAULTS = (
 
 @dataclass(frozen=True, eq=False)
 class Symbol:
-    """An object from the user's code, and where it is defined.
+    """An object from the user's code, with the location of its definition.
 
     Attributes:
         name: Name as the user writes it: `loss`, `fintech.credit_data`, `DNN.default_loss`.
         value: The function, class or object itself.
-        file: The file, as a person would write it.
+        file: The file, as shown to users (`source_lines.shown_path`).
         line: Line of its definition.
     """
 
@@ -53,28 +53,28 @@ class Symbol:
     line: int
 
     def __str__(self) -> str:
-        """Return `file:line`, as editors accept it."""
+        """Return `file:line`, a format that editors accept."""
         return f"{self.file}:{self.line}"
 
     @property
     def short_name(self) -> str:
-        """The last part of its name."""
+        """The last part of the dotted name."""
         return self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What `model_def` names, loaded.
+    """The loaded object that `model_def` names, with its files and options.
 
     Attributes:
-        model_def: As the user wrote it.
+        model_def: The option as the user wrote it.
         symbol: The object it names; a module if it names a file.
         modules: Modules to search for the model's functions, in this order: the file that was
             named, then the file that defines the symbol, if different.
         zoo: The folder or URL, as the user wrote it.
         zoo_commit: Commit of the zoo, if it is a git repository.
-        params: Values by name.
-        overrides: Contract function -> its replacement.
+        params: Values of the params, by name.
+        overrides: Name of a contract function -> its replacement.
         context: Values for a spec's constructor: worker_id, world_size, job_id, mode, num_epochs.
         config_file: File that contains params and overrides; None means the command line.
         objects: Name in a saved model's file -> the user's code for it.
@@ -95,11 +95,11 @@ class Reference:
 
     @property
     def names_a_file(self) -> bool:
-        """Whether `model_def` names a file rather than something in it."""
+        """Whether `model_def` names a file rather than an object in it."""
         return isinstance(self.symbol.value, ModuleType)
 
     def find(self, name: str) -> Symbol | None:
-        """Return what this name refers to in the model's files; None if it is not there.
+        """Return the object of this name in the model's files; None if there is none.
 
         Modules are skipped: `from torch.optim import lr_scheduler` is an import, not a definition.
         """
@@ -124,7 +124,7 @@ class Reference:
 
 
 def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
-    """Return a symbol with the place of its definition.
+    """Return a symbol with the location of its definition.
 
     Args:
         name: Name as the user would write it; its last part is the name in the file.
@@ -160,10 +160,10 @@ def place_of(function: Any) -> tuple[str, int] | None:
 
 
 def function_of(value: Any) -> Any:
-    """Return the plain function behind a decorated or bound one; anything else as it is."""
+    """Return the plain function behind a decorated or bound one; other values unchanged."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
-    # A compiled function of TensorFlow keeps the Python function it was made from.
+    # A compiled function of TensorFlow keeps the original Python function.
     value = getattr(value, "python_function", value)
     if inspect.isroutine(value):
         value = inspect.unwrap(value)

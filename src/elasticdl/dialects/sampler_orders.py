@@ -1,9 +1,9 @@
-"""The order of a PyTorch `DataLoader` in any epoch, as if all earlier ones had been drawn before.
+"""Sampler orders: the order of a PyTorch `DataLoader` in any epoch, reproducible in each process.
 
-A sampler may have state that moves from epoch to epoch: a generator of PyTorch, NumPy or Python, a
-counter, a list that it shuffles in place; itself, or in a sampler that it wraps. So an order is
-always drawn from a copy of the samplers as the user made them, which draws the earlier epochs
-first. Every process gets the same order, whichever epoch it resumes from.
+A sampler, or a sampler that it wraps, may have state that advances from epoch to epoch: a generator
+of PyTorch, NumPy or Python, a counter, a list that it shuffles in place. So an order is always
+drawn from a copy of the samplers in their initial state, which draws the earlier epochs first.
+Every process gets the same order, whichever epoch it resumes from.
 
 Callers: `torch_loaders.py`.
 """
@@ -20,34 +20,33 @@ from typing import Any
 import numpy as np
 
 _OF_TORCH = "torch.utils.data.sampler"
-# How far generators are searched for in the attributes of a dataset.
+# Depth of the search for generators in the attributes of a dataset.
 _DEPTH = 4
 
 
 class SamplerOrders:
-    """The orders of a loader's epochs.
+    """Draws the order of each epoch of a loader; see the module docstring.
 
-    Without a generator of its own, a loader draws from the generators of the process, which the
-    caller seeds by (seed, epoch). State of its own continues from epoch to epoch, as in a plain
-    loop.
+    A loader without its own generator draws from the generators of the process, which the caller
+    seeds by (seed, epoch). State of the samplers continues from epoch to epoch, as in a plain loop.
 
     Args:
         loader: A DataLoader whose dataset has items.
 
     Attributes:
-        generators: The random generators that its samplers hold, at any depth, and its own.
+        generators: The random generators of the loader and of its samplers, at any depth.
     """
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._parts = (loader.sampler, loader.batch_sampler, loader.generator)
-        # Datasets are neither state nor small.
+        # Datasets are not copied: they are large and not part of the samplers' state.
         memo: dict[int, Any] = {id(each): each for each in _datasets(loader.dataset)}
         try:
             self._made: Any = copy.deepcopy(self._parts, memo)
         except Exception:  # noqa: BLE001 - a user's class may raise anything
             self._made = None
-        # What was copied is listed there, to keep it alive.
+        # deepcopy lists the copied objects there, to keep them alive.
         copied = memo.get(id(memo), [])
         if self._made is None:
             copied = [loader.generator, *_attributes(loader.sampler), *_attributes(loader)]
@@ -55,15 +54,14 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Find out whether the samplers have state of their own; call it once.
+        """Find out whether the samplers have state; call it once.
 
         Returns:
-            Whether every epoch's order can be drawn again. It cannot if the order is another one
-            each time, also with the same seeds.
+            Whether every epoch's order can be drawn again: with the same seeds, it is the same.
         """
         sampler, batch_sampler, _ = self._parts
         samplers = (sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
-        # Those of PyTorch have no state but their generators.
+        # PyTorch's samplers have no state except their generators.
         if all(type(each).__module__ == _OF_TORCH for each in samplers if each is not None):
             return True
         state = _State()
@@ -100,7 +98,7 @@ class SamplerOrders:
 
 
 def set_epoch(epoch: int, *owners: Any) -> None:
-    """Pass the epoch to those that accept it, as a plain loop does."""
+    """Call `set_epoch` of those objects that have it, as a plain loop does."""
     for owner in owners:
         if callable(accept := getattr(owner, "set_epoch", None)):
             accept(epoch)
@@ -114,7 +112,7 @@ def is_generator(value: Any) -> bool:
 
 
 class DatasetGenerators:
-    """The random generators in the attributes of a dataset, and whether they are used.
+    """Detects whether random generators in the attributes of a dataset are used.
 
     Args:
         dataset: A dataset with items.
@@ -125,7 +123,7 @@ class DatasetGenerators:
         self._before = self._states()
 
     def used(self) -> str | None:
-        """Return the name of one that has drawn since this object was made; None if none has."""
+        """Return the name of a generator that has drawn since creation; None if none has."""
         for name, state in self._states().items():
             if state != self._before[name]:
                 return name
@@ -136,7 +134,7 @@ class DatasetGenerators:
 
 
 class _State:
-    """The state of the generators of the process when this object was made."""
+    """A snapshot of the state of the process' generators."""
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
@@ -147,7 +145,7 @@ class _State:
         )
 
     def restore(self) -> None:
-        """Give all of them this state again."""
+        """Set the generators back to the snapshot."""
         random.setstate(self._states[0])
         np.random.set_state(self._states[1])  # noqa: NPY002 - as above
         self._torch.set_rng_state(self._states[2])
@@ -163,7 +161,7 @@ def _state_of(generator: Any) -> Any:
 
 
 def _datasets(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and those that it is made of (`Subset`, `ConcatDataset`)."""
+    """Yield a dataset and the datasets within it (`Subset`, `ConcatDataset`)."""
     yield dataset
     inner = getattr(dataset, "dataset", None)
     more = getattr(dataset, "datasets", None)
@@ -181,7 +179,7 @@ def _generators(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[t
         if isinstance(value, Mapping):
             inside = {f"{name}[{key!r}]": each for key, each in value.items()}
         elif isinstance(value, (list, tuple)):
-            # Transforms are a few; a long list is data.
+            # A list of transforms is short; a long list is data.
             inside = {f"{name}[{i}]": each for i, each in enumerate(value[:32])}
         else:
             inside = {f"{name}.{key}": each for key, each in _attributes_by_name(value).items()}

@@ -1,10 +1,10 @@
 """Input function of a saved model: fits records to the shapes that the model declares.
 
-A saved model records the shapes of its inputs, but not where its data come from. One field of a
+A saved model records the shapes of its inputs, but not the source of its data. One field of a
 record is the label, the others are features. A feature is reshaped to the shape that the model
 takes, if it has the same number of elements. Several fields become one row of numbers if the model
-has one input; otherwise each goes to the input of its name. Labels that are class numbers become
-one-hot rows if the loss accepts only those.
+has one input; otherwise each is passed to the input of its name. Labels that are class numbers
+become one-hot rows if the loss accepts only those.
 
 Callers: `ibmfl_spec.py`.
 """
@@ -34,7 +34,7 @@ class TakenInput:
 
     Attributes:
         name: Name of the input.
-        shape: Of one example; None along open axes, or as a whole if it is unknown.
+        shape: Shape of one example, with None for axes of any size; None if unknown.
         dtype: Name of the NumPy dtype.
     """
 
@@ -48,7 +48,7 @@ class TakenBatch:
     """The batches that a model takes, and the labels that its loss compares.
 
     Attributes:
-        inputs: In the model's order.
+        inputs: The model's inputs, in its order.
         num_classes: Number of scores per example; 0 if unknown.
         one_hot: Whether the loss compares one-hot rows.
         by_name: Whether the features are a dict by the inputs' names.
@@ -62,15 +62,15 @@ class TakenBatch:
 
 @dataclass(frozen=True, eq=False)
 class SavedInput:
-    """Makes batches for a saved model: `input_fn` of a `RecordInput`.
+    """Prepares batches for a saved model: `input_fn` of a `RecordInput`.
 
     Attributes:
-        taken: Returns the batches that the model takes; called at the first batch.
-        where: Place of the spec, for errors.
+        taken: Returns the description of the batches that the model takes.
+        where: Location of the spec, for errors.
         features: Names of the feature fields; None means all fields but the label.
         label: Name of the label field; None looks for one of `LABELS`.
-        shape: Shape of one example's features; None means the model's.
-        one_hot: Whether to turn class numbers into one-hot rows; None means as the loss requires.
+        shape: Shape of one example's features; None uses that of the model.
+        one_hot: Whether to turn class numbers into one-hot rows; None decides by the loss.
     """
 
     taken: Callable[[], TakenBatch]

@@ -1,4 +1,4 @@
-"""Spec of a saved model, with the keys of IBM FL's documents: read and checked, with line numbers.
+"""Reads and checks the spec of a saved model, a YAML section with the keys of IBM FL.
 
     model:
       name: KerasFLModel                    or TensorFlowFLModel, PytorchFLModel
@@ -7,10 +7,10 @@
         model_name: keras-cnn
         model_definition: compiled_keras.h5
         ...
-      params: {learning_rate: 0.1}          may be left out; what --params says goes before it
+      params: {learning_rate: 0.1}          may be left out; --params overrides it
 
-The section may be in a file of its own, or in a party's config beside others. Files that it names
-are not opened here.
+The section may be in a separate file, or in a party's config. The files that it names are not
+opened here. Errors contain line numbers.
 
 Callers: `ibmfl_spec.py`, and `zoo/specs.py`, which finds the files.
 """
@@ -76,13 +76,13 @@ _OBJECT_KEYS = ("key", "value", "path")
 
 @dataclass(frozen=True)
 class CustomObject:
-    """Code that a saved model needs.
+    """A function or class that a saved model needs, as named in the spec.
 
     Attributes:
         key: Name in the model file.
         value: Name in the module.
         path: Path of the module: a Python file, relative to the spec, or a dotted name.
-        where: Place in the spec.
+        where: Location in the spec.
     """
 
     key: str
@@ -98,8 +98,8 @@ class SavedSpec:
     Attributes:
         library: Library of the model.
         section: The section itself.
-        files: Key -> file or folder, made absolute; `model_definition`, or an architecture and its
-            weights.
+        files: Key -> absolute path of a file or folder; `model_definition`, or an architecture and
+            its weights.
         custom_objects: Code that the model needs.
         where: `file:line` of the section.
     """
@@ -140,14 +140,14 @@ class SavedSpec:
 
 
 def read_spec(path: Path, shown: str) -> SavedSpec:
-    """Return the spec in a file.
+    """Read the spec in a YAML file.
 
     Args:
         path: The YAML file; other paths are relative to its folder.
-        shown: Its name in errors.
+        shown: Name of the file in errors.
 
     Raises:
-        DefinitionError: It is not YAML, or its keys are not those of a spec.
+        DefinitionError: The file is not YAML, or its keys are not those of a spec.
     """
     try:
         text = user_files.read_text(path)
@@ -166,14 +166,14 @@ def read_spec(path: Path, shown: str) -> SavedSpec:
 
 
 def spec_of(section: Any, folder: Path) -> SavedSpec:
-    """Return the spec in a model section.
+    """Check a model section and return it as a spec.
 
     Args:
         section: `model` of a config.
         folder: Folder that relative paths start from.
 
     Raises:
-        DefinitionError: Its keys are not those of a spec.
+        DefinitionError: The keys are not those of a spec.
     """
     if not isinstance(section, ConfigStruct):
         raise DefinitionError(

@@ -1,8 +1,7 @@
-"""Names and lines that a user's file defines, read without executing it.
+"""Names that a user's file defines, and their lines, read without executing the file.
 
-Errors name `file:line`, and a zoo's folder is searched for a name before any of it is imported;
-both need to know what a file defines. Only the text is read. A file that is not valid Python
-defines nothing here: importing it reports what is wrong with it.
+Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
+For a file that is not valid Python, no names are found; importing it reports the error.
 
 Callers: `reference.py`, `near_names.py`, and `zoo/folder.py`.
 """
@@ -38,7 +37,7 @@ class TopLevelName:
 
 
 def top_level_names(file: Path) -> Mapping[str, TopLevelName]:
-    """Return the names a file defines and imports; `*` for `from x import *`."""
+    """Return the names that a file defines and imports; `*` for `from x import *`."""
     tree = _parsed(file)
     names: dict[str, TopLevelName] = {}
     if tree is not None:
@@ -64,8 +63,8 @@ def definition_line(file: str, name: str, near: int = 0) -> int:
     Args:
         file: A Python file.
         name: A function, a class or a variable.
-        near: First line of the function according to the interpreter, which is its first decorator;
-            0 searches the top level only.
+        near: First line of the function according to the interpreter, which is that of its first
+            decorator; 0 searches the top level only.
     """
     tree = _parsed(Path(file))
     if tree is None:

@@ -1,11 +1,11 @@
-"""The examples of an evaluated split, one by one, as the user's preprocessor makes them.
+"""The examples of an evaluated split, one by one, after the user's preprocessing.
 
     loader's generator -> add_image_preprocess, add_label_preprocess -> batchify -> rows
 
 The user's `batchify` is called as in training, because it may scale or pad; its batches are split
-into examples again. Reports have each example once, so the examples are counted before `batchify`:
-examples that it drops at the end are passed to it again in a full batch, and repeated ones are left
-out.
+into examples again. Reports contain each example once, so the examples are counted before
+`batchify`: examples that it drops at the end are passed to it again in a full batch, and repeated
+examples are left out.
 
 A preprocessor that replaces `add_preprocess` may take sample weights only. Test data has ids in
 their place, so other ways are tried in turn: the separate methods, which the `abstractions` package
@@ -34,11 +34,11 @@ _NO_MORE = object()
 
 @dataclass(frozen=True, eq=False)
 class SplitMethod:
-    """One way from a loader's generator to batches.
+    """One way to prepare batches from a loader's generator.
 
     Attributes:
         prepare: Generator of examples -> generator of preprocessed examples.
-        batchify: That generator and its number of examples -> generator of batches.
+        batchify: (Generator of preprocessed examples, number of examples) -> generator of batches.
         drops: Whether `batchify` may drop examples at the end, which are then passed to it again.
         carries_ids: Whether the ids are replaced by weights of 1 and added again afterwards.
         note: Note to the user if this way is taken; empty for the usual one.
@@ -59,20 +59,21 @@ def rows(
     num_examples: int,
     notes: list[str],
 ) -> Iterator[Any]:
-    """Yield `(x, y, third)` of each example, by the first way whose first batch can be made.
+    """Yield `(x, y, third)` of each example, by the first method that yields a first batch.
 
-    If the user's batches have no third part, the examples are pairs `(x, y)`.
+    The third part is a sample weight or an id. If the user's batches have no third part, the
+    examples are pairs `(x, y)`.
 
     Args:
         generator: Returns a new generator of the loader.
-        ways: In order of preference; at least one.
-        name: What the user calls the generator, for errors.
+        ways: The methods in order of preference; at least one.
+        name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
-        notes: List that receives the note of the way.
+        notes: List that receives the note of the method used.
 
     Raises:
-        UserCodeError: The user's code raised; the first way's error, if all ways raise.
-        DefinitionError: It does not yield batches.
+        UserCodeError: The user's code raised; if it raises with all methods, the first error.
+        DefinitionError: The user's code does not yield batches.
     """
     first: UserCodeError | None = None
     for way in ways:
@@ -108,7 +109,7 @@ def _rows(generator: Any, way: SplitMethod, name: str, num_examples: int) -> Ite
 
 
 def _dataset_rows(dataset: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
-    """Yield the examples that `batchify` makes of a `tf.data.Dataset`, without repetitions."""
+    """Yield the examples of a `tf.data.Dataset` after `batchify`, without repetitions."""
     batches = way.batchify(dataset, num_examples)
     size = _fixed_size(batches)
     if way.drops and size and num_examples % size:
@@ -128,7 +129,7 @@ def _fixed_size(batches: Any) -> int | None:
 
 
 def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
-    """Yield the examples that `batchify` makes of an iterable; dropped ones are added."""
+    """Yield the examples of an iterable after `batchify`, including those that it drops."""
     source = _Counted(generator)
     number = size = 0
     for element in pipelines.elements(way.batchify(source, num_examples), name):
@@ -144,7 +145,7 @@ def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: in
     # A full batch or more was dropped on purpose, not at the end.
     if not way.drops or not 0 < lost < (size or lost + 1):
         return
-    # There was no batch: its size is unknown, except that there are too few examples for one.
+    # Without any batch, its size is unknown, but it is larger than the number of examples.
     size = size or max(_LARGEST_BATCH, lost)
     examples = list(source.recent)[-lost:]
     padded = itertools.chain(examples, itertools.repeat(examples[-1], size - lost))
@@ -153,7 +154,7 @@ def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: in
 
 
 class _Counted(Iterator[Any]):
-    """Counts the items taken from an iterator, and keeps the last ones.
+    """Iterator that counts the items taken from another one, and keeps the last ones.
 
     Attributes:
         count: Number of items taken.
@@ -180,7 +181,7 @@ class _Counted(Iterator[Any]):
             self.has_ended = True
             raise
         except RuntimeError as error:
-            # A user's generator that requested more from another than it had.
+            # A user's generator that called `next` on another one that had ended.
             self.has_ended = pipelines.is_end(error)
             raise
         self.count += 1
@@ -209,7 +210,7 @@ def _taken_apart(batches: Any, name: str) -> Iterator[Any]:
 
 
 def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the examples of a batch, `(x, y, third)` or `(x, y)`, with the parts of the batch."""
+    """Yield the examples of a batch: `(x, y, third)` or `(x, y)`, as the batch."""
     parts = tuple(element) if isinstance(element, (tuple, list)) else ()
     if len(parts) not in (_PARTS - 1, _PARTS):
         raise DefinitionError(
@@ -234,7 +235,7 @@ def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _size(part: Any) -> int | None:
-    """Return the number of examples in a part of a batch; None if it has none, as no weights."""
+    """Return the number of examples in a part of a batch; None if the part has no examples."""
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return len(part)
     arrays = leaves(part)
@@ -243,7 +244,7 @@ def _size(part: Any) -> int | None:
 
 
 def _row(part: Any, row: int) -> Any:
-    # A list of texts is not a nesting of arrays.
+    # A list of strings is not a nested structure of arrays.
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return part[row]
     return map_arrays(lambda array: array[row] if getattr(array, "ndim", 1) else array, part)

@@ -1,16 +1,16 @@
 """Batches of a PyTorch `DataLoader`, epoch after epoch, as a function of (seed, epoch, number).
 
-    dataset with items and a length       any batch is reached at once: its sampler's order is
-                                          drawn when an epoch begins
+    dataset with items and a length       can start at any batch: its sampler's order is drawn when
+                                          an epoch begins
     IterableDataset with a length         read from the start of the epoch, in one process only
 
-The `num_workers` processes of a loader over a dataset with items are not started: their random
-numbers would depend on which process makes a batch. Instead, each batch is seeded by its number and
-made in the training process. Those over an IterableDataset are started.
+The `num_workers` processes of a loader over a dataset with items are not started: random numbers
+would depend on which process prepares a batch. Instead, each batch is seeded by its number and
+prepared in the training process. The processes of a loader over an IterableDataset are started.
 
-A batch of `(x, y)` is features and labels. Any other result of a `collate_fn` is passed as it is to
-a LightningModule (`as_module`). A model file's batches go to `forward` and a loss, so there a batch
-must be a pair, or a dict with `labels`.
+A batch of `(x, y)` is features and labels. Any other result of a `collate_fn` is passed unchanged
+to a LightningModule (`as_module`). A model file's batches are passed to `forward` and a loss, so
+there a batch must be a pair, or a dict with `labels`.
 
 Callers: `lightning_module.py`, `elasticdl_module.py`.
 """
@@ -35,7 +35,7 @@ _PAIR = len(("x", "y"))
 
 
 class LoaderFunctions:
-    """A model file's `train_dataloader(data)`, `val_dataloader(data)`, `predict_dataloader(data)`.
+    """Input from a model file's functions `train_dataloader(data)`, `val_dataloader(data)`, ...
 
     Args:
         train: `train_dataloader`.
@@ -45,8 +45,8 @@ class LoaderFunctions:
         reading: For params and errors.
 
     Raises:
-        DefinitionError: One takes no argument.
-        UsageError: One needs a param that has no value.
+        DefinitionError: A function takes no argument.
+        UsageError: A function needs a param that has no value.
     """
 
     def __init__(
@@ -126,7 +126,8 @@ def epochs_of(
             is the loader's name, for errors.
 
     Raises:
-        DefinitionError: It is not a DataLoader, or has no known number of batches.
+        DefinitionError: The object is not a DataLoader, its number of batches is unknown, or its
+            sampler's order cannot be repeated.
     """
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(loader).__mro__]
     if "torch.utils.data.dataloader.DataLoader" not in kinds:
@@ -182,7 +183,7 @@ def epochs_of(
 
 
 def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
-    """Reject a loader whose predictions could not be matched to their examples.
+    """Reject a loader if predictions could not be matched to its examples.
 
     Raises:
         DefinitionError: The order is random, or examples are left out.
@@ -210,18 +211,18 @@ def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
 class OwnGenerators:
     """Checks that no two loaders share a generator.
 
-    In a plain loop, a shared generator is advanced by one loader while the other one waits, so an
-    epoch's order would depend on when evaluations took place.
+    In a plain loop, each loader advances a shared generator, so an epoch's order would depend on
+    the evaluations before it.
     """
 
     def __init__(self) -> None:
         self._known: dict[Mode, list[Any]] = {}
 
     def check(self, loader: Any, mode: Mode, symbol: Symbol, reading: DialectReader) -> None:
-        """Remember the generators of the loader for a mode.
+        """Check a loader against those of the other modes, and record its generators.
 
         Raises:
-            DefinitionError: The loader for another mode has one of them.
+            DefinitionError: It shares a generator with the loader for another mode.
         """
         mine = SamplerOrders(loader).generators
         for other, theirs in self._known.items():
@@ -239,8 +240,8 @@ def _checked(loader: Any, order: Sequence[Any], name: str) -> Iterator[Any]:
     """Yield the batches of an order.
 
     Raises:
-        DefinitionError: The dataset draws from a generator of its own: its numbers would depend on
-            the batches made before, which are others on each worker and after a resume.
+        DefinitionError: The dataset draws from its own generator: the numbers would depend on the
+            batches before, which differ between workers and after a resume.
     """
     generators = DatasetGenerators(loader.dataset)
     for made in _made(loader, order):
@@ -280,16 +281,16 @@ def _guarded(
 
 
 def as_module(made: Any, name: str) -> Sequence[Any]:
-    """Return a batch for a LightningModule, in parts: a pair, or all of it as features."""
+    """Split a batch for a LightningModule: features and labels of a pair, else only features."""
     del name
     return tuple(made) if _is_pair(made) else (made,)
 
 
 def _as_forward(made: Any, name: str) -> Sequence[Any]:
-    """Return features and labels for `forward` and a loss.
+    """Split a batch into features and labels, for `forward` and a loss.
 
     Raises:
-        DefinitionError: It is unclear which are which.
+        DefinitionError: The batch is neither a pair nor a dict with `labels`.
     """
     if _is_pair(made):
         return tuple(made)
@@ -303,7 +304,7 @@ def _as_forward(made: Any, name: str) -> Sequence[Any]:
 
 
 def _with_shapes(made: Any) -> str:
-    """Return what a batch is, for messages: `a list of 2: float32[16, 4], int64[16]`."""
+    """Describe a batch for messages: `a list of 2: float32[16, 4], int64[16]`."""
     if isinstance(made, Mapping):
         return f"{described(made)} with {', '.join(map(repr, made))}"
     if not isinstance(made, (list, tuple)):
@@ -326,7 +327,7 @@ def _features(made: Any, name: str) -> Sequence[Any]:
 
 
 def as_whole(made: Any, name: str) -> Sequence[Any]:
-    """Return a batch in the form in which a LightningModule's `predict_step` receives it."""
+    """Return the whole batch as features, for a LightningModule's `predict_step`."""
     del name
     return (made,)
 

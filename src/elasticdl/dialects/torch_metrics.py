@@ -1,7 +1,7 @@
-"""TorchMetrics metrics in `eval_metrics_fn`, recognised by the names of their ancestors.
+"""TorchMetrics metrics in `eval_metrics_fn`, recognised by the names of their base classes.
 
-Their `update` takes (preds, target). A metric with other argument names would silently measure
-something else, so it is rejected.
+Their `update` takes (preds, target). A metric with other argument names would silently compute a
+wrong value, so it is rejected.
 
 Callers: `metrics.py`.
 """
@@ -35,7 +35,7 @@ def is_collection(value: Any) -> bool:
 def as_metric(
     symbol: Symbol, name: str, value: Any, reading: DialectReader, *, shared: bool
 ) -> Any:
-    """Return a copy of a TorchMetrics metric, so that nothing else updates it.
+    """Return a TorchMetrics metric that no other code updates: a copy if it is shared.
 
     Args:
         symbol: The user's source of the metric.

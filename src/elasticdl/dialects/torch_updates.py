@@ -4,7 +4,7 @@
         return StepLR(optimizer, 30)          `training/torch/schedulers.py`
 
     gradient_clipping = 1.0                   by the norm of all gradients together
-    gradient_clipping = {"value": 0.5}        each number of them
+    gradient_clipping = {"value": 0.5}        each value separately
     def gradient_clipping(parameters):        by user code
         clip_grad_norm_(parameters, 1.0)
 
@@ -13,8 +13,8 @@
 
     precision = "bf16"                        autocast; "fp16" scales the loss as well
 
-In a file with a Keras model these names have no meaning: Keras has all of this in its optimizers
-and callbacks, and such files have helpers of these names.
+In a file with a Keras model these names have no meaning: Keras has these settings in its optimizers
+and callbacks, and such files may have helpers of these names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CLIPPINGS = (
 def as_function_of(
     what: Literal["optimizer", "model"], symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Any], Any] | None:
-    """Return a user function that takes the optimizer or the model.
+    """Return a user function that takes the optimizer or the model; None if there is none.
 
     Raises:
         DefinitionError: It is not a function of one argument.
@@ -66,11 +66,11 @@ def as_function_of(
 def as_gradient_clipping(
     symbol: Symbol | None, reading: DialectReader
 ) -> GradientClipping | Callable[[Sequence[Any]], Any] | None:
-    """Return how to clip gradients.
+    """Return the gradient clipping that a model file defines; None for no clipping.
 
     Raises:
-        DefinitionError: It is not a known way to clip.
-        UsageError: It needs a param that has no value.
+        DefinitionError: The value is not a supported form of clipping.
+        UsageError: The user's function needs a param that has no value.
     """
     if symbol is None or symbol.value is None or reading.framework != "torch":
         return None
@@ -116,7 +116,7 @@ def as_precision(symbol: Symbol | None, reading: DialectReader) -> Precision:
 
 
 def _first_argument(symbol: Symbol) -> str | None:
-    """Return the name of the argument that a function is called with; None if it takes none."""
+    """Return the name of a function's first positional argument; None if it has none."""
     if not callable(symbol.value):
         return None
     positional = (0, 1)

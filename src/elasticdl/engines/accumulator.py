@@ -1,9 +1,9 @@
-"""Accumulator: sums contributions to a logical batch of fixed size, then makes one update.
+"""Accumulator: sums contributions to a logical batch of fixed size, then applies one update.
 
 With `--global_batch_size`, an update consists of the same number of minibatches on any number of
-workers, so that the learning curve does not depend on the workers: the size is exact, and which
-records meet in an update is statistically the same. An epoch's last update takes the remaining
-minibatches, as the last batch of an epoch takes the remaining records.
+workers, so that the learning curve does not depend on the number of workers. The size is exact; the
+choice of records in an update is the same statistically, not record by record. An epoch's last
+update takes the remaining minibatches, as the last batch of an epoch takes the remaining records.
 
 The sum so far is part of the state: a joining worker takes it over.
 
@@ -32,7 +32,7 @@ class Accumulator:
     """Sum of the contributions to the next update.
 
     Args:
-        trainer: Makes the update.
+        trainer: Applies the update.
         batches_per_update: Number of minibatches in an update.
 
     Attributes:
@@ -53,7 +53,7 @@ class Accumulator:
         return self.batches_per_update - self.num_batches
 
     def add(self, total: Contribution | None, num_batches: int, *, last: bool) -> None:
-        """Add contributions, and make the update if that completes it.
+        """Add contributions, and apply the update if that completes it.
 
         An update without any example changes nothing and is not counted as a step.
 
@@ -66,7 +66,7 @@ class Accumulator:
             if self._buffer is None:
                 self._buffer = total.buffer.copy()
             else:
-                # In float16 gradients may be infinite; then no update is made.
+                # In float16 gradients may be infinite; then the update is skipped.
                 with np.errstate(invalid="ignore"):
                     self._buffer += total.buffer
             self._num_examples += total.num_examples

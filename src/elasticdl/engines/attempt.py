@@ -2,7 +2,7 @@
 
     claim the output -> open the log -> find the newest checkpoint -> ... -> report how it ended
 
-Callers: `run.py` for a training on local data, `federated/` for a training across parties.
+Callers: `run.py` for a job on local data, `federated/` for a job across parties.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Attempt:
 
     Attributes:
         job: The job.
-        folder: The output folder, claimed.
-        generation: How many times the job has been started in this folder.
+        folder: The output folder, already claimed.
+        generation: Number of times the job has been started in this folder.
         store: The checkpoints in the folder.
         events: The event log in the folder.
         reporter: Reports progress to the user.
         scratch: An empty folder on the output's disk, removed at the end.
-        checkpoint: The newest checkpoint; None for a new training.
+        checkpoint: The newest checkpoint; None for a new job.
     """
 
     job: Job
@@ -64,7 +64,7 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
         error: The exception that ends the job. An `Exception` gets no note, because its message
             explains what to do.
         job: The job.
-        store: The checkpoints of the job, all of them written.
+        store: The checkpoints of the job; none is still being written.
     """
     if isinstance(error, Exception):
         return
@@ -78,7 +78,10 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Yield a log that also annotates this pod's RayJob with the progress; otherwise the log."""
+    """Yield a log that also annotates this pod's RayJob with the progress.
+
+    Outside a RayJob, yields the log itself.
+    """
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
         yield log
@@ -144,8 +147,8 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                     store.wait()
                 note_what_is_kept(error, job, store)
                 if not store.steps():
-                    # The remains of a checkpoint that found no space would make the folder look as
-                    # if another job had written it.
+                    # The rest of a checkpoint that failed on a full disk would make the folder look
+                    # as if another job had written it.
                     folder.delete(CHECKPOINTS)
                     claimed.abandon()
                 raise

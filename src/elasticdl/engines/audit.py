@@ -1,8 +1,8 @@
-"""Audit: checks from a training's log and newest checkpoint that every record was trained on once.
+"""Audit: checks from a job's log and newest checkpoint that every record was trained on once.
 
-It reads the output folder only and writes nothing, so it also works on a running job, and without
-access to the data or the model. `sharding/audit.py` does the comparison; this module translates
-batches into the files and record numbers that users know.
+It only reads the output folder, so it also works on a running job, and without access to the data
+or the model. `sharding/audit.py` does the comparison; this module translates batches into the files
+and record numbers that users know.
 
 Callers: `api.py`.
 """
@@ -71,7 +71,7 @@ class WrongBatch:
         batch: Number of the batch in the shard, from 0.
         count: Number of times it was trained on.
         rows: The rows of the log that contain it.
-        records: Records of the batch; if a pipeline makes the batches, the records of the whole
+        records: Records of the batch; if a pipeline yields the batches, the records of the whole
             shard, some of which are in the batch.
     """
 
@@ -123,7 +123,7 @@ class EpochReport:
 
     @property
     def num_records(self) -> int | None:
-        """Records trained on at least once; None if a pipeline makes the batches."""
+        """Records trained on at least once; None if a pipeline yields the batches."""
         num_records = self.counts.num_records
         return None if num_records is None else num_records - self.num_left_out
 
@@ -141,13 +141,13 @@ class AuditReport:
         output: The output folder that was read.
         plan: The shard plan of its data.
         files: (URI, number of records) of each file.
-        by_record: Whether the plan cuts the batches, so that each record can be verified. Otherwise
-            batches come from a pipeline, and only batches can be verified.
+        by_record: Whether the plan defines the records of a batch, so that each record can be
+            verified. Otherwise batches come from a pipeline, and only batches can be verified.
         epochs: The epochs that were started, in order.
         impossible_rows: Rows with batches that do not exist in the data.
         damaged_events: Number of step events that cannot be read.
-        left_out: Records that are left out, and from which epoch on.
-        validation_split: Share of the records that is held out for validation; None holds out none.
+        left_out: Records that are left out, each with its first epoch.
+        validation_split: Share of the records held out for validation; None if none are.
     """
 
     output: str
@@ -167,7 +167,7 @@ class AuditReport:
         return is_readable and all(epoch.clean for epoch in self.epochs)
 
     def wrong_batches(self) -> Iterator[WrongBatch]:
-        """Yield each wrong batch; there may be as many as there are batches in the data."""
+        """Yield each batch that was not trained on exactly once; there may be very many."""
         numbering, bounds = _numbering(self.files, self.validation_split), _bounds(self.files)
         for report in self.epochs:
             epoch = report.counts.epoch
@@ -190,12 +190,12 @@ def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None)
 
 
 def _in_files(records: Ints, numbering: Numbering) -> Ints:
-    """Return the numbers over all files of records that are trained on."""
+    """Convert numbers of training records to record numbers over all files."""
     return numbering.in_source(records) if isinstance(numbering, SplitNumbering) else records
 
 
 def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
-    """Return the first record of each file, and the end of the last file."""
+    """Return the number of the first record of each file, and the total number of records."""
     bounds: Ints = np.cumsum([0, *(num_records for _, num_records in files)])
     return bounds
 
@@ -213,7 +213,7 @@ def _places(records: Ints, files: Sequence[tuple[str, int]], bounds: Ints) -> li
 
 
 def audit(output: str | os.PathLike[str]) -> AuditReport:
-    """Check for each epoch of a training whether every record was trained on exactly once.
+    """Check for each epoch of a job whether every record was trained on exactly once.
 
     Args:
         output: Folder that `train` wrote or is writing. Only its `events.jsonl` and its newest
@@ -221,7 +221,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
 
     Raises:
         OutputError: There is no log or no checkpoint yet, or they cannot be read.
-        DataError: The log is damaged in a way that leaves nothing to count.
+        DataError: The log is too damaged to count batches.
     """
     folder = OutputFolder(output)
     if not folder.exists(EVENTS_FILE):
@@ -229,8 +229,8 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
             f"{folder.where(EVENTS_FILE)}: no training log found. Name the folder that was passed "
             "to `elasticdl train` as --output."
         )
-    # Read before the log: events are written before the checkpoint that contains their steps, so a
-    # training that continues meanwhile cannot look as if steps were missing.
+    # Read before the log: events are written before the checkpoint that contains their steps, so
+    # steps of a job that is still running do not look as if they were missing.
     with CheckpointStore(folder) as store:
         restored = store.latest()
     if restored is None:
@@ -289,10 +289,10 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
 
 
 def _rows(history: Sequence[Event], where: str) -> Ints:
-    """Return all rows of a history as one table.
+    """Return the rows of all step events of a history as one table.
 
     Raises:
-        DataError: One of them is not five whole numbers.
+        DataError: A row is not five integers.
     """
     by_event = [event.rows for event in history if isinstance(event, StepCommitted)]
     rows = list(itertools.chain.from_iterable(by_event))

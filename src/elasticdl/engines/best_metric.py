@@ -1,6 +1,6 @@
 """Best metric: infers whether the lowest or the highest value of a metric is the best.
 
-A framework's metric may define it, as those of Keras do; otherwise its name decides.
+A framework's metric may define it, as in Keras; otherwise its name decides.
 
 Callers: `training_context.py` rejects a metric without a known direction, `loop.py` compares.
 """
@@ -101,7 +101,7 @@ def direction_by_name(name: str) -> Direction | None:
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
     lowest = bool(words & _LOWEST)
     highest = bool(words & _HIGHEST) or (
-        # Top-k alone means accuracy; a top-k error has a word of its own.
+        # Top-k alone means accuracy; the name of a top-k error also contains "error".
         not lowest and any(re.fullmatch(r"top(k|\d+)?", word) for word in words)
     )
     if lowest == highest:

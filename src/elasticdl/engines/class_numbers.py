@@ -1,10 +1,10 @@
-"""Class numbers: a class has one number in the training, in other data, and in the trained model.
+"""Class numbers: a class has the same number in training, in other data and in the trained model.
 
     training data    the folders' sorted names, or `classes` of the model file --> definition
     other data       numbered by the definition, whichever of the classes they contain
     trained model    keeps the names (`artifacts/trained_model.py`)
 
-Only data whose classes are folders have numbers to be decided; the labels of other data are stored.
+Only data whose classes are folders need numbering; the labels of other data are stored.
 
 Callers: `record_data.py`, `training_context.py`, `federated/client/party.py`.
 """
@@ -30,7 +30,7 @@ class ClassFolders(RecordSource, NamesClasses, Protocol):
     """A record source that numbers its classes itself, by their names."""
 
     def numbered_by(self, classes: Sequence[str]) -> RecordSource:
-        """Return the same records with the numbers that their classes have in a list.
+        """Return the same records, with classes numbered by their positions in a list.
 
         Raises:
             DataError: A class is not in the list.
@@ -42,16 +42,16 @@ class ClassFolders(RecordSource, NamesClasses, Protocol):
         ...
 
     def check_labels(self, schema: Schema) -> None:
-        """Check before a training that the labels can be learned.
+        """Check before training that the labels can be learned.
 
         Raises:
-            DataError: They cannot.
+            DataError: They cannot be learned.
         """
         ...
 
 
 def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> RecordSource:
-    """Return records with the class numbers of a model.
+    """Return the records with their classes numbered as the model numbers them.
 
     Args:
         source: The records.
@@ -72,7 +72,7 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
 
 
 def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinition:
-    """Return a definition that knows the classes of its training data.
+    """Return the definition with the class names of its training data filled in.
 
     Raises:
         DataError: The model needs labels, and the data have no classes to learn.
@@ -92,7 +92,7 @@ def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
         classes: Names of the classes of the party's data.
 
     Raises:
-        DefinitionError: They do.
+        DefinitionError: The party has class folders, and the model file does not list the classes.
     """
     if classes and not definition.classes:
         raise DefinitionError(

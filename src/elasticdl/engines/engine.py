@@ -19,8 +19,8 @@ class Outcome:
         output: Location of the result; empty if an evaluation could not be saved.
         step: Number of updates over all attempts.
         metrics: Final values by name; validation metrics as `val_...`.
-        already_done: Whether there was nothing left to do.
-        stopped: Whether it was stopped before it was complete; its progress is kept.
+        already_done: Whether the job was already complete.
+        stopped: Whether the job was stopped before it was complete; its progress is kept.
     """
 
     output: str
@@ -38,11 +38,11 @@ class Reporter(Protocol):
         ...
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """Report the progress, with a few facts (`epoch`, `loss`, ...)."""
+        """Report the progress: the amount done so far, and a few facts (`epoch`, `loss`, ...)."""
         ...
 
     def note(self, message: str) -> None:
-        """Report a message on a line of its own."""
+        """Report a message on a separate line."""
         ...
 
     def ended(self) -> None:

@@ -1,9 +1,9 @@
 """Feed: yields the batches that follow a position in the ledger, across shards and epochs.
 
 The batches of a shard come from the training data (`TrainingData`): either records that input
-functions turn into batches (`record_data.py`), or user pipelines, which make their own batches
+functions turn into batches (`record_data.py`), or user pipelines that yield batches
 (`iterable_data.py`). Either way a batch is a function of (seed, epoch, shard, number): it can be
-made again, here or on another worker, with the same result.
+prepared again, here or on another worker, with the same result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch:
-    """A batch and its position.
+    """A batch of training data and its position.
 
     Attributes:
         epoch: Epoch, from 0.
@@ -77,7 +77,7 @@ batches before it."""
 
 
 class TrainingData(Protocol):
-    """Training data, cut into shards."""
+    """Training data, divided into shards."""
 
     @property
     def num_records(self) -> int:
@@ -91,11 +91,11 @@ class TrainingData(Protocol):
 
     @property
     def resume(self) -> Resume:
-        """How a training resumes in the middle of an epoch."""
+        """How training resumes in the middle of an epoch."""
         ...
 
     def cut(self, job: Job) -> ShardPlan:
-        """Return the shard plan of a new training."""
+        """Return the shard plan for a new job."""
         ...
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
@@ -121,7 +121,7 @@ class TrainingData(Protocol):
             plan: The shard plan.
             epoch: Epoch, from 0.
             lease: The lease.
-            left_out: Batches whose records are left out; ignored where a pipeline makes batches.
+            left_out: Batches whose records are left out; ignored if a pipeline yields the batches.
             singly: Whether to decode records one batch at a time, so that the batch at which a
                 process dies is known.
         """
@@ -154,16 +154,16 @@ def training_batches(
 ) -> Iterator[TrainingBatch]:
     """Yield the batches that a rank will be assigned from here on, across shards and epochs.
 
-    For a single rank they are exact. With several ranks they are a forecast, made as if all ranks
-    finished their leases at the same time, so the caller compares each batch with the ledger.
+    For a single rank they are exact. With several ranks they are a forecast, which assumes that all
+    ranks finish their leases at the same time, so the caller compares each batch with the ledger.
 
     Args:
-        shard_batches: (Epoch, lease) -> its batches that are not committed yet.
+        shard_batches: (Epoch, lease) -> the batches of the lease that are not committed yet.
         ledger: The ledger to start from. The caller's own ledger advances in the same way with
             each commit.
         rank: The rank to yield batches for.
         ranks: All ranks that train, including `rank`.
-        num_epochs: The number of epochs after which to end.
+        num_epochs: Number of epochs to train.
     """
     while True:
         ledger = ledger.assign(ranks)
@@ -179,7 +179,7 @@ def training_batches(
 
 
 def chained_digest(batch: Batch, before: int) -> int:
-    """Return a hash of a batch and of all batches before it."""
+    """Return the CRC-32 of a batch, chained to that of all batches before it."""
     for array in leaves((batch.features, batch.labels, batch.weights)):
         # Strings are objects: the array holds pointers to them, not their content.
         data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()

@@ -1,14 +1,14 @@
-"""File variables: detects top-level values of a user's files that change during a training.
+"""File variables: detects top-level values of a user's files that change during training.
 
     rng = np.random.default_rng(0)          a generator that draws: an error
     seen = 0                                a counter, an average, a list: one warning
 
-No checkpoint contains such a value, and each worker has its own copy, so a resumed training
-continues from the value that the file starts with. A generator that draws only while the file is
-imported or the model is created is harmless, because it draws the same each time. So is a value
-that changes once and then stays the same, like a cache.
+Checkpoints do not contain such values, and each worker has its own copy, so a resumed run continues
+from the initial value in the file. A generator that draws only while the file is imported or the
+model is created is harmless, because it draws the same each time. So is a value that changes once
+and then stays the same, like a cache.
 
-Callers: `training_context.py` finds the folder, `loop.py` checks.
+Callers: `training_context.py` sets the folder, `loop.py` checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from elasticdl.errors import DefinitionError
 
 _log = logging.getLogger("elasticdl")
 
-# Checks must not slow down the training, so large values are examined only in part.
+# Checks must not slow down training, so large values are examined only in part.
 _DEPTH = 4
 _MOST_ITEMS = 200
 _MOST_BYTES = 2**20
@@ -50,7 +50,7 @@ class _Value:
 
 
 class FileVariables:
-    """Watches the top-level variables of a zoo's modules for state that no checkpoint can hold.
+    """Watches the top-level variables of a zoo's modules for state that checkpoints lack.
 
     Args:
         folder: Folder of the modules' files; None if there are none.
@@ -70,8 +70,8 @@ class FileVariables:
     def check(self) -> None:
         """Compare generators with their state at the first call, other values with the last check.
 
-        Generators are compared at each call; other values at the calls 1, 2, 4, 8 and so on. A
-        value that has changed between two such calls, and again before the next, gives a warning.
+        Generators are compared at each call, other values at increasing intervals (1, 2, 4, 8, ...
+        calls). A value that has changed at two comparisons in a row causes a warning.
 
         Raises:
             DefinitionError: A generator has drawn random numbers.
@@ -126,7 +126,7 @@ class FileVariables:
             before.seen, before.has_changed = seen, has_changed
 
     def _variables(self) -> Iterator[tuple[str, str, Any, str]]:
-        """Yield file, name, value and the module's name."""
+        """Yield (file, variable name, value, module name) of each top-level variable."""
         if self._folder is None:
             return
         # A framework has thousands of modules; comparing strings excludes most of them cheaply.
@@ -184,13 +184,13 @@ def _summary(value: Any, module: str, depth: int) -> Any:
         some = list(itertools.islice(inner, _MOST_ITEMS))
         size = len(value) if isinstance(value, Collection) else 0
     except RuntimeError:
-        # A thread that makes batches has changed the value meanwhile.
+        # A thread that prepares batches has changed the value meanwhile.
         return None
     return size, [_summary(each, module, depth - 1) for each in some]
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:
-    """Return the values within a value of the user's module; None if it is not defined there."""
+    """Return the values in a container or in an object of the user's module; else None."""
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, list | tuple | set | frozenset | collections.deque):

@@ -1,6 +1,6 @@
-"""Finiteness checks: NaN or infinity ends a training, before the update if possible.
+"""Finiteness checks: NaN or infinity ends training, before the update if possible.
 
-Otherwise they are found at the next check of the losses or of a checkpoint.
+Otherwise it is found at the next check of the losses or of a checkpoint.
 
 Callers: `loop.py`; `elastic/committer.py` for the sum of all workers.
 """
@@ -39,10 +39,10 @@ def check_losses(
     step: int,
     last_good: int,
 ) -> None:
-    """Check the losses of a group of steps that this process made.
+    """Check that the losses of a group of steps of this process are finite.
 
     Args:
-        losses: One per step; empty if another process made the steps.
+        losses: One per step; empty if the steps are those of another process.
         group: The batch of each step.
         trainer: Computes the model's outputs if a loss is not finite.
         step: Number of the last step.
@@ -87,7 +87,7 @@ def _not_finite_data(batch: Batch) -> str | None:
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Describe invalid labels: on a GPU the loss of a label out of range is NaN."""
+    """Describe invalid labels of a batch: on a GPU the loss of a label out of range is NaN."""
     if batch is None:
         return ""
     records = "" if batch.where is None else f"\n  The batch contains {batch.where()}."
@@ -101,7 +101,7 @@ def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
 
 
 def check_sum(total: float, *, step: int, epoch: int) -> None:
-    """Check the summed loss of all workers for a step that no worker has made yet.
+    """Check the summed loss of all workers for a step that is not applied yet.
 
     Raises:
         NonFiniteLossError: The loss is NaN or infinite.
@@ -116,7 +116,7 @@ def check_sum(total: float, *, step: int, epoch: int) -> None:
 class StateCheck:
     """Checks a state before it becomes a checkpoint, compared with the initial state.
 
-    A mask of -inf or an unused NaN in a buffer does not mean that a training has failed. Only
+    A mask of -inf or an unused NaN in a buffer does not mean that training has failed. Only
     numbers that were finite at the beginning, or were added since, must be finite.
 
     Args:
@@ -137,7 +137,7 @@ class StateCheck:
             NonFiniteLossError: A tensor contains NaN or infinity where it used to be finite.
         """
         for path, array in state.items():
-            # A callback's best value may be infinite; gradients that overflow make no update.
+            # A callback's best value may be infinite; gradients that overflow are not applied.
             if path.startswith(CALLBACKS) or path == GRADIENTS:
                 continue
             bad = _not_finite(array)

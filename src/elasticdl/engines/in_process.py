@@ -105,12 +105,12 @@ class InProcessCommitter:
 
 
 def train_run(run: Run) -> TrainResult:
-    """Train a run in this process: the engine itself, which other engines may wrap."""
+    """Execute a run in this process. This is the engine itself; other engines may wrap it."""
     context, options = run.context, run.context.job.training
 
     def open_feed(ledger: Ledger, ranks: Collection[int]) -> Iterator[TrainingBatch]:
         return training_batches(
-            # A training on workers, resumed here, may have left records out.
+            # A run on workers, resumed here, may have left records out.
             functools.partial(context.shard_batches, left_out=ledger.left_out),
             ledger,
             rank=_RANK,

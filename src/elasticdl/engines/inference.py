@@ -1,7 +1,7 @@
 """Inference: evaluates a trained model, and predicts with it.
 
-The trained model's folder contains everything that is needed, including the user's code. Records
-are processed in order, by ranges. In this process there is a single range; `elastic/inference.py`
+The trained model's folder contains all that is needed, including the user's code. Records are
+processed in order, by ranges. In this process there is a single range; `elastic/inference.py`
 assigns ranges to workers, which use the functions of this module.
 """
 
@@ -57,7 +57,7 @@ class OpenedModel:
     Attributes:
         job: The job.
         trained: The published model.
-        definition: Its definition, made from the code it contains.
+        definition: Its definition, from the code it contains.
         source: The records.
         mode: Evaluation or prediction.
     """
@@ -69,7 +69,7 @@ class OpenedModel:
     mode: Mode
 
     def feed(self, start: int = 0, stop: int | None = None) -> Prefetch[tuple[int, Batch]]:
-        """Start making the batches of a range of records, in order.
+        """Start preparing the batches of a range of records, in order, in a thread.
 
         Args:
             start: First record. It must be a multiple of the minibatch size to get the same batches
@@ -138,7 +138,7 @@ class OpenedModel:
         )
 
     def _differences(self) -> tuple[list[str], list[str]]:
-        """Return the fields that only the training data has, and those that only the records do."""
+        """Return the fields that only the training data has, and those only in the records."""
         fields = self.trained.description.record_fields_json
         if not fields:
             return [], []
@@ -153,7 +153,7 @@ class OpenedModel:
         right, and their order wrong.
 
         Raises:
-            DataError: They lack a field, and have one that the training data did not have.
+            DataError: The records lack a field and have another one instead.
         """
         # The zoo of a prebuilt model has no name.
         if not self.trained.description.model_zoo and all(self._differences()):
@@ -162,7 +162,7 @@ class OpenedModel:
             raise error
 
     def no_example(self) -> DataError:
-        """Return the error for records without a single example."""
+        """Return the error for records of which the input pipeline yields no example."""
         return DataError(f"{self.job.data}: the model's input pipeline yields no examples.")
 
 
@@ -175,7 +175,7 @@ def open_trained(
     world_size: int = 1,
     indexes: Mapping[str, DataIndex] | None = None,
 ) -> OpenedModel:
-    """Define a trained model from the code it contains, and open the records.
+    """Define a trained model from the code that it contains, and open the records.
 
     Args:
         job: The job.
@@ -211,7 +211,7 @@ def _opened(
 def define_trained(
     job: Job, mode: Mode, folder: str | None = None, worker_id: int = 0, world_size: int = 1
 ) -> tuple[TrainedModel, ModelDefinition]:
-    """Return a trained model and its definition, from the code it contains.
+    """Load a trained model, and define it from the code that it contains.
 
     Args:
         job: The job.
@@ -238,7 +238,7 @@ def define_trained(
 
 
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
-    """Return the error for a model that makes its own batches where records are needed."""
+    """Return the error for a model with its own batch pipeline where records are needed."""
     asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
     asked += " --validation_split" if job.validation_split is not None else ""
     asked += " --num_workers" if job.workers is not None else ""
@@ -317,7 +317,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
 def _evaluate_own_batches(
     job: Job, trained: TrainedModel, definition: ModelDefinition, reporter: Reporter
 ) -> Outcome:
-    """Evaluate a model on the validation data of its own pipeline, as in its training."""
+    """Evaluate a model on the validation data of its pipeline, as during training."""
     batches, epochs = own_batches(job, trained, definition, Mode.EVALUATION)
     trainer = restored_trainer(trained, definition, next(batches.batches(0)), job)
     reporter.started("Evaluating", epochs.num_examples, "examples")
@@ -333,7 +333,7 @@ def _evaluate_own_batches(
 def own_batches(
     job: Job, trained: TrainedModel, definition: ModelDefinition, mode: Mode
 ) -> tuple[Validation, Epochs]:
-    """Open the pipeline of a model that makes its batches itself, and return its only epoch.
+    """Open the pipeline of a model that reads batches from its own code, for a single pass.
 
     Raises:
         ElasticDLError: The user's code or the data cannot be used.
@@ -376,8 +376,8 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
 def save_evaluation(opened: OpenedModel, metrics: Mapping[str, Any]) -> Outcome:
     """Write the metrics to a file and return them.
 
-    A trained model that this user may only read can be evaluated too: without `job.output`, a file
-    that cannot be written is a warning, and the outcome's output is empty.
+    A trained model in a read-only folder can be evaluated too: without `job.output`, a file that
+    cannot be written causes a warning, and the outcome's output is empty.
 
     Raises:
         OutputError: `job.output` cannot be written.
@@ -459,7 +459,7 @@ def _write(
 
 
 def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
-    """Note that an earlier prediction, which a person may have edited, will be replaced."""
+    """Tell the user that an earlier prediction, which may have been edited, will be replaced."""
     if writer.replaced:
         reporter.note(
             f"{writer.replaced} is an earlier prediction; it is replaced when this one is complete."
@@ -477,7 +477,7 @@ def _predicted(job: Job, trained: TrainedModel, num_records: int) -> Outcome:
 
 
 def drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
-    """Yield all items of a feed."""
+    """Yield all remaining items of a feed."""
     while feed.peek() is not None:
         yield feed.take()
 

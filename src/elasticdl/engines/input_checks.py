@@ -1,10 +1,10 @@
-"""Input checks: warn about an input function whose results depend on which records it gets at once.
+"""Input checks: warn about an input function whose result for a record depends on other records.
 
-A script often makes all of its examples at once. There, `x - x.mean(0)`, `np.unique(labels)` or a
-maximum covers all records; here it covers the records of one minibatch, and on workers even fewer.
-So the first minibatch is made again in two parts: a function that handles each record by itself
-gives the same result. A function that draws random numbers is not checked, and padding to the
-longest record does not count as a difference.
+A script often computes all of its examples at once. There, `x - x.mean(0)`, `np.unique(labels)` or
+a maximum covers all records; here it covers the records of one minibatch, and on workers even
+fewer. So the first minibatch is computed again in two parts: a function that handles each record by
+itself gives the same result. A function that draws random numbers is not checked, and padding to
+the longest record does not count as a difference.
 
 Callers: `record_data.py`.
 """
@@ -29,7 +29,7 @@ _counted: set[str] = set()
 def check(
     where: str, records: Sequence[Record], batch: Batch, make: Callable[[Sequence[Record]], Batch]
 ) -> None:
-    """Log, once per function, where a script with all records at once would get other results.
+    """Warn, once per function, if a call with all records at once would give other results.
 
     Args:
         where: Location of the input function, for messages.
@@ -49,7 +49,7 @@ def check(
             size,
         )
     if where in _compared or size == 1 or batch.num_examples != size:
-        # Additional examples may come in another order.
+        # With another number of examples, their order may differ.
         return
     _compared.add(where)
     first = max(1, size // 3)
@@ -81,7 +81,7 @@ def _parts(first: int) -> list[slice]:
 
 
 def _is_same(batch: Batch, parts: Sequence[Batch]) -> bool:
-    """Return whether the parts, concatenated, equal a batch apart from their padding."""
+    """Return whether the parts, concatenated, equal the batch, apart from padding."""
     whole, *others = (_arrays(each) for each in (batch, *parts))
     if any(len(arrays) != len(whole) for arrays in others):
         return False

@@ -31,9 +31,9 @@ class Commit:
         rows: The contribution of each rank.
         ranks: Ranks that took part; they are assigned further batches.
         metrics: Metric states over all examples of the commit; empty if there was no example.
-        losses: One float32 for each step that this process made itself.
+        losses: One float32 for each step of this process itself.
         lost: Ranks whose worker is known to be dead.
-        stop: Whether the training ends here.
+        stop: Whether training ends here.
         left_out: Batches whose records all workers skip from here on.
         num_left_out: Records missing from this commit's batches because they are skipped.
         num_examples: Examples in this commit's batches.
@@ -51,7 +51,7 @@ class Commit:
 
 
 class Committer(Protocol):
-    """Brings batches into the model: the one part of the loop in which engines differ.
+    """Applies batches to the model: the only part of the loop that differs between engines.
 
     Attributes:
         max_group_steps: Maximum number of batches in one commit.
@@ -76,13 +76,13 @@ class Committer(Protocol):
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Make one update for each batch; without a batch, take part in the others' update.
+        """Apply one update per batch, agreed with all workers; without a batch, join their update.
 
         Args:
             batches: This process's batches.
             progress: The training progress.
             stop: Whether the callbacks of this process request the end of training here. If the
-                callbacks of this commit's leader do, no process's batch counts any more.
+                callbacks of this commit's leader do, no batch of any process is applied any more.
 
         Returns:
             The commit, or None if there was no agreement; in that case nothing has changed.
@@ -90,11 +90,16 @@ class Committer(Protocol):
         ...
 
     def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
-        """Add up the workers' metric states, each over its own shard of the validation data."""
+        """Add up the metric states of all workers, each for its own shard of the validation data.
+
+        Args:
+            states: This process's states.
+            row: Update of this process's validation lease; None if it has none.
+        """
         ...
 
     def leads(self) -> bool:
-        """Whether this process provides the checkpoints and its callbacks may end the training."""
+        """Whether this process writes the checkpoints and its callbacks may end training."""
         ...
 
 

@@ -1,10 +1,10 @@
-"""Training data from a user's pipeline that makes its own batches.
+"""Training data from a user's pipeline that yields batches.
 
 The plan's "records" are the batches of an epoch, in the order in which the pipeline yields them.
 The pipeline is rebuilt for each epoch with random numbers that are a function of (seed, epoch), so
-an epoch has the same batches each time it is read. An indexed pipeline can be entered at any batch.
-Any other is read again from the start, and a CRC chained over all of the epoch's batches verifies
-that they are the ones that were trained on.
+an epoch has the same batches each time it is read. An indexed pipeline can start at any batch. Any
+other is read again from the start, and a CRC chained over all of the epoch's batches verifies that
+they are the ones that were trained on.
 
 Callers: `training_context.py`.
 """
@@ -47,13 +47,13 @@ _begun: set[int] = set()
 
 
 class _Made(NamedTuple):
-    """A batch of an epoch.
+    """A batch of an epoch, with its position and digest.
 
     Attributes:
         number: Number of the batch in the epoch, from 0.
         batch: The batch.
-        digest: Hash of all of the epoch's batches up to this one; 0 if the pipeline is indexed, so
-            that nothing is read twice.
+        digest: Hash of all of the epoch's batches up to this one; 0 if the pipeline is indexed,
+            because it is not read again.
     """
 
     number: int
@@ -170,13 +170,9 @@ class PipelineReader:
 class IterableData:
     """A user's pipeline as training data; see `feed.TrainingData`.
 
-    Args:
-        definition: The model definition.
-        job: The job.
-
     Raises:
         DataError: An epoch has no batch.
-        DefinitionError: The job has workers, and they would not see the same batches.
+        DefinitionError: The job has workers, and these would not see the same batches.
     """
 
     def __init__(self, definition: ModelDefinition, job: Job) -> None:
@@ -208,7 +204,7 @@ class IterableData:
 
     @property
     def resume(self) -> Resume:
-        """How a training resumes in the middle of an epoch."""
+        """How training resumes in the middle of an epoch."""
         return "exact" if self.epochs.indexed else "replayed"
 
     def cut(self, job: Job) -> ShardPlan:
@@ -224,7 +220,7 @@ class IterableData:
         )
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
-        """Return the plan's number."""
+        """Return the number in the plan."""
         return plan.minibatches_per_shard
 
     def minibatch_size(self, plan: ShardPlan) -> int:
@@ -272,7 +268,7 @@ class IterableData:
         return ""
 
     def example(self, plan: ShardPlan) -> Batch:
-        """Return the first batch. Reading it does not advance the training's pipeline."""
+        """Return the first batch. Reading it does not advance the training pipeline."""
         del plan
         return self._first
 
@@ -293,12 +289,12 @@ class IterableData:
 def open_once(
     pipeline: BatchesInput, data: str, seed: int, mode: Mode
 ) -> tuple[Validation, Epochs]:
-    """Open a pipeline that makes its own batches, for a single pass over them.
+    """Open a pipeline that yields batches, for a single pass over them.
 
     Args:
         pipeline: The model's input.
         data: Location of the data.
-        seed: Seed of the training, so that an evaluation draws the same numbers each time.
+        seed: Seed of the training job, so that an evaluation draws the same numbers each time.
         mode: Evaluation or prediction.
 
     Returns:
@@ -313,7 +309,7 @@ def open_once(
         purpose = "evaluate on" if mode is Mode.EVALUATION else "predict for"
         raise DataError(f"{epochs.name}: there are no batches to {purpose}.")
     cut = ShardPlan(epochs.num_batches, 1, _BATCHES_PER_VALIDATION_SHARD, shuffle=False)
-    # A seed of its own: otherwise it would draw the same numbers as the training's first epoch.
+    # A separate seed: otherwise it would draw the same numbers as the first training epoch.
     reading = PipelineReader(epochs, derive_seed(seed, 0, 3))
 
     def batches(shard: int) -> Iterator[Batch]:
@@ -338,7 +334,7 @@ def _named(name: str, epoch: int, number: int) -> str:
 
 
 def _each_seeded(batches: Iterator[Batch], seed: int, first: int) -> Iterator[Batch]:
-    """Yield batches, each with a seed of its own, so that it depends only on its number."""
+    """Yield batches, reseeding before each, so that a batch depends only on its number."""
     for number in itertools.count(first):
         with seeded(derive_seed(seed, number)):
             batch = next(batches, None)

@@ -42,9 +42,6 @@ class MessageLog(logging.Filter):
     It is a logging filter, because a handler would keep Python from printing warnings in a program
     that has not configured its logging.
 
-    Args:
-        log: Receives events and messages.
-
     Attributes:
         path: The file of the log.
     """
@@ -83,7 +80,7 @@ class MessageLog(logging.Filter):
         self._log.publish()
 
     def take(self, text: str, level: str = "info") -> None:
-        """Keep a message. If the log cannot be written, the next event raises the error."""
+        """Record a message. If the log cannot be written, the next event raises the error."""
         with self._lock:
             if self._num_messages > _MOST_MESSAGES:
                 return
@@ -98,14 +95,14 @@ class MessageLog(logging.Filter):
                     self._write_waiting()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep a warning of ElasticDL's code, and let it pass; see `logging.Filter`."""
+        """Record a warning of ElasticDL's code, and let it pass; see `logging.Filter`."""
         if record.levelno >= logging.WARNING:
             self.take(record.getMessage(), record.levelname.lower())
         return True
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[Self]:
-        """Keep messages that are logged while the block runs."""
+        """Record messages that are logged while the block runs."""
         _log.addFilter(self)
         try:
             yield self
@@ -119,19 +116,19 @@ class MessageLog(logging.Filter):
 
 
 def aloud(reporter: Reporter) -> Reporter:
-    """Return a reporter whose notes are not kept, for notes that also are events of the log."""
+    """Return a reporter that does not record notes, for notes that the log has as events anyway."""
     return reporter.reporter if isinstance(reporter, Noting) else reporter
 
 
 class Noting:
-    """A reporter whose notes are kept in a log; see `engine.Reporter`.
+    """A reporter that also records its notes in a log; see `engine.Reporter`.
 
     Args:
         reporter: Shows the notes to the user.
-        messages: Keeps the notes.
+        messages: Records the notes.
 
     Attributes:
-        reporter: The wrapped reporter, which does not keep notes.
+        reporter: The wrapped reporter, which does not record notes.
     """
 
     def __init__(self, reporter: Reporter, messages: MessageLog) -> None:
@@ -146,7 +143,7 @@ class Noting:
         self.reporter.advanced(done, facts)
 
     def note(self, message: str) -> None:
-        """Forward to the wrapped reporter, and keep the message."""
+        """Forward to the wrapped reporter, and record the message."""
         self.reporter.note(message)
         self._messages.take(message)
 

@@ -1,9 +1,9 @@
-"""Loads the model of a trained model, as an object of its framework: `elasticdl.load`.
+"""Loads a trained model as an object of its framework: `elasticdl.load`.
 
-Keras and some PyTorch models have no weights before they were called, so the model is called on an
+Keras and some PyTorch models have no weights before they are called, so the model is called on an
 example: the first records of data that the caller names, or zeros of the shapes in `data_schema()`.
-An input function that accepts no empty text may accept records without it: a label in words.
-A model that makes its batches itself (a DataLoader) is called on the first one.
+If the input function rejects empty strings, each string field (such as a label) is left out in
+turn. A model that reads batches with its own code (a DataLoader) is called on the first one.
 
 Callers: `api.py`.
 """
@@ -62,7 +62,7 @@ def _loaded(trained_model: str, data: str | None) -> Any:
         source = open_records(definition, data, mode=Mode.PREDICTION)
         return _built_on(OpenedModel(job, trained, definition, source, Mode.PREDICTION))
     schema = _schema(definition, trained, trained_model)
-    # Without a schema, a source of arrays would return arrays of one axis.
+    # Without a schema, a source of arrays would return one-dimensional arrays.
     assert isinstance(definition.input, RecordInput)  # noqa: S101 - it has such a schema
     decoded = replace(definition, input=replace(definition.input, schema=schema))
     texts = [field.name for field in schema.fields if field.dtype == STRING]
@@ -87,7 +87,7 @@ def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> An
 
     Args:
         opened: The trained model, and records.
-        decoded: The definition with which these records are decoded; None is the model's own.
+        decoded: The definition that decodes these records; None uses the model's own.
     """
     definition = opened.definition
     with replace(opened, definition=decoded or definition).feed(
@@ -103,10 +103,10 @@ def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> An
 
 
 def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition) -> Any:
-    """Return a model that is built on a batch of its own DataLoader or pipeline.
+    """Load a model that is built on a batch of its own DataLoader or pipeline.
 
     Raises:
-        UsageError: There are no data at the place of the training data, and none are named.
+        UsageError: Neither the named data nor, without any, the training data can be read.
     """
     assert isinstance(definition.input, BatchesInput)  # noqa: S101 - the caller has checked
     own = definition.input

@@ -1,11 +1,11 @@
-"""What `elasticdl.load` adds to a model: `predict` for tables, and the names of its classes.
+"""Attributes that `elasticdl.load` adds to a model: `predict` for tables, and its class names.
 
-    model.predict(frame)     the outputs for the rows, made by the model's own input function
+    model.predict(frame)     the outputs for the rows, read through the model's input function
     model.classes            ("cat", "dog"), if the trained model knows them
 
-For other arguments, `predict` of a Keras model is Keras' own. A PyTorch module has none, so that
-`predict` takes all data in memory that `elasticdl.predict` takes. A copy of the model, or one that
-was saved and read again, has no link to the trained model, so its `predict` only says so.
+For other arguments, `predict` of a Keras model is Keras' own. A PyTorch module has no `predict`, so
+the added one takes all data in memory that `elasticdl.predict` takes. A copy of the model, or one
+that was saved and loaded again, has no link to the trained model; its `predict` raises an error.
 
 Callers: `load.py`.
 """
@@ -35,14 +35,16 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.training.trainer import Trainer
 
-# As of `elasticdl predict`, so that the outputs are the same bits.
+# The same as for `elasticdl predict`, so that the outputs are bitwise equal.
 _MINIBATCH_SIZE = 256
 # Arguments of Keras' predict that do not change its result.
 _WITHOUT_EFFECT = {"batch_size", "verbose"}
 
 
 def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
-    """Return a trainer's model, with `classes` and `predict`; names that it has itself are kept.
+    """Add `classes` and `predict` to a trainer's model and return it.
+
+    The model's own attribute `classes` is kept.
 
     Args:
         opened: The trained model.
@@ -55,18 +57,18 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
         model.classes = classes
     own = getattr(model, "predict", None)
     if own is None or opened.definition.framework == "keras":
-        # A model without attributes of its own choice is as good without it.
+        # A model that forbids new attributes still works without it.
         with contextlib.suppress(AttributeError, TypeError):
             model.predict = TablePredictor(opened, trainer, example, own)
     return model
 
 
 class TablePredictor:
-    """`predict` of a loaded model.
+    """`predict` of a loaded model, for tables; other arguments are passed on.
 
     Args:
         opened: The trained model.
-        trainer: Its model.
+        trainer: The trainer with its weights.
         example: The batch that the model was built on.
         other: Called with anything that is not a table; None for no such function.
     """
@@ -138,15 +140,15 @@ class TablePredictor:
                 raise rows.other_fields() or error from error
 
     def __reduce__(self) -> tuple[type[UnlinkedPredictor], tuple[()]]:
-        """Return what takes its place in a copy of the model."""
+        """Pickle as an `UnlinkedPredictor`, for copies of the model."""
         return UnlinkedPredictor, ()
 
 
 class UnlinkedPredictor:
-    """`predict` of a copy of a loaded model."""
+    """`predict` of a copy of a loaded model, which only raises an error."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise a UsageError."""
+        """Raise a UsageError, because a copy has no link to the trained model."""
         del args, kwargs
         raise UsageError(
             "This model is a copy of one that elasticdl.load returned, and predict() belongs to "
@@ -159,7 +161,7 @@ def _shapes(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def _joined(made: list[Any]) -> Any:
-    """Return the outputs of several batches as those of one."""
+    """Concatenate the outputs of several batches, array by array."""
     if isinstance(made[0], dict):
         return {name: _joined([each[name] for each in made]) for name in made[0]}
     if isinstance(made[0], (list, tuple)):

@@ -6,10 +6,10 @@
         begin        agree on the participants (a joining worker takes over a peer's state)
         commit       batches: they enter the model and the ledger, exactly once;
                      or one shard of the validation data: its metric states are added up
-        look         write a checkpoint and report progress if either is due
+        save         write a checkpoint and report progress if either is due
 
 Each iteration makes one commit. All state that survives an iteration is in `TrainProgress` and in
-the model's state; together they form a checkpoint, which is also what a joining worker takes over.
+the model's state. Together they form a checkpoint; a joining worker takes over the same state.
 Evaluations and checkpoints by steps are scheduled by absolute step numbers. A run that was killed
 and resumed therefore evaluates at the same steps as an uninterrupted one, and so do all workers of
 a run.
@@ -51,26 +51,26 @@ if TYPE_CHECKING:
     from elasticdl.sharding.left_out import BatchId
     from elasticdl.training.trainer import MetricStates, State, Trainer
 
-# A group of steps is one call: large enough to hide its overhead, small enough to see the loss
-# move.
+# A group of steps is one call: large enough to hide its overhead, small enough to show how the
+# loss changes.
 _MAX_GROUP_STEPS = 32
 _MAX_GROUP_S = 0.25
 _MAX_GROUP_BYTES = 64 * 2**20
 # Checkpoints by time: at most one per interval, and so rarely that they block training for only
-# half a percent of the time. (One percent is promised, but a checkpoint may take longer than the
-# one before.)
+# half a percent of the time. (The documented limit is one percent, but a checkpoint may take
+# longer than the previous one.)
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_BLOCKED_SHARE = 0.005
 
 
 @dataclass
 class Loop:
-    """A training in progress.
+    """The training loop of one process; see the module docstring.
 
     Attributes:
         options: Training options.
         trainer: The model and its optimizer.
-        committer: Brings batches into the model.
+        committer: Applies batches to the model, together with the other workers.
         open_feed: (Ledger, ranks) -> the batches of this rank from that ledger on.
         rank: This process's rank.
         num_records: Records in an epoch, for progress reports.
@@ -82,7 +82,7 @@ class Loop:
         progress: Training progress.
         safe_point: Called when weights and ledger agree, so that a run may be ended there.
         checkpoint_is_due: Decides when to checkpoint; None decides by steps or by time.
-        event_interval_s: Steps made within this interval are reported in one event.
+        event_interval_s: Steps within this interval are reported in one event.
         metrics: The latest metrics.
         ranks: The ranks that took part in the last commit.
         accumulator: Sums commits into one update; None if each commit is an update.
@@ -149,7 +149,7 @@ class Loop:
     # --- taking over a state --------------------------------------------------------------
 
     def checkpoint(self) -> Checkpoint:
-        """Return everything that is needed to resume from here, elsewhere or later."""
+        """Return a checkpoint of the current state: everything needed to resume from here."""
         return Checkpoint(
             step=self.trainer.step,
             state={
@@ -173,7 +173,7 @@ class Loop:
         return self.progress.best_step == self.trainer.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint of an earlier attempt, whose workers are gone.
+        """Resume from a checkpoint of an earlier attempt, all of whose leases are released.
 
         Raises:
             CorruptCheckpointError: The checkpoint is not of this model.
@@ -237,7 +237,7 @@ class Loop:
             resumes=resumed is not None,
         )
         if resumed is not None:
-            # train_begin may have set weights or the learning rate as for a new training.
+            # train_begin may have set weights or the learning rate as for a new run.
             self.trainer.load_state(resumed)
         self._state_check = StateCheck(self.trainer.state())
         self._begun = True
@@ -262,7 +262,7 @@ class Loop:
         if self.progress.stopped:
             self._note_stopped()
         if self.progress.epoch_examples and not self.progress.ledger.epoch_done:
-            # `max_steps` ended the training within an epoch.
+            # `max_steps` ended training within an epoch.
             self._update_training_metrics()
         if self._unsaved:
             self._checkpoint()
@@ -284,9 +284,9 @@ class Loop:
     def finish(self) -> None:
         """Turn the trained model into the one to publish, after the last checkpoint.
 
-        Averages of the weights replace the weights, and then the callbacks end the training; some
-        of them restore the best weights. The last checkpoint is written before that, so that a
-        job continued with more epochs trains exactly as one longer run.
+        Averages of the weights replace the weights. Then `train_end` of the callbacks is called;
+        some callbacks restore the best weights. The last checkpoint is written before that, so that
+        a job continued with more epochs trains exactly as one longer run.
         """
         self.trainer.finish()
         self.trainer.hooks.train_end(self.metrics)
@@ -305,18 +305,18 @@ class Loop:
         self._wait_for_checkpoints()
 
     def close_feed(self, timeout_s: float | None = None) -> None:
-        """Stop the thread that makes batches; see `Prefetch.close`."""
+        """Stop the thread that prepares batches; see `Prefetch.close`."""
         if self._feed is not None:
             self._feed.close(timeout_s)
         self._feed = None
 
     def _turn(self) -> bool:
-        """Run one iteration; return False if there was nothing left to do."""
+        """Run one iteration of the loop; return False if there was nothing left to do."""
         if not self._prepare_commit():
             return False
-        # Start nothing new between here and the commit: the other workers wait for this process.
-        # Callbacks that observe batches must not see one that is discarded, so nothing is computed
-        # ahead for them.
+        # Start no other work between here and the commit: the other workers wait for this process.
+        # Callbacks that observe batches must not see one that is discarded, so with them no batch
+        # is computed ahead.
         observed = self.trainer.hooks.observes_batches
         self.committer.begin(ahead=self.progress.evaluation is None and not observed)
         if self.progress.evaluation is not None:
@@ -326,7 +326,7 @@ class Loop:
         return True
 
     def _prepare_commit(self) -> bool:
-        """Do all work that needs no other worker; return False if nothing is left to commit."""
+        """Do all local work before a commit; return False if nothing is left to commit."""
         hooks = self.trainer.hooks
         while True:
             if self._evaluation_is_due():
@@ -355,14 +355,14 @@ class Loop:
         )
 
     def _ends(self) -> bool:
-        """Whether a callback ends the training here.
+        """Whether a callback of this process ends training here.
 
         The callbacks of one worker decide for all, because callbacks may depend on a clock.
         """
         return self._stop_requested and self.committer.leads()
 
     def _check_stop_requested(self, *, within_epoch: bool) -> None:
-        """Record whether a callback requests the end.
+        """Record whether a callback requests the end of training.
 
         Called after a batch and after an epoch, where Keras' `fit` checks for it.
         """
@@ -371,7 +371,7 @@ class Loop:
         self._awaits_end = self._stop_requested and not within_epoch
 
     def _is_cut_short(self) -> bool:
-        """Whether a callback ended the training within an epoch, and the epoch's end is due."""
+        """Whether a callback ended training within an epoch, and the epoch's end is due."""
         return (
             self.progress.stopped
             and self.progress.epoch_begun
@@ -386,7 +386,8 @@ class Loop:
     def _advance(self) -> None:
         hooks, stop = self.trainer.hooks, self._ends()
         if self._joins:
-            # The others have computed their batches already and would wait for this one's first.
+            # The other workers have already computed their batches and would wait for the first
+            # batch of this worker.
             self._joins = False
             self._open_feed()
         elif not self._group and not stop:
@@ -444,7 +445,7 @@ class Loop:
         self.trainer.hooks.batch_end(number, logs)
 
     def _enter(self, commit: Commit) -> None:
-        """Record a commit in the ledger and the training progress."""
+        """Record a commit in the ledger and in the training progress."""
         ledger = self.progress.ledger.advance(commit.rows)
         if commit.lost:
             ledger = ledger.release(commit.lost)
@@ -494,7 +495,7 @@ class Loop:
         return group
 
     def _feed_at(self, lease: ShardLease) -> Prefetch[TrainingBatch]:
-        """Return a feed whose next batch is the ledger's next one."""
+        """Return a feed positioned at the next batch of a lease in the ledger."""
         for feed in (self._feed, None):
             if feed is None:
                 feed = self._open_feed()  # noqa: PLW2901
@@ -551,9 +552,9 @@ class Loop:
         self.trainer.hooks.test_end(metrics)
 
     def _match_evaluation(self) -> None:
-        """Begin or end an evaluation in the callbacks, to match the state that was taken over.
+        """Call test_begin or test_end of the callbacks, to match the state that was taken over.
 
-        Called before their own state is loaded, because test_begin and test_end may change it.
+        Called before the callbacks' own state is loaded, because the two calls may change it.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating and not self._test_begun:
@@ -621,12 +622,12 @@ class Loop:
             words = metrics_in_words(metrics, prefix="val_")
             aloud(self.reporter).note(f"step {self.trainer.step}: {words}")
         if not ends or self.options.evaluation_steps:
-            # At the end of an epoch this waits until the training metrics are known as well.
+            # At the end of an epoch, `_end_epoch` does this, once training metrics are known too.
             self._checkpoint_if_best()
 
     def _checkpoint_if_best(self) -> None:
         value, best = self.metrics.get(self.options.best_metric), self.progress.best
-        # Anything but a finite number is never the best.
+        # A value that is not a finite number is never the best.
         if not isinstance(value, float) or not math.isfinite(value):
             return
         sign = 1 if self._best_mode() == "max" else -1
@@ -643,7 +644,7 @@ class Loop:
 
     def _update_training_metrics(self) -> None:
         """Set the metrics to those of the epoch so far and of the last evaluation."""
-        # Training metrics first: the order in which people read them.
+        # Training metrics first, in the order in which users read them.
         self.metrics = {
             **self.trainer.training_metrics.results(self.progress.epoch_states),
             **{name: value for name, value in self.metrics.items() if name.startswith("val_")},
@@ -723,7 +724,7 @@ class Loop:
             checkpoint.state, step=self.trainer.step, last_good=self._last_checkpoint_step
         )
         self._step_events.write(self._step_to_report)
-        # The store measures how long it blocked training; the copy made before counts as well.
+        # The store measures how long it blocked training; the copy before that counts as well.
         self._copied_s[self.trainer.step] = time.monotonic() - started
         self.checkpoints.save_in_background(checkpoint, best=best)
         self._last_checkpoint_s = time.monotonic()
@@ -773,7 +774,7 @@ def _where(group: Sequence[TrainingBatch]) -> str:
 
 
 def _follows(before: TrainingBatch, after: TrainingBatch) -> bool:
-    """Whether two batches are adjacent and can be steps of one group."""
+    """Whether a batch directly follows another and has the same shapes, to be in one group."""
     if (after.epoch, after.shard, after.number) != (before.epoch, before.shard, before.number + 1):
         return False
     one, other = before.batch, after.batch

@@ -41,7 +41,7 @@ class NotebookBar:
             self._draw()
 
     def note(self, message: str) -> None:
-        """Print a line, on standard output because notebooks show standard error as an alarm."""
+        """Print a line to standard output; notebooks highlight standard error as a failure."""
         sys.stdout.write(f"{message}\n")
 
     def ended(self) -> None:

@@ -1,4 +1,4 @@
-"""Prefetch: makes batches in a thread, some batches ahead of the consumer."""
+"""Prefetch: prepares batches in a thread, ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES_AHEAD = 64 * 2**20
 INTERRUPTED_S = 2.0
-"""After an interrupt, how long to wait for a user function that takes long to make a batch."""
+"""Seconds to wait, after an interrupt, for a user function that is preparing a batch."""
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class Prefetch(Generic[T]):
 
     Args:
         items: The iterator, which starts at once in the thread.
-        size_bytes: Item -> its size. The thread keeps up to 64 MiB ahead, but at least 2 items.
+        size_bytes: Item -> its size. The queue holds up to about 64 MiB, but at least 2 items.
     """
 
     def __init__(self, items: Iterator[T], size_bytes: Callable[[T], int]) -> None:
@@ -53,10 +53,10 @@ class Prefetch(Generic[T]):
         self.close(INTERRUPTED_S if interrupted else None)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop the thread and drop the items it has made ahead.
+        """Stop the thread and drop the prefetched items.
 
         Args:
-            timeout_s: How long to wait for the item that is being made; None waits without limit.
+            timeout_s: Time limit for the item in preparation; None waits without limit.
         """
         with self._changed:
             self._closed = True

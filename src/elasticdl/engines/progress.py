@@ -1,7 +1,4 @@
-"""Progress reporters: a bar on a terminal or in a notebook, occasional lines elsewhere.
-
-All of them show what a `Phase` knows.
-"""
+"""Progress reporters: a bar on a terminal or in a notebook, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -54,9 +51,9 @@ class Lines:
         self._written = True
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """Store the title, total and unit for the lines to come."""
+        """Store the title, total and unit for later lines."""
         self._phase = Phase(title, total, unit, done)
-        # The first line comes soon, so that the user sees that it works.
+        # The first line follows soon, so that the user sees that the job is running.
         self._last_s = time.monotonic() - _LINE_INTERVAL_S + 1
         self._written = True
 
@@ -139,22 +136,22 @@ class Bar:
 
 
 class Phase:
-    """What a reporter knows of a phase: how far it is, how fast, and how long it will take.
+    """Progress of a phase of a job: the amount done, the speed, and the estimated time left.
 
-    The speed is that of the last minutes. Compilation is left out of it: it is measured from the
-    first report on, and from the start of the second epoch on once there is one.
+    The speed is that of the last minutes. To leave compilation out, it is measured from the first
+    report on, and again from the start of the second epoch on.
 
     Args:
-        title: What is done.
+        title: Name of the phase, such as "Evaluating".
         total: Its size in `unit`; 0 if unknown.
         unit: The unit, in the plural.
-        done: How much is done from the beginning.
+        done: The amount already done when the phase starts.
         clock: Returns the time in seconds.
 
     Attributes:
         title: See above.
         total: See above.
-        done: How much is done so far.
+        done: The amount done so far.
     """
 
     def __init__(
@@ -190,7 +187,7 @@ class Phase:
 
     @property
     def speed(self) -> float | None:
-        """Units per second; None while it is not known."""
+        """Units per second; None if not known yet."""
         if len(self._reports) < 2:  # noqa: PLR2004
             return None
         (first_s, first), (last_s, last) = self._reports[0], self._reports[-1]
@@ -200,14 +197,14 @@ class Phase:
 
     @property
     def left_s(self) -> float | None:
-        """Estimated seconds left; None while they are not known."""
+        """Estimated seconds left; None if not known yet."""
         speed = self.speed
         if not self.total or speed is None:
             return None
         return max(0, self.total - self.done) / speed
 
     def clock(self) -> str:
-        """Return the time left as on a clock, of constant width."""
+        """Format the time left as hours:minutes:seconds."""
         left_s = 0.0 if self.total and self.done >= self.total else self.left_s
         if left_s is None:
             return "-:--:-- left"
@@ -216,7 +213,7 @@ class Phase:
         return f"{hours}:{minutes:02d}:{seconds:02d} left"
 
     def facts_in(self, width: int) -> str:
-        """Return the facts and the speed, without the least important ones that do not fit."""
+        """Format facts and speed, omitting the least important to fit into `width` characters."""
         parts = {name: f"{name} {value}" for name, value in self._facts.items()}
         if self.speed is not None:
             parts["speed"] = _shown_speed(self.speed, self._unit)
@@ -227,7 +224,7 @@ class Phase:
         return "  ".join(parts.values())
 
     def line(self) -> str:
-        """Return all that is known in a line of text."""
+        """Format the title, the amount done, the facts, the speed and the time left as one line."""
         parts = [f"{self.title}: {self.done:,}"]
         if self.total:
             parts[0] += f"/{self.total:,} {self._unit}"
@@ -256,7 +253,7 @@ def _is_notebook() -> bool:
 
 
 def metrics_in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
-    """Format the metrics that are single numbers for a line of text."""
+    """Format the metrics that are single numbers as one line."""
     return ", ".join(
         f"{prefix}{name} {value:.4g}"
         for name, value in metrics.items()
@@ -271,9 +268,9 @@ def epoch_in_words(
 
     Args:
         epoch: The epoch, counted from 0.
-        num_epochs: Number of epochs of the training.
+        num_epochs: Number of epochs of the job.
         metrics: The latest metrics; those of the validation data as `val_...`.
-        is_evaluated: Whether the validation metrics are those of this epoch's end.
+        is_evaluated: Whether the validation metrics were computed at the end of this epoch.
     """
     shown = {
         name: value

@@ -1,4 +1,4 @@
-"""Publishing of a trained model: the weights, the user's code, and a description of both.
+"""Publication of a trained model: the weights, the user's code, and a description of both.
 
 Callers: `run.py` and `federated/`.
 """
@@ -55,11 +55,11 @@ def publish(
         job: The job, with all params of the model.
         definition: The model definition.
         trainer: The trained model.
-        metrics: Its metrics.
+        metrics: The final metrics.
         classes: Names of the classes; empty if unknown.
         record_fields: Fields of a record of the training data; None if unknown.
-        folder: The output folder, claimed.
-        code: The copy of the user's code that `copy_code` made.
+        folder: The output folder, already claimed.
+        code: The copy of the user's code from `copy_code`.
         job_id: The id of the user's job; None if that is `job`.
 
     Raises:
@@ -114,7 +114,7 @@ def publish(
 def copy_code(
     job: Job, destination: Path, checkpoint: Checkpoint | None, reporter: Reporter
 ) -> str:
-    """Copy the user's code, which may be edited during the training, and return its SHA-256."""
+    """Copy the user's code, which may be edited during training, and return its SHA-256."""
     assert job.model is not None  # noqa: S101 - a training job
     opened = zoo.open_zoo(job.model.zoo)
     left_out = zoo.copy_model(job.model, opened, destination)
@@ -134,9 +134,9 @@ def copy_code(
 
 
 def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter) -> None:
-    """Report that a finished training had other code than there is now."""
+    """Tell the user if the code has changed since a finished training run."""
     assert job.model is not None  # noqa: S101 - a training job
-    # What cannot be opened any more, such as a deleted folder, is no reason to fail.
+    # Code that can no longer be opened, such as a deleted folder, is not a reason to fail.
     with contextlib.suppress(ElasticDLError, OSError):
         opened = zoo.open_zoo(job.model.zoo)
         zoo.copy_model(job.model, opened, scratch)

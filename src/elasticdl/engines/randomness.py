@@ -1,10 +1,10 @@
 """Random numbers of user code: a function of a seed, independent of other draws in the process.
 
 User code draws from the global generators of Python, NumPy and TensorFlow, while batches for
-training and for evaluation are made in different threads. So a thread that makes batches locks the
-generators for that time: `seeded` seeds them, and `Stream` restores their state from its last
-block. The model draws from PyTorch's global generator at the same time, so for PyTorch each block
-has a generator of its own.
+training and for evaluation are prepared in different threads. So a thread that prepares batches
+locks the generators meanwhile: `seeded` seeds them, and `Stream` restores their state from its last
+block. The model draws from PyTorch's global generator at the same time, so each block gets its own
+PyTorch generator.
 """
 
 from __future__ import annotations
@@ -54,11 +54,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class Stream:
-    """A sequence of random numbers, drawn in several blocks without interference between them.
-
-    Args:
-        seed: Seed of the sequence.
-    """
+    """A sequence of random numbers, drawn in several blocks without interference between them."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

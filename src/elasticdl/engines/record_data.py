@@ -1,6 +1,6 @@
 """Training data from records, which the user's input functions turn into batches.
 
-A batch is a function of (seed, epoch, shard, number): it can be made again, here or on
+A batch is a function of (seed, epoch, shard, number): it can be prepared again, here or on
 another worker, with the same result. Records are found by seeking. A user's `tf.data` pipeline
 over records is rebuilt instead, and its committed batches are skipped (`_after_replay`).
 
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.sharding.left_out import BatchId
 
-# Records listed in an error message: a person searches for the bad one among them.
+# Maximum number of records listed in an error message, among which the user looks for the bad one.
 _MOST_NAMED = 128
-# Size of the records decoded at once; what the input function makes of them may be much larger.
+# Size of the records decoded at once; the batches made from them may be much larger.
 _MAX_DECODED_BYTES = 64 * 2**20
 # Short, because the loop checks for other work only after each shard of the validation data.
 _MINIBATCHES_PER_VALIDATION_SHARD = 8
@@ -79,11 +79,11 @@ def open_records(
     """Open records with the model's own reader if it has one, otherwise with a built-in reader.
 
     Args:
-        definition: The model definition, which may have a reader of its own.
+        definition: The model definition, which may have its own reader.
         data: Names of files, folders or patterns.
         indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
             nor opened to find its records.
-        mode: In prediction, classes of the data that the model does not know are no labels.
+        mode: In prediction, data with classes that the model does not know has no labels.
 
     Raises:
         DataError: There are no records, or they cannot be read, or have classes that the model
@@ -103,8 +103,8 @@ def indexes_of(
     """Return the indexes of opened data, to be passed to `open_records` in other processes.
 
     Args:
-        definition: The model definition. If it has a reader of its own, the result is empty,
-            because each process then opens the data itself.
+        definition: The model definition. If it has its own reader, the result is empty, because
+            each process then opens the data itself.
         sources: The opened sources, keyed by the name of the data.
     """
     if definition.open_source is not None:
@@ -147,7 +147,7 @@ class RecordData:
 
     @property
     def resume(self) -> Resume:
-        """How a training resumes in the middle of a shard."""
+        """How training resumes in the middle of a shard."""
         return "exact" if isinstance(self.definition.input, RecordInput) else "replayed"
 
     @functools.cached_property
@@ -168,7 +168,7 @@ class RecordData:
         return plan_shards(self.reader.units, job.training, splits=splits)
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
-        """Return the plan's number; 0 for a pipeline, because it may filter and repeat."""
+        """Return the number in the plan; 0 for a pipeline, because it may filter and repeat."""
         by_record = isinstance(self.definition.input, RecordInput)
         return plan.minibatches_per_shard if by_record else 0
 
@@ -329,7 +329,7 @@ def _record_batches(
 
 
 def _minibatches_at_once(minibatch_bytes: int) -> int:
-    """Return how many minibatches of a size to decode at once, which is faster."""
+    """Return the number of minibatches of a given size to decode at once."""
     return max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // max(minibatch_bytes, 1)))
 
 
@@ -397,7 +397,7 @@ def batches_in_order(
                 else record
                 for record in records[at : at + minibatch_size]
             ]
-            # Seeded per batch, so that random numbers do not depend on where a range begins.
+            # Seeded per batch, so that random numbers do not depend on the start of a range.
             with seeded(derive_seed(0, first + at, 3)):
                 where = functools.partial(_names, source, numbers[at : at + minibatch_size])
                 batch = make_batch(definition, definition.input, some, mode, where)
@@ -472,7 +472,7 @@ def _are_of_no_record(labels: Any) -> bool:
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
-    """Return the batch with its examples weighted by the user's class weights in training."""
+    """In training, weight the examples of a batch by the user's class weights."""
     if mode is not Mode.TRAINING or definition.class_weight is None:
         return batch
     weights = definition.class_weight()
@@ -480,7 +480,7 @@ def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
-    """Return the model's input as a pipeline over records.
+    """Return the model's input, checked to be a pipeline over records.
 
     Raises:
         DataError: The model's input does not read records.
@@ -556,7 +556,7 @@ def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
 def _after_replay(
     definition: ModelDefinition, batches: Iterator[Batch], epoch: int, lease: ShardLease
 ) -> Iterator[TrainingBatch]:
-    """Skip the committed batches of a pipeline, verify that they are the same, yield the rest."""
+    """Skip the committed batches of a pipeline, verify their digest, and yield the rest."""
     digest = 0
     waiting: tuple[int, Batch, int] | None = None
     replayed = lease.committed == 0
@@ -594,7 +594,7 @@ def _without_labels(
 
     Raises:
         DataError: The features depend on a missing field.
-        UserCodeError: The function accepts neither.
+        UserCodeError: The function accepts neither these values nor records without the fields.
     """
     missing = [field for field in schema.fields if _is_missing(source, field)]
     if not missing:
@@ -628,7 +628,7 @@ def _without_labels(
 
     for value in (1, None):
         if not all(map(np.array_equal, first, features_with(value))):
-            # Not a label that is missing as well.
+            # Name only the fields that the features depend on, not a missing label.
             needed = [field.name for field in missing if moves_features(field)]
             raise DataError(
                 f"{where()}: the records have no {', '.join(needed)}, which "
@@ -677,7 +677,7 @@ def _is_missing(source: RecordSource, field: Field) -> bool:
 
 
 def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a value for a field: `value` as a number or text, or for None a missing value.
+    """Return a value for a field: `value` as a number or string, or for None a missing value.
 
     None gives 0 for a field that is not nullable.
     """

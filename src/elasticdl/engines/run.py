@@ -2,8 +2,8 @@
 
     claim the output -> copy the code -> define the model -> open the records -> ENGINE -> publish
 
-An engine does the training: it is a function from a `Run` to a `TrainResult`. All other stages are
-shared by the engines and live here.
+An engine is a function from a `Run` to a `TrainResult`: it does the training. The engines share all
+other stages, which are in this module.
 
 Callers: `in_process.py` and `elastic/`.
 """
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is about to train: the input of an engine.
+    """A training run that is ready to start: the input of an engine.
 
     Attributes:
         context: The model and its data.
         folder: The output folder.
-        generation: How many times the job has been started in this folder.
+        generation: Number of times the job has been started in this folder.
         store: The checkpoints in the folder.
         events: The event log in the folder.
         reporter: Reports progress to the user.
         code: A copy of the user's code, because the original may be edited during the run.
-        checkpoint: The checkpoint to resume from; None for a new training.
+        checkpoint: The checkpoint to resume from; None for a new job.
         metadata: Metadata of every checkpoint: the plan and the data.
     """
 
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether `max_steps` ends the training before the epochs do, so that steps are counted."""
+        """Whether `max_steps` ends training before the epochs do, so that steps are counted."""
         context, options = self.context, self.context.job.training
         if not options.max_steps:
             return False
@@ -140,7 +140,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class TrainResult:
-    """Result of a training: the output of an engine.
+    """Result of a training run: the output of an engine.
 
     Attributes:
         trainer: The model after the last step.
@@ -228,8 +228,7 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
     try:
         best = run.store.best()
     except CorruptCheckpointError as error:
-        # The run may have taken a month: publish the last model, which is as good as without the
-        # option.
+        # The run may have taken a month, so publish the last model, as without the option.
         run.reporter.note(
             f"WARNING: the best checkpoint by {run.context.job.training.best_metric} is damaged: "
             f"{error} The model of the last step, {trained.trainer.step:,}, is published instead."
@@ -253,7 +252,7 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
 def _is_done(
     job: Job, checkpoint: Checkpoint, store: CheckpointStore, folder: OutputFolder
 ) -> bool:
-    """Whether the training is complete and its model is published."""
+    """Whether the job is complete and its model is published."""
     progress = TrainProgress.from_json(checkpoint.metadata["progress"])
     limit = job.training.max_steps
     finished = (

@@ -1,7 +1,7 @@
-"""Shard sizes: how training data are cut into shards, weighing how well records mix and the cost.
+"""Shard sizes: the division of training data into shards, a compromise between mixing and cost.
 
 If all records fit into memory (`units.CACHE_BYTES`), any record may follow any other. The same
-holds if each record is a unit of its own (images). Otherwise units of the source are shuffled as
+holds if each record is a separate unit (images). Otherwise units of the source are shuffled as
 blocks, so that each unit is read once per epoch, and a shard is long enough to mix many blocks:
 
     records fit into memory      a block is a record, a shard 32 minibatches
@@ -43,7 +43,7 @@ _PIPELINE_SHARDS = 8
 
 
 def plan_shards(units: Units, options: TrainingOptions, *, splits: bool) -> ShardPlan:
-    """Return the plan that cuts records into shards.
+    """Return the plan that divides the records into shards.
 
     Args:
         units: Layout of the records in their source.
@@ -75,14 +75,14 @@ def plan_shards(units: Units, options: TrainingOptions, *, splits: bool) -> Shar
 
 
 def _blocks(units: Units, record_bytes: int) -> Ints:
-    """Return the number of records in each block: one unit, or several small ones."""
+    """Return the number of records in each block; a block is one unit or several small ones."""
     least = max(
         1,
         (data_units.REMOTE_UNIT_BYTES if units.remote else data_units.LOCAL_UNIT_BYTES)
         // record_bytes,
     )
     ends = np.cumsum(units.sizes)
-    # All units that end within the same stretch of records make one block.
+    # All units that end within the same stretch of records form one block.
     stretch = (ends - 1) // least
     last = np.append(stretch[1:] != stretch[:-1], True)
     sizes = np.diff(ends[last], prepend=0)

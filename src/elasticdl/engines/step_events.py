@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class StepEvents:
-    """Reports the steps of one training.
+    """Reports the steps of a job to the user and, several at a time, to the event log.
 
     Args:
         events: Receives the events.
         reporter: Reports progress to the user.
         num_records: Records in an epoch.
-        num_epochs: Number of epochs of the training.
+        num_epochs: Number of epochs of the job.
         counts_steps: Whether the progress is counted in steps instead of records.
-        interval_s: Steps made within this interval are reported in one event.
+        interval_s: Steps within this interval are reported in one event.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StepEvents:
         self.forget()
 
     def forget(self) -> None:
-        """Drop steps that were not written yet, because they are made again."""
+        """Drop steps that were not written yet, because they will be repeated."""
         # Time before the next commit, such as for compiling a step, is not a pause in training.
         self._committed_s: float | None = None
         self._longest_s = 0.0
@@ -64,7 +64,7 @@ class StepEvents:
         Args:
             commit: The commit.
             before: The ledger before the commit.
-            after: The training progress after the commit.
+            after: The progress after the commit.
             step: Number of updates so far.
         """
         now = time.monotonic()
@@ -101,7 +101,7 @@ class StepEvents:
         """Write an event for the steps since the last one, if there are any.
 
         Args:
-            step: The step of the event: the last update that any of the batches belongs to.
+            step: The step of the event: the last update that contains any of the batches.
         """
         now = time.monotonic()
         if self._rows:
@@ -124,7 +124,7 @@ class StepEvents:
 
 
 def joined_rows(rows: Sequence[CommittedRow]) -> list[CommittedRow]:
-    """Return the rows with adjacent ones of the same rank and shard merged."""
+    """Merge consecutive rows of the same rank and shard whose batches are adjacent."""
     joined: list[CommittedRow] = []
     last_of: dict[int, int] = {}
     for row in rows:

@@ -1,7 +1,8 @@
-"""Data in memory, stored for the time of a run: see `data/in_memory.py`.
+"""Files for in-memory data, which a job reads while it runs; see `data/in_memory.py`.
 
-A training stores it in `in_memory_data/` of its output, which its workers and a resumed run can
-read, and removes it when it is finished. Evaluation and prediction use a temporary folder.
+A training job stores the data in `in_memory_data/` of its output, where its workers and a resumed
+run can read it, and removes it when the job is finished. Evaluation and prediction use a temporary
+folder.
 
 Callers: `api.py`.
 """
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job
 
-# Begins the name of a temporary folder with data in memory.
+# Prefix of the names of temporary folders for in-memory data.
 ASIDE = "data-"
 
 
 def named(data: Any) -> str | None:
-    """Return the name of files, joined if it is a list; None if data is in memory."""
+    """Return data that names files as one string, joined by commas; None for data in memory."""
     if isinstance(data, (str, Path)):
         return str(data)
     if isinstance(data, (list, tuple)) and data:
@@ -47,7 +48,7 @@ def named(data: Any) -> str | None:
 
 
 def is_stored(location: str) -> bool:
-    """Return whether a location is that of data in memory, stored for the time of a run."""
+    """Return whether a location is a file that `stored` wrote for data in memory."""
     folder = Path(location).parent
     aside = folder.name.startswith(ASIDE) and folder.parent == scratch.folder()
     return aside or folder.name == IN_MEMORY_FOLDER
@@ -55,7 +56,7 @@ def is_stored(location: str) -> bool:
 
 @contextlib.contextmanager
 def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Job]:
-    """Store data in memory while a job runs; yields the job that reads it.
+    """Write in-memory data to files while a job runs; yields the job that reads the files.
 
     Args:
         job: The job, with any data.
@@ -63,8 +64,8 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         reporter: Reports progress.
 
     Raises:
-        UsageError: Data is of another type, or other machines could not read it.
-        DataError: It cannot be stored.
+        UsageError: The data has an unsupported type, or workers could not read the files.
+        DataError: The data cannot be stored.
         OutputError: The output cannot be written.
     """
     if not data:
@@ -103,7 +104,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
         try:
             yield dataclasses.replace(job, **names)
         except (OutputTakenError, OutputBusyError):
-            # What was there before belongs to the job of this output.
+            # Older files belong to the job that owns this output.
             _remove(new, trains=trains)
             raise
         except ElasticDLError:

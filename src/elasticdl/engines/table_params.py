@@ -1,9 +1,9 @@
-"""Params that a model leaves to its training data: completed once, before the first step.
+"""Params that are derived from the training table: completed once, before the first step.
 
     definition --summary of the table--> all params --> definition of the model that is trained
 
-They are part of every checkpoint and of the trained model; workers and later runs of the job
-receive them, so that all use the same ones.
+The completed params are part of every checkpoint and of the trained model. Workers and later runs
+of the job receive them, so that all use the same ones.
 
 Callers: `training_context.py`.
 """
@@ -37,18 +37,18 @@ def completed(
     checkpoint: Checkpoint | None,
     opened: tuple[Mapping[str, Any], Zoo],
 ) -> tuple[Job, ModelDefinition]:
-    """Return the job and the definition with all params; the same ones if none is missing.
+    """Return the job and the definition with all params; unchanged if no param is missing.
 
     Args:
         job: The user's job.
-        definition: Its definition.
+        definition: The definition of its model.
         source: The training data; only tables can complete params.
         checkpoint: The checkpoint to resume from, whose params are used.
         opened: Context and zoo with which the model was defined.
 
     Raises:
-        DataError: The table cannot be read, or does not suit the model.
-        UsageError: The params do not suit the table.
+        DataError: The table cannot be read, or does not fit the model.
+        UsageError: The params do not fit the table.
     """
     if definition.complete_params is None or not isinstance(source, TableSource):
         return job, definition
@@ -73,6 +73,11 @@ def completed(
 
 
 def metadata_of(job: Job, complete: Job) -> dict[str, Any]:
-    """Return what a checkpoint keeps of the params; empty if the user gave them all."""
+    """Return the checkpoint metadata for completed params; empty if the user gave all params.
+
+    Args:
+        job: The user's job.
+        complete: The job with all params, from `completed`.
+    """
     assert complete.model is not None  # noqa: S101 - a training job
     return {} if complete is job else {_PARAMS: dict(complete.model.params)}

@@ -38,7 +38,7 @@ class TrainProgress:
         epoch_examples: Examples in this epoch's steps so far.
         best: Best value so far of `TrainingOptions.best_metric`; None before the first.
         best_step: Step of the best value; -1 before the first.
-        stopped: Whether a callback has ended the training.
+        stopped: Whether a callback has ended training.
         evaluation: The running evaluation; None while training.
         evaluated_step: The last step that was evaluated; -1 before the first.
         first_step: Number of steps before this epoch.

@@ -1,6 +1,6 @@
 """Training context: the model, the data and the shard plan that a training process needs.
 
-Callers: `run.py` for the process that leads a training, `elastic/worker.py` for each worker.
+Callers: `run.py` for the process that leads a training run, `elastic/worker.py` for each worker.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainingContext:
-    """Everything a process needs to take part in a training; every worker makes its own.
+    """Everything a process needs to take part in a training run; each worker creates its own.
 
     Attributes:
         job: The job.
         definition: The model definition.
         data: The training data.
-        plan: How the data is cut into shards.
+        plan: The division of the data into shards.
         validation: Data to evaluate on; None if there is none.
         file_variables: Top-level variables of the user's files, which should not change.
-        complete_job: The job with the params that its data determine, as workers and predictions
-            need it.
+        complete_job: The job including the params that are derived from its data; workers and
+            predictions need these.
     """
 
     job: Job
@@ -104,12 +104,15 @@ class TrainingContext:
         """Names of the classes, from the model or else from the data; empty if unknown."""
         if self.definition.classes:
             return self.definition.classes
-        # A side of a split has no names of its own.
+        # Neither side of a split knows the class names; its whole source does.
         source: object = whole(self.data.source) if isinstance(self.data, RecordData) else None
         return source.classes if isinstance(source, NamesClasses) else ()
 
     def record_fields(self) -> Schema | None:
-        """Return the fields of the first record, where no `data_schema()` says them."""
+        """Return the fields of the first record; None if the model has a `data_schema()`.
+
+        None also for batches of a pipeline, and for fields that no schema can describe.
+        """
         data, how = self.data, self.definition.input
         if not isinstance(data, RecordData) or not isinstance(how, RecordInput) or how.schema:
             return None
@@ -130,11 +133,11 @@ class TrainingContext:
     def indexes(self) -> dict[str, DataIndex]:
         """Return the indexes found when the data was opened, keyed by the name of the data.
 
-        A user's own readers and pipelines have no index.
+        A user's own readers and pipelines have none.
         """
         sources: dict[str, RecordSource | None] = {}
         if isinstance(self.data, RecordData):
-            # Of all records: each worker splits them by itself.
+            # The index covers all records: each worker splits them itself.
             sources[self.job.data] = whole(self.data.source)
         if self.validation is not None and self.job.validation_data is not None:
             sources[self.job.validation_data] = self.validation.source
@@ -167,7 +170,7 @@ class TrainingContext:
         return next(itertools.chain.from_iterable(shards), None)
 
     def create_trainer(self, rank: int = 0) -> Trainer:
-        """Create the model in its state before the first step.
+        """Create the model and its trainer, in the state before the first step.
 
         Raises:
             ElasticDLError: The model cannot be created, or the data has no example.
@@ -219,7 +222,7 @@ class TrainingContext:
             )
 
     def _trains_with(self, metric: str) -> bool:
-        """Whether a metric of the evaluation is measured in training as well."""
+        """Whether an evaluation metric is also measured in training."""
         if self.definition.compiled or metric == "loss":
             return True
         functions = self.definition.create_metrics(Mode.TRAINING)
@@ -247,7 +250,7 @@ class TrainingContext:
         return [
             f"The trained model will have no {name}: {reason}"
             for name, reason in reasons.items()
-            # Missing for most models with a class of their own; serving does not need it.
+            # Missing for most models with custom classes; serving does not need it.
             if name != "model.keras"
         ]
 
@@ -260,7 +263,7 @@ class TrainingContext:
         """Check that whole batches add up to `--global_batch_size`.
 
         Raises:
-            UsageError: They do not.
+            UsageError: The option is not a multiple of the batch size.
         """
         whole = self.job.training.global_batch_size
         if not whole or not whole % (size := self._summed_size):
@@ -275,7 +278,7 @@ class TrainingContext:
 
     @property
     def _summed_size(self) -> int:
-        # A pipeline that makes its own batches decides on their size.
+        # A pipeline that yields batches determines their size.
         own = isinstance(self.data, IterableData)
         return self.minibatch_size if own else self.job.training.minibatch_size
 
@@ -295,13 +298,13 @@ def open_context(
     definition: ModelDefinition | None = None,
     indexes: Mapping[str, DataIndex] | None = None,
 ) -> tuple[TrainingContext, dict[str, Any]]:
-    """Define the model and open its data.
+    """Define the model, open its data and return the training context.
 
     Args:
         job: The job.
         checkpoint: The checkpoint to resume from.
         code: A copy of the zoo to read the model from; None reads the zoo itself.
-        plan: The shard plan if it was decided elsewhere.
+        plan: The shard plan if another process has decided it.
         worker_id: Passed to a spec as the number of its worker.
         world_size: Passed to a spec as the number of workers.
         definition: The model definition if there already is one; None reads it from the job's

@@ -1,7 +1,7 @@
 """User calls: tracks running calls of a user's input function to report those that hang.
 
 A function that never returns cannot be ended from Python, but another thread can check these calls
-and report where the function is.
+and report the line that is being executed.
 
 Callers: `record_data.py` records calls; `elastic/worker.py` checks them.
 """

@@ -3,14 +3,14 @@
 A function takes one example, `(y_true, y_pred)`, and returns a number. It is quick to write, and it
 is the reference: every other way of computing its column must equal calling it row by row. Keras
 functions cost about a millisecond per call, so a TensorFlow function is also traced once for a
-whole block of rows; the block's column is used only if it is shown to be the same:
+whole block of rows; the block's column is used only if it passes checks against single calls:
 
     read its code (`traceable.py`) -> first rows one by one -> trace (`tensorflow.py`)
        -> equal on those and on rows drawn at random? -> blocks; first and last row of each
           | no, ever                                     | checked one by one
           +-----------> one by one from now on <---------+ differs
 
-It does not know what the columns are used for.
+How the columns are used is decided elsewhere.
 
 Callers: `report.py`, and through it sessions and `elasticdl evaluate --report`.
 """
@@ -39,18 +39,17 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
 
 EvalFunction: TypeAlias = "Callable[[Any, Any], Any]"
-"""`(y_true, y_pred)` of one example -> a number, or a tensor of one."""
+"""`(y_true, y_pred)` of one example -> a number, or a tensor with one number."""
 
 _BlockFunction: TypeAlias = "Callable[[Any, Any], tuple[np.ndarray[Any, Any], str]]"
 
-# Rows that are computed one by one before a block is trusted: the first ones, in their order, so
-# that a function that counts its calls is detected before it is called once too often.
+# Rows that are computed one by one before a block is trusted: the first ones in order, so that a
+# function that counts its calls is detected before it is called once too often.
 _FIRST_ROWS = 32
 _RANDOM_ROWS = 16
 # A column computed in blocks may differ by eight units in the last place of float32: kernels sum a
-# block in another order than a row, and that costs some units (one or two where measured). Relative
-# to the largest value seen, because the difference of two nearly equal numbers has their error and
-# not its own.
+# block in another order than a row, which costs some units (one or two where measured). Relative to
+# the largest value seen: the difference of two nearly equal numbers has the error of those numbers.
 _TOLERANCE = 1e-6
 
 
@@ -66,7 +65,7 @@ class EvalFunctions:
         names: Their names, in the order given.
 
     Raises:
-        DefinitionError: It is neither, a name is not text, a value is not a function, or two
+        DefinitionError: It is neither, a name is not a string, a value is not a function, or two
             functions have the same name.
 
     Example:
@@ -88,7 +87,7 @@ class EvalFunctions:
 
     @property
     def value_types(self) -> dict[str, str]:
-        """Function -> `float32` if it returned nothing wider, else `float64`."""
+        """Function -> `float32` if it never returned a wider type, else `float64`."""
         return {column.name: column.value_type for column in self._columns}
 
     def columns(
@@ -152,7 +151,7 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
 
 
 def _function_of(given: Any) -> Any:
-    """Return the given function, or that of an object like `aimedeval.EvalFunc`."""
+    """Return the function itself, or the function of an object like `aimedeval.EvalFunc`."""
     if not hasattr(given, "get_func"):
         return given
     try:
@@ -185,7 +184,7 @@ def where_is(function: Any) -> str:
 
 
 class _Column:
-    """One function, and the fastest way to its values that is known to be correct."""
+    """Computes the values of one function in the fastest way that is known to be correct."""
 
     def __init__(self, name: str, function: EvalFunction) -> None:
         self.name = name
@@ -197,7 +196,8 @@ class _Column:
         self._largest = 0.0
         self._wide = False
         self._num_rows = 0
-        # Not for secrets; the rows checked must be the same in each run.
+        # The checked rows must be the same in each run, so the seed is fixed; no secret depends on
+        # it.
         self._random = np.random.default_rng(0)
 
     @property
@@ -229,8 +229,8 @@ class _Column:
     def _may_be_traced(self) -> bool:
         if self._reason:
             return False
-        # If TensorFlow has not been imported, no function uses it, and the user need not wait for
-        # its import.
+        # If TensorFlow has not been imported, no function uses it, and importing it would only cost
+        # time.
         if "tensorflow" not in sys.modules:
             return False
         if not self._num_rows:
@@ -259,7 +259,7 @@ class _Column:
         block: np.ndarray[Any, Any],
         first: np.ndarray[Any, Any],
     ) -> bool:
-        """Return whether a block equals the function's values for the rows that are checked."""
+        """Return whether a block equals the function's values on a sample of its rows."""
         last = len(ids) - 1
         if len(first):
             drawn = self._random.integers(len(first), last + 1, _RANDOM_ROWS)
@@ -307,7 +307,7 @@ class _Column:
     def _number(self, value: Any, data_id: Any) -> float:
         if value is None:
             return float("nan")
-        # Most values are floats and need none of the checks below.
+        # Most values are floats and need no further checks.
         if type(value) is float:
             self._wide = True
             return value
@@ -334,12 +334,12 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _row(tree: Arrays, row: int) -> Any:
-    # Nearly always one array, which need not pay the price of a nesting.
+    # Nearly always a single array, for which `map_arrays` would be slow.
     return tree[row] if isinstance(tree, np.ndarray) else map_arrays(lambda a: a[row], tree)
 
 
 def signature(labels: Any, outputs: Any) -> str:
-    """Return what rows must share to be computed together: nesting, dtypes and shapes."""
+    """Return the nesting, dtypes and shapes that rows must share to be computed together."""
     described = [
         map_arrays(lambda a: (a.dtype.str, a.shape[1:]), tree) for tree in (labels, outputs)
     ]

@@ -1,13 +1,13 @@
-"""Reads a model's outputs as one prediction per example, to compare with its label.
+"""Interprets a model's outputs as one prediction per example, to compare with its label.
 
     outputs (n, C > 1), labels (n,) whole numbers or (n, C) one-hot    classification
     outputs (n,) or (n, 1), labels 0 and 1                             binary
     outputs (n,) or (n, 1), other labels                               regression
     anything else: masks, sequences, several outputs, no labels        other
 
-The task, and whether outputs are probabilities or logits, is decided once, on the first rows, and
-kept, so a column means the same in every row. A row that does not fit has no value there.
-Confidence is the probability of the predicted class.
+The task, and whether outputs are probabilities or logits, is decided once, on the first rows, so a
+column means the same in every row. A row that does not fit has no value in the column. Confidence
+is the probability of the predicted class.
 
 Callers: `report.py`.
 """
@@ -27,14 +27,14 @@ Task: TypeAlias = Literal["classification", "binary", "regression", "other"]
 Scores: TypeAlias = Literal["probabilities", "logits", "values"]
 
 _MATRIX = 2
-# For half precision: the sum of a row of a thousand classes is within this distance of 1.
+# For half precision: the sum of a thousand probabilities is within this distance of 1.
 _SUM_TOLERANCE = 1e-2
 _THRESHOLD = 0.5
 
 
 @dataclass(frozen=True)
 class OutcomeReading:
-    """How outputs and labels are read.
+    """Interpretation of outputs and labels.
 
     Attributes:
         task: The task of the model.
@@ -47,7 +47,7 @@ class OutcomeReading:
     num_classes: int = 0
 
     def __str__(self) -> str:
-        """Return a description for the user."""
+        """Return a description of this interpretation for the user."""
         if self.task in {"regression", "other"}:
             return self.task
         turned = "sigmoid" if self.task == "binary" else "softmax"
@@ -57,7 +57,7 @@ class OutcomeReading:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """One value per example; masked where a row has none.
+    """Labels, predictions and confidences, one value per example; masked if a row has none.
 
     Attributes:
         labels: int64 if there are classes, else float64.
@@ -73,7 +73,7 @@ class Outcomes:
 
 
 def read(labels: Arrays, outputs: Arrays) -> OutcomeReading:
-    """Decide how outputs and labels are read.
+    """Decide how outputs and labels are interpreted.
 
     Args:
         labels: Labels of the first rows; None if there are none.
@@ -130,7 +130,7 @@ def _read_classes(
 def outcomes(
     reading: OutcomeReading, labels: Arrays, outputs: Arrays, num_examples: int
 ) -> Outcomes:
-    """Return the model's outcome for each example.
+    """Return the label, prediction, confidence and correctness of each example.
 
     Args:
         reading: The result of `read` on the first rows.
@@ -159,7 +159,7 @@ def outcomes(
         confidence = np.where(predicted == 1, share, 1 - share)
     right = _classes(label, num_examples, reading.num_classes)
     unknown = ~np.isfinite(found.reshape(num_examples, -1)).all(axis=1)
-    # A model without a valid output for an example is not correct about it.
+    # If the model has no valid output for an example, the example is not correct.
     correct = np.ma.array((predicted == right.data) & ~unknown, mask=np.ma.getmaskarray(right))
     return Outcomes(
         right,
@@ -170,7 +170,7 @@ def outcomes(
 
 
 def _only(tree: Arrays) -> np.ndarray[Any, Any] | None:
-    """Return the array of a nesting that has exactly one; else None."""
+    """Return the array of a nesting that has exactly one array; else None."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
@@ -187,7 +187,7 @@ def _as_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return one value per example; None if an example has another number of values."""
+    """Return an array with one value per example; None if examples have more or fewer values."""
     return array.reshape(len(array)) if array.size == len(array) else None
 
 

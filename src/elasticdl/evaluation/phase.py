@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def running_states(
     trainer: Trainer, batches: Iterable[tuple[int, Batch]]
 ) -> Iterator[tuple[int, MetricStates]]:
-    """Yield (examples done, metric states of them) after each batch; the last covers all.
+    """Yield (number of examples so far, their metric states) after each batch; the last covers all.
 
     The model is not changed.
 

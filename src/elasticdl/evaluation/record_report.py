@@ -1,4 +1,4 @@
-"""A report on records: what `evaluate` sums up, kept for each record under its key.
+"""Report on records: like `evaluate`, but with the metrics of each record, under its key.
 
 The keys are those of predictions, so that a report and a prediction on the same records can be
 joined. The model runs over the records once.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elasticdl.evaluation.report import ReportResult
     from elasticdl.training.trainer import MetricStates, Trainer
 
-# More than rounding: the mean of the examples' losses is then not the loss of a batch.
+# A larger difference than rounding: then the loss of a batch is not the mean of its examples'.
 _LOSS_TOLERANCE = 1e-4
 _LEAST_SIDE = 8
 
@@ -70,7 +70,7 @@ class RecordReport:
     def running_states(
         self, batches: Iterable[tuple[int, Batch]]
     ) -> Iterator[tuple[int, MetricStates]]:
-        """Yield (examples done, metric states of them) after each batch, as `phase` does.
+        """Yield (number of examples so far, their metric states) after each batch, as `phase` does.
 
         Args:
             batches: First record and batch, in the records' order.
@@ -144,9 +144,9 @@ class RecordReport:
 
 
 def pictures_of(source: RecordSource, schema: Schema | None) -> Callable[[int, str], Any]:
-    """Return a function that finds the picture in a record: its only field that may be one.
+    """Return a function that finds the picture in a record: the only field that may be a picture.
 
-    If two fields may be pictures, it finds none, because it is unknown which one the model uses.
+    If several fields may be pictures, it finds none, because the field the model uses is unknown.
     """
 
     def picture_of(row: int, data_id: str) -> Any:

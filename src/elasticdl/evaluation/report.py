@@ -2,10 +2,10 @@
 
     data_id  split  source | label  prediction  confidence  correct | weight | metric.<function> ...
 
-The file is the source of all other forms: CSV files, tables and the page are read from it
-(`report_views.py`, `report_tables.py`, `report_page.py`). There is one row per id, in the given
-order; an id that occurs twice has two rows and a note. The file appears when it is complete. Where
-batches come from is not known here.
+All other forms are derived from this file: CSV files, tables and the page (`report_views.py`,
+`report_tables.py`, `report_page.py`). There is one row per id, in the given order; an id that
+occurs twice has two rows and a note. The file appears when it is complete. The source of the
+batches is irrelevant here.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -45,7 +45,7 @@ FORMAT_VERSION = 1
 # Functions are called on blocks of this many rows, or of this many bytes if rows are large.
 _BLOCK_ROWS = 4096
 _BLOCK_BYTES = 32 << 20
-# A reader of a few columns reads whole groups.
+# Row group size: a reader of a few columns reads whole groups.
 _GROUP_ROWS = 1 << 17
 _SHOWN_IDS = 10
 
@@ -58,7 +58,7 @@ class ReportResult:
         path: Path or URI of the Parquet file.
         split: The evaluated split.
         num_rows: Number of examples.
-        reading: How outputs were read, as text.
+        reading: How outputs were interpreted, as a sentence.
         means: Function -> mean over the examples that have a value; NaN if none has.
         weighted_means: The same with each example weighted; empty without weights.
         num_missing: Function -> number of examples without a value (None or NaN).
@@ -103,7 +103,7 @@ class _Mean:
 
 @dataclass(eq=False)
 class _Block:
-    """Rows that have not been computed yet."""
+    """Rows that have been collected but not computed."""
 
     ids: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
@@ -155,7 +155,7 @@ class ReportWriter(WholeOrNothing):
         self._has_weights = False
         self._num_rows = 0
         self._tables: list[Any] = []
-        # Kept to the end, some tens of bytes per row, because duplicates are known only then.
+        # Some tens of bytes per row, kept to the end, when duplicates are determined.
         self._ids: list[Any] = []
         self._writer: Any = None
         self._stack = ExitStack()
@@ -175,7 +175,7 @@ class ReportWriter(WholeOrNothing):
         """Append examples.
 
         Args:
-            ids: One per example: texts, bytes (decoded) or numbers.
+            ids: One per example: strings, bytes (decoded) or numbers.
             labels: An array or a nesting of arrays, one row per example; None if there are none.
             outputs: The model's outputs, likewise.
             weights: One number per example; weights of parts of an example (of pixels) are not
@@ -227,7 +227,7 @@ class ReportWriter(WholeOrNothing):
             self._compute()
 
     def _compute(self) -> None:
-        """Turn the block into rows."""
+        """Compute the values of the block's rows and write full groups."""
         block, self._block = self._block, _Block()
         if not block.ids:
             return
@@ -352,7 +352,7 @@ def _weight_of_each(weights: Any, num_rows: int) -> np.ndarray[Any, Any] | None:
 
 
 def as_arrays(tree: Any) -> Arrays:
-    """Return labels or outputs as a nesting of arrays; a list of numbers is an array.
+    """Return labels or outputs as a nesting of arrays; a list of numbers becomes an array.
 
     Example:
         >>> as_arrays({"a": [1, 2], "b": np.zeros(2)})
@@ -368,14 +368,14 @@ def as_arrays(tree: Any) -> Arrays:
 
 
 def as_texts(ids: Any) -> list[Any]:
-    """Return ids as texts: bytes decoded, numbers as written, None unchanged.
+    """Return ids as strings: bytes decoded, numbers as written, None unchanged.
 
     Example:
         >>> as_texts(["a", b"b.jpg", 3, np.int64(4), np.bytes_(b"c")])
         ['a', 'b.jpg', '3', '4', 'c']
     """
     values = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    # Nearly always they are texts already, and converting a million of them takes time.
+    # Nearly always they are strings already, and converting a million of them takes time.
     return list(values) if set(map(type, values)) == {str} else [_as_text(v) for v in values]
 
 
@@ -393,7 +393,7 @@ def _as_text(value: Any) -> str | None:
 
 
 def _joined(trees: Sequence[Any]) -> Any:
-    """Concatenate the rows of many nestings into one."""
+    """Concatenate the rows of several nested structures of arrays."""
     first = trees[0]
     if len(trees) == 1:
         return first

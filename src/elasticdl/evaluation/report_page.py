@@ -1,8 +1,8 @@
 """A report as one self-contained HTML page: no network, no script, no other file.
 
 Shows headline numbers, per-class results, confusions, the distribution of each metric, and the
-worst examples with their pictures. `report_tables.py` decides what is worst and what is counted;
-this module only displays it. All names that come from the user are escaped.
+worst examples with their pictures. `report_tables.py` computes these; this module only displays
+them. All names that come from the user are escaped.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PictureOf: TypeAlias = "Callable[[int, str], Any]"
 """`(row, data_id)` -> an array (H, W) or (H, W, C), or None if there is no picture."""
 
-# With more classes the table exceeds any screen; the most frequent confusions show more.
+# With more classes the table would not fit a screen; the most frequent confusions show more.
 _MAX_MATRIX = 25
 _MAX_PAIRS = 25
 _MAX_CLASSES = 200
@@ -294,7 +294,7 @@ def _wide(about: str, table: str) -> str:
 
 
 def _table(about: str, head: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> str:
-    """Return a table whose cells are HTML already; the first `texts` columns are not numbers."""
+    """Return an HTML table of HTML cells; all columns after the first `texts` are numbers."""
     kinds = ["" if i < texts else ' class="number"' for i in range(len(head))]
     titles = "".join(
         f'<th scope="col"{kind}>{name}</th>' for name, kind in zip(head, kinds, strict=True)

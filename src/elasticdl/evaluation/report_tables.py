@@ -1,7 +1,8 @@
 """Tables read from a report: worst examples, confusions, classes, distributions.
 
-Each function reads only the columns it needs, so that the worst hundred of a million examples cost
-a few hundredths of a second. This module decides what is worst, but not how it is shown.
+Each function reads only the columns it needs, so that finding the worst hundred of a million
+examples takes a few hundredths of a second. This module decides which examples are the worst, but
+not how they are shown.
 
 Callers: `report_views.py`, `report_page.py`, users.
 """
@@ -30,7 +31,7 @@ from elasticdl.evaluation.report import METADATA, METRIC
 # Normal distribution: 95 % lie within this many standard deviations.
 _Z95 = 1.959963984540054
 _QUANTILES = (0.25, 0.5, 0.75)
-# Words in the names of metrics of which larger values are better.
+# Parts of the names of metrics for which larger values are better.
 _BETTER_WHEN_MORE = (
     "acc", "dice", "iou", "jaccard", "f1", "precision", "recall", "auc", "score", "similarity",
     "ssim", "psnr", "confidence", "correct", "likelihood",
@@ -124,7 +125,7 @@ class Report:
         self.metrics = [n.removeprefix(METRIC) for n in self._names if n.startswith(METRIC)]
 
     def columns(self, *names: str) -> Any:
-        """Return a pyarrow table of some columns."""
+        """Read some columns as a pyarrow table."""
         # By position, because pyarrow reads a dot in a name as a nested column.
         table = self._file.reader.read_all(
             column_indices=[self._names.index(name) for name in names]
@@ -141,7 +142,7 @@ class Report:
                 yield table.slice(start, num_rows)
 
     def metric(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a metric's values, float64, NaN where there is none.
+        """Return a metric's values as float64; NaN if an example has no value.
 
         Raises:
             KeyError: There is no such metric.
@@ -181,15 +182,15 @@ class Report:
         if 0 < k < len(found):
             last = np.partition(order[found], k - 1)[k - 1]
             found = found[order[found] <= last]
-        # Equal values are in the order of their rows, so that a page is the same each time.
+        # Ties are broken by row number, so that a page is the same each time.
         return [int(row) for row in found[np.lexsort((found, order[found]))][:k]]
 
     def is_worse_when_larger(self, metric: str) -> bool:
         """Return whether large values of a metric are bad.
 
-        If the report contains which examples the model got wrong, these decide: bad are the values
-        of the wrong ones. Otherwise the name decides: a score or a measure of agreement is good
-        when it is large, anything else is an error or a loss.
+        If the report contains which examples the model got wrong, the values of these decide.
+        Otherwise the name decides: a score or a measure of agreement is good when it is large,
+        anything else is an error or a loss.
         """
         values, right = self.metric(metric), self._correct
         known = ~np.isnan(values) & (right >= 0)
@@ -202,7 +203,7 @@ class Report:
         return not any(word in name for word in _BETTER_WHEN_MORE)
 
     def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return some rows, each as a dict of column -> value, in the requested order.
+        """Read some rows, each as a dict of column -> value, in the requested order.
 
         Reads only the row groups that contain them.
         """
@@ -255,7 +256,7 @@ class Report:
 
     @cached_property
     def _correct(self) -> np.ndarray[Any, Any]:
-        """1 where the model is right, 0 where it is wrong, -1 where it is unknown."""
+        """Correctness per example: 1 if the model is right, 0 if it is wrong, -1 if unknown."""
         column = self.columns("correct").column(0)
         values: np.ndarray[Any, Any] = pc.fill_null(pc.cast(column, pa.int8()), -1).to_numpy()
         return values

@@ -1,4 +1,4 @@
-"""A report as CSV files, for people and spreadsheets.
+"""A report as CSV files, for spreadsheets.
 
     eval_report.csv            ,<function> ...,label,prediction,confidence,source
     eval_report_summary.csv    ,<function> ...   count mean std min 25% 50% 75% max
@@ -7,8 +7,8 @@ The first column is the id and has no name, followed by one column per function 
 name: the format that the sessions' documentation promises, byte for byte what pandas would write.
 The files are derived from the Parquet file and appear when they are complete.
 
-Writing a million rows as text takes longer than all the rest of a report, so beyond
-`DEFAULT_MAX_ROWS` the first file is written only on request; the result contains a note.
+Writing a million rows as CSV takes longer than the rest of a report, so beyond `DEFAULT_MAX_ROWS`
+the first file is written only on request; the result contains a note.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -83,7 +83,7 @@ def write_views(
     if report.num_rows > max_rows:
         many = f"{report.num_rows:,} rows are more than {max_rows:,}"
         notes = (f"{name}.csv was not written: {many}. All of them are in {report.path}.",)
-        # A file from an earlier report would be mistaken for this one's.
+        # A file from an earlier report would be mistaken for part of this one.
         folder.delete(f"{name}.csv")
     else:
         where = folder.where(f"{name}.csv")
@@ -107,14 +107,14 @@ def _write_rows(report: Report, path: Any) -> None:
             ]
             rows = pc.binary_join_element_wise(*columns, ",")
             lines = pc.binary_join_element_wise(rows, "", "\n")
-            # The texts of an Arrow array are contiguous.
+            # The strings of an Arrow array are contiguous.
             start, stop = lines.offset, lines.offset + len(lines)
             offsets = np.frombuffer(lines.buffers()[1], np.int32)
             file.write(memoryview(lines.buffers()[2])[offsets[start] : offsets[stop]])
 
 
 def _texts(column: Any, value_type: str) -> Any:
-    """Return a column as the texts that pandas writes."""
+    """Return a column as strings, formatted as pandas writes them."""
     if pa.types.is_floating(column.type):
         return _of_floats(column, np.dtype(value_type or "float64"))
     if not pa.types.is_string(column.type):
@@ -128,7 +128,7 @@ def _texts(column: Any, value_type: str) -> Any:
 
 
 def _of_floats(column: Any, dtype: np.dtype[Any]) -> Any:
-    # A function that returned float32 is shown as such: 0.1, and not 0.10000000149011612.
+    # Values of a function that returned float32 are shown as 0.1, not as 0.10000000149011612.
     values = column.to_numpy(zero_copy_only=False).astype(dtype)
     size = np.abs(values)
     with np.errstate(invalid="ignore"):
@@ -138,7 +138,7 @@ def _of_floats(column: Any, dtype: np.dtype[Any]) -> Any:
     texts = pc.cast(pa.array(values), pa.string())
     others = np.flatnonzero(~is_plain)
     if len(others):
-        # Few distinct values occur often: 0.0 and 1.0. Compared by their bits, because 0.0 equals
+        # A few distinct values occur often: 0.0 and 1.0. Compared by their bits, because 0.0 equals
         # -0.0.
         bits = values.view(f"i{dtype.itemsize}")[others]
         unique, places = np.unique(bits, return_inverse=True)

@@ -1,9 +1,9 @@
 """Traces a TensorFlow per-example function once, for a block of examples.
 
-Functions end in `.numpy()`, which a tensor without a value does not have. While a function is
-traced, such a tensor returns itself: the value is then the traced result. Any other use of a value
-(`float(...)`, `if`, numpy functions) raises, and the function is called one by one. This module
-does not claim that a traced function returns the same numbers; `functions.py` proves it.
+Functions end in `.numpy()`, which a symbolic tensor does not have. While a function is traced, such
+a tensor returns itself: the value is then the traced result. Any other use of a value
+(`float(...)`, `if`, numpy functions) raises, and the function is called one by one. `functions.py`
+checks that a traced function returns the same numbers.
 
 The only file of this folder that imports TensorFlow, and only if the user's code has.
 
@@ -35,7 +35,7 @@ class NotOneNumberError(TypeError):
 def traced(
     function: Callable[[Any, Any], Any], labels: Any, outputs: Any
 ) -> Callable[[Any, Any], tuple[np.ndarray[Any, Any], str]]:
-    """Return the function for blocks of any number of rows like these.
+    """Trace a function for blocks with any number of rows like these.
 
     Args:
         function: Takes one example.
@@ -73,13 +73,13 @@ def traced(
 
 
 def as_tensors(tree: Any) -> Any:
-    """Return an example's arrays as tensors."""
+    """Convert an example's arrays to tensors."""
     return map_arrays(tf.convert_to_tensor, tree)
 
 
 @contextlib.contextmanager
 def _with_numpy(symbols: list[Any]) -> Iterator[None]:
-    """Make tensors without a value return themselves from `.numpy()`."""
+    """Make `.numpy()` of symbolic tensors return the tensor itself."""
     kinds = {type(symbol) for symbol in symbols}
     with _tracing:
         changed = [kind for kind in kinds if not hasattr(kind, "numpy")]

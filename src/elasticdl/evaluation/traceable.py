@@ -1,13 +1,13 @@
-"""Decides from a function's code whether it may be traced, before it is called on symbols.
+"""Decides from a function's code whether it may be traced, before it is called on symbolic tensors.
 
 A traced function is called once, on tensors without values. The result is the same column only if
-the function depends on nothing but its two arguments, and uses nothing of them for which a tensor
-behaves differently from an array. Everything that could break this is rejected here, whether it
-does or not: catching errors (a symbol raises where a value does not), keeping state, drawing random
-numbers, looking at types. The rest of the proof, that numbers are equal, is made with numbers.
+the function depends only on its two arguments, and uses them only in ways in which a tensor behaves
+like an array. Everything that could break this is rejected here, even if it would work: catching
+errors (a symbolic tensor raises where a value does not), keeping state, drawing random numbers,
+inspecting types. `functions.py` then compares the numbers.
 
-The code that is read is the user's: the function, what it refers to, and so on. Installed libraries
-are trusted.
+The code that is inspected is the user's: the function, everything it refers to, and so on.
+Installed libraries are trusted.
 
 Callers: `functions.py`.
 """
@@ -45,12 +45,12 @@ _CHANGES = frozenset(
 _FACTS_THAT_DIFFER = frozenset({"shape", "dtype"})
 _PATHS = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
 _INSTALLED = (*_PATHS, str(Path(__file__).parents[1]), "<frozen")
-# Packages whose classes do not call methods of a derived class by themselves.
+# Packages whose classes do not call methods of a derived class on their own.
 _OURS = frozenset({"abc", "abstractions", "builtins", "elasticdl", "typing"})
 
 
 def why_not_traceable(function: Any) -> str:
-    """Return why a function must be called one by one; empty if it may be traced.
+    """Return the reason why a function must be called one by one; empty if it may be traced.
 
     Example:
         >>> why_not_traceable(lambda y_true, y_pred: abs(y_true - y_pred))
@@ -68,7 +68,7 @@ class _Reading:
         self._kept: list[Any] = []
 
     def why_not(self, value: Any, names: AbstractSet[str] = frozenset()) -> str:
-        """Return the reason against a value that a traced function may use.
+        """Return the reason why a value must not be used in a traced function; empty if it may be.
 
         Args:
             value: Anything.
@@ -131,7 +131,7 @@ class _Reading:
     def _of_class_again(
         self, cls: type, method: types.FunctionType, names: AbstractSet[str]
     ) -> str:
-        """Check the methods that a method names and that have not been checked."""
+        """Check methods that a method names, if they have not been checked yet."""
         if method.__code__.co_filename.startswith(_INSTALLED):
             return ""
         more = _names_in(method) - names

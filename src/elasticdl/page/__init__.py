@@ -4,7 +4,7 @@
     History + other files of the output --view--> JSON --server--> a browser
 
 Everything left of `server` is pure, except `log_reader` and `outputs`, which read files. A separate
-process serves the page and only reads the log, so watching a training does not change it.
+process serves the page and only reads the log, so watching a job does not affect it.
 
 Callers: `cli/`.
 """

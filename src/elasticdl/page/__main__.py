@@ -1,4 +1,4 @@
-"""`python -m elasticdl.page OUTPUT LOG LISTEN`: serves the page of a training."""
+"""`python -m elasticdl.page OUTPUT LOG LISTEN`: serves the page of a job."""
 
 from __future__ import annotations
 

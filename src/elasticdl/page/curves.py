@@ -97,7 +97,7 @@ def per_second(
         amount: The amount since the previous entry.
         start: Start of the first bin.
         stop: End of the last bin.
-        rests: Times before which nothing happened since the preceding entry of `time`.
+        rests: Ends of idle periods, each of which began at the preceding entry of `time`.
         most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:

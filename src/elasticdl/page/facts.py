@@ -1,4 +1,4 @@
-"""Facts about a job that come from its output folder, apart from the event log.
+"""Facts about a job that are stored in its output folder outside the event log.
 
 Callers: `outputs.py` reads them; `status.py` and `view.py` show them.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Contents of an output folder, apart from its event log.
+    """Contents of an output folder outside its event log.
 
     Attributes:
         name: Name of the job on the page.
@@ -27,7 +27,7 @@ class Facts:
         holder: Description of that process.
         is_local: Whether the output is on this machine.
         kept_steps: Steps of the checkpoints that are still stored.
-        reports: Name -> path of the reports' pages.
+        reports: Name of a report -> path of its HTML page.
         notes: Notices for the user, such as unreadable files.
     """
 

@@ -1,7 +1,7 @@
 """Findings: sentences that sum up the charts (lost workers, stalls, overfitting, NaN losses).
 
-Each finding says what happened, when, and how much it cost, so that questions about an unattended
-job are answered in words. Pure. Callers: `view.py`.
+Each finding describes in words an event of an unattended job, its time and its cost. Pure.
+Callers: `view.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MOST_LOSSES = 12
 _MOST_STALLS = 5
 _MOST_REASONS = 3
 _MOST_PARTIES = 8
-# A rise of the validation loss counts as overfitting, not as noise, after this many evaluations
-# and beyond these thresholds.
+# A rise of the validation loss counts as overfitting, not as noise, after at least this many
+# evaluations and beyond these thresholds.
 _EVALUATIONS_AFTER = 2
 _WORSE_BY, _TIMES_NOISE = 0.05, 4.0
 _ENOUGH_FOR_NOISE = 8
@@ -54,7 +54,7 @@ class PageFinding:
     Attributes:
         level: Its severity.
         text: One or two sentences.
-        time: When, in seconds since 1970-01-01 UTC; None for the whole job.
+        time: Time of the event, in seconds since 1970-01-01 UTC; None for the whole job.
     """
 
     level: Level
@@ -123,7 +123,8 @@ def _overfitting(history: JobHistory) -> list[PageFinding]:
 def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
     """Return whether the last evaluations are worse than those around the best one.
 
-    Means of several evaluations vary less than one value, and the minimum is a lucky one.
+    Means over several evaluations are compared, because single values are noisy and the minimum is
+    biased.
     """
     around = values[max(0, best - _AROUND) : best + _AROUND + 1]
     recent = values[best + _AROUND + 1 :][-_RECENT:]

@@ -3,9 +3,8 @@
     browser --token of this machine--> proxy --port-forward, token of the pod--> page in the pod
 
 The page in the pod reads the log directly from the job's disk, so it shows events that are not on
-the object store yet. The proxy has its own token and URL. They stay the same when the head is
-replaced, and are unknown in the cluster. Of a browser's request, it forwards only the path and the
-query.
+the object store yet. The proxy has its own token and URL, which stay the same when the head is
+replaced and are not known in the cluster. It forwards only the path and the query of a request.
 
 Callers: `api.py`, `cli/`.
 """
@@ -59,14 +58,14 @@ class Forward:
         self._head: HeadPod | None = None
 
     def get(self, target: str) -> http.client.HTTPResponse:
-        """Return the response to a request; the caller closes it.
+        """Send a request and return the response, which the caller must close.
 
         Args:
             target: Path and query.
 
         Raises:
             UsageError: The job has no page, or port forwarding is not allowed.
-            UnavailableError: The page does not answer now.
+            UnavailableError: The page does not respond now.
         """
         head = self._head or find_head(self._cluster, self._name)
         try:
@@ -79,11 +78,7 @@ class Forward:
         return answer
 
     def answers(self) -> bool:
-        """Return whether the page answers.
-
-        Raises:
-            UsageError: As `get`.
-        """
+        """Return whether the page responds; raises a `UsageError` as `get` does."""
         try:
             with self.get(_PROBE) as answer:
                 answer.read()
@@ -162,7 +157,7 @@ def serve_forwarded(
         cluster: Cluster of the job.
         name: Name of its RayJob.
         listen: `HOST:PORT` on this machine; port 0 selects a free port.
-        print_fn: Called with the URL once the page answers.
+        print_fn: Called with the URL once the page responds.
         on_state: Called with the state of the job, in words, until then.
 
     Raises:
@@ -190,7 +185,7 @@ class ForwardedPage:
     Args:
         cluster: Cluster of the job.
         name: Name of its RayJob.
-        print_fn: Called in the thread with the URL once the page answers, or with the reason why
+        print_fn: Called in the thread with the URL once the page responds, or with the reason why
             there is none.
     """
 

@@ -1,14 +1,14 @@
 """History of a job: folds its event log, piece by piece, into the values that the page needs.
 
-The curves of a model follow the effective history: steps that a later attempt rolled back are not
-in them, by the rule of `event_file.read_events`. Everything over time follows the log: a worker
-that died during steps that were later repeated still died, and the time was still spent.
+The curves of a model follow the effective history: they leave out steps that a later attempt rolled
+back, by the rule of `event_file.read_events`. Charts over time follow the whole log: the death of a
+worker and the time spent count even if the steps were repeated later.
 
     events in the log     1 2 3 4 | resumed from 2: 3' 4' 5'
     loss, metrics         1 2 3' 4' 5'
     lanes, examples/s     1 2 3 4 ... 3' 4' 5'
 
-Pure: no clock but the events'. Callers: `view.py` shows it; `outputs.py` feeds it from a file.
+Pure: uses only the times of events. Callers: `view.py` shows it; `outputs.py` feeds it from a file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Block:
 
     Attributes:
         first: Index of its first step in `JobHistory.steps`.
-        event_of: For each batch row, the step it belongs to, counted from `first`.
+        event_of: [rows]: the step of each row, counted from `first`.
         rows: [rows, 5]: see `events.CommittedRow`.
         newest_epoch: The highest of its epochs.
     """
@@ -75,10 +75,10 @@ class _Block:
 
 
 class JobHistory:
-    """State of the fold over a job's event log; see the module.
+    """Values computed from a job's event log, updated piece by piece; see the module.
 
-    "Effective" attributes leave out what a later attempt rolled back; the others cover the whole
-    log.
+    "Effective" attributes leave out events that a later attempt rolled back; the others cover the
+    whole log.
 
     Attributes:
         steps: All `StepCommitted` events as columns; `counts` is false for rolled-back steps.
@@ -92,7 +92,7 @@ class JobHistory:
         shard_batches: Committed batches of that epoch, by shard.
         shard_of: Rank -> the shard of that epoch whose batch it committed last.
         stays: All workers' times in ranks.
-        end: How the last attempt ended; None while it is running.
+        end: `JobFinished` or `JobFailed` of the last attempt; None while it is running.
         recent_events: The latest events other than steps, oldest first.
         damages: The first damaged lines.
         num_damaged: Number of damaged lines.
@@ -153,7 +153,7 @@ class JobHistory:
 
     @property
     def epochs(self) -> dict[int, EpochFinished]:
-        """Epoch -> its end, effective."""
+        """Epoch -> its `EpochFinished`, effective."""
         ends: dict[int, EpochFinished] = {}
         for end in self._epochs:
             _put(ends, end.epoch, end)
@@ -161,7 +161,7 @@ class JobHistory:
 
     @property
     def skipped(self) -> list[RecordsSkipped]:
-        """Records that were left out, effective."""
+        """Effective events about records that were left out."""
         batches: dict[tuple[int, int, int], RecordsSkipped] = {}
         for event in self._skipped:
             _put(batches, (event.epoch, event.shard, event.batch), event)
@@ -169,7 +169,7 @@ class JobHistory:
 
     @property
     def unit(self) -> str:
-        """What the `step` of events counts: `step`, or `round` in a federation."""
+        """Unit of the `step` of events: `step`, or `round` in a federation."""
         return "round" if self.rounds or self.parties else "step"
 
     @property
@@ -182,12 +182,12 @@ class JobHistory:
 
     @property
     def present(self) -> list[Stay]:
-        """Workers that are present, by rank."""
+        """Stays of the workers that are present, by rank."""
         return [self._open[rank] for rank in sorted(self._open)]
 
     @property
     def stays_so_far(self) -> list[Stay]:
-        """All stays; a worker that commits nothing at the moment has that gap, too."""
+        """All stays; includes the current gap of a worker that commits nothing at the moment."""
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
             replace(stay, gaps=[*stay.gaps, (last, now)])
@@ -233,7 +233,7 @@ class JobHistory:
         self._count_shards(*steps.rows.T)
 
     def _note_batches(self, ranks: npt.NDArray[Any], times: npt.NDArray[Any]) -> None:
-        """Record for each worker when it committed batches."""
+        """Record the first and the latest commit of each worker, and the gaps between commits."""
         # Times are sorted already. Short integers get a radix sort, which is ten times faster.
         few = 0 <= int(ranks.min()) <= int(ranks.max()) < np.iinfo(np.int16).max
         order = np.argsort(ranks.astype(np.int16) if few else ranks, kind="stable")
@@ -286,7 +286,7 @@ class JobHistory:
         self.shard_of.update(zip(there.tolist(), last[there].tolist(), strict=True))
 
     def _add_own_process(self) -> None:
-        """Update the lane of a job that trains in its own process."""
+        """Update the lane of a job without workers, which trains in the process that started it."""
         for start in self.starts:
             stay = Stay(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
             self.stays.append(stay)
@@ -413,7 +413,7 @@ def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
 
 
 def _compact(rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return rows in half the memory, if their numbers fit."""
+    """Return rows as int32, which halves their memory, if their numbers fit."""
     low, high = int(rows.min()), int(rows.max())
     limits = np.iinfo(np.int32)
     return rows.astype(np.int32) if limits.min <= low and high <= limits.max else rows

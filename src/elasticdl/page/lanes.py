@@ -1,10 +1,11 @@
-"""Lanes of workers over time: what each rank of a job was doing, and why that changed.
+"""Lanes: the state of each rank of a job over time, and the reasons for its changes.
 
     started --> joined --> first batch --> ... --> left
      starting    joining     training      (behind)      lost, until the next one joins
 
-A worker's time in a rank is a `Stay`. Its first committed batch ends the joining. It is behind
-while others commit batches and it has committed none for a while. All of this comes from the log.
+A `Stay` is the period in which a worker holds a rank. Its state is `joining` until its first
+committed batch, and `behind` while others commit batches and it has committed none for a while. All
+of this comes from the log.
 
 Pure. Callers: `history.py` keeps the stays, `view.py` shows them.
 """
@@ -26,7 +27,7 @@ _MOST_SEGMENTS = 400
 
 @dataclass
 class Stay:
-    """A worker's time in a rank.
+    """Period in which a worker holds a rank.
 
     Attributes:
         rank: The rank.
@@ -67,7 +68,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a lane.
+    """Part of a lane with one state.
 
     Attributes:
         start: In seconds since 1970-01-01 UTC.
@@ -93,12 +94,12 @@ def lanes(
 
     Args:
         stays: Stays, ordered by their start.
-        activity: When the job trained: while it does not, no worker counts as behind.
+        activity: Periods in which the job trained; outside of them, no worker counts as behind.
         end: End of the lanes of workers that are still present.
 
     Returns:
-        The rank and the segments of each lane. If there are very many workers, only the lanes in
-        which something happened.
+        The rank and the segments of each lane. If there are more than `_MOST_LANES`, those whose
+        rank was held by most workers.
     """
     by_rank: dict[int, list[Stay]] = {}
     for stay in stays:

@@ -1,4 +1,4 @@
-"""Reads what was appended to a log since the last read, locally or on an object store.
+"""Incremental log reader: returns the lines appended since the last read, local or remote.
 
 A log only grows, with two exceptions: the next start truncates an incomplete last line, and an
 output may be deleted and created again. Both are detected by checking that the bytes read last are
@@ -76,7 +76,7 @@ class LogReader:
         return self._path is not None or (self._written is not None and self._written.is_file())
 
     def read(self) -> Iterator[LogPiece]:
-        """Yield what was appended since the last call.
+        """Yield the complete lines that were appended since the last call.
 
         Raises:
             OutputError: The log exists but cannot be read.

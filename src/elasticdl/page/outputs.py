@@ -100,7 +100,7 @@ class WatchedOutput:
             return self._texts
 
     def row(self) -> dict[str, Any]:
-        """Return the row of the job in a list of jobs, with its loss."""
+        """Return the row of the job in a list of jobs, with its loss curve."""
         with self._lock:
             self.refresh()
             row = summary(self.history, self.facts(), time.time())
@@ -206,7 +206,7 @@ class WatchedOutput:
         reports = {}
         places = [*_REPORT_FOLDERS]
         if PurePosixPath(self._folder.uri).name == "training":
-            # A session stores its reports next to its training.
+            # A session stores its reports next to the output of its training.
             places.append("../reports")
         for place in places:
             folder = _folder_of(self._folder, place)

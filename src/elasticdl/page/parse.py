@@ -140,8 +140,8 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
     r"""Yield the contents of complete lines of a log, in order.
 
     One exception: steps separated only by evaluations, checkpoints and ends of epochs are yielded
-    together, after these events. Their meaning does not depend on the steps, and many short blocks
-    of steps would be slow.
+    together, after these events. The meaning of these events does not depend on the steps, and many
+    short blocks of steps would be slow.
 
     Args:
         data: The lines, each with its line feed.
@@ -170,7 +170,7 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
 
 
 class _Lines:
-    """Complete lines, found without copying them: nearly all are needed only together."""
+    """Index of the complete lines in a piece of a log; lines are copied only when accessed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -233,13 +233,7 @@ def _of_event(event: StepCommitted) -> StepColumns | None:
 def _blocks(
     lines: _Lines, first: int, stop: int
 ) -> Iterator[tuple[int, StepColumns | None, Sequence[int]]]:
-    """Yield blocks of lines: the start of each, its steps, and its lines that are not steps.
-
-    Args:
-        lines: All lines of a piece of a log.
-        first: Number of the first line.
-        stop: Number of the line after the last one.
-    """
+    """Yield blocks of lines: the start of each, its steps, and its lines that are not steps."""
     count = stop - first
     try:
         decoded = _DECODER.decode_lines(lines.part(first, stop))
@@ -263,7 +257,7 @@ def _blocks(
 
 
 def _of_lines(steps: Sequence[_Line]) -> StepColumns | None:
-    """Return lines of steps as columns; None if there is none, or one is irregular."""
+    """Convert lines of steps to columns; None if there are no lines, or one is irregular."""
     parsed = _rows([line.rows for line in steps]) if steps else None
     if parsed is None:
         return None
@@ -301,10 +295,10 @@ def _of_lines(steps: Sequence[_Line]) -> StepColumns | None:
 
 
 def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
-    """Parse texts of batch rows; return all rows, and the cumulative number of rows per text.
+    """Parse JSON strings of batch rows; return all rows and their cumulative number per string.
 
     Returns:
-        None if a text is not a list of rows of five integers.
+        None if a string is not a list of rows of five integers.
     """
     text = b";".join(texts)
     brackets = text.translate(None, b"0123456789,- ")
@@ -312,12 +306,12 @@ def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
         return None
     marks = np.frombuffer(brackets, np.uint8)
     ends = np.append(np.flatnonzero(marks == ord(";")), len(marks))
-    # Half of the brackets before each end open one, and each text has a pair of its own.
+    # Half of the brackets are opening ones, and each string has one outer pair.
     before = np.arange(len(texts))
     row_ends = (ends - before) // 2 - (before + 1)
     plain = text.translate(_COMMAS, b"[] ")
     if np.diff(row_ends, prepend=0).min() == 0:
-        # A text without rows leaves nothing between two commas.
+        # A string without rows leaves nothing between two commas.
         while b",," in plain:
             plain = plain.replace(b",,", b",")
     plain = plain.strip(b",")

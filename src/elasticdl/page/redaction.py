@@ -1,4 +1,4 @@
-"""Removes secrets from what a page shows: passwords in addresses, values with names of secrets.
+"""Removes secrets from page contents: passwords in addresses, values with names of secrets.
 
 Control characters, which a screen would execute instead of displaying them, are escaped.
 
@@ -26,7 +26,7 @@ _MOST_OF_A_NAME = 100
 # which stand for bytes that are not UTF-8.
 _CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _CONTROLS = re.compile(_CONTROL)
-# One quick search shows that a text contains none of these, which is true for most texts.
+# One quick search shows that a string contains none of these, which is true for most strings.
 _NOTABLE = re.compile(f"{_CONTROL}|://|=")
 
 
@@ -50,7 +50,7 @@ def redacted(value: Any) -> Any:
 
 
 def shown_text(text: str) -> str:
-    r"""Return a text without passwords and control characters, truncated to a readable length.
+    r"""Return a string without passwords and control characters, truncated to a readable length.
 
     Example:
         >>> print(shown_text("a\x00b"))

@@ -41,14 +41,14 @@ def new_token() -> str:
 
 
 def is_token(given: str | None, token: str) -> bool:
-    """Return whether a text is the token, in constant time."""
+    """Return whether a string is the token, in constant time."""
     return given is not None and secrets.compare_digest(
         given.encode(errors="replace"), token.encode()
     )
 
 
 def is_own_host(header: str, allowed: str = "") -> bool:
-    """Return whether a `Host` header means this machine.
+    """Return whether a `Host` header is an IP address (any) or a name of this machine.
 
     Args:
         header: Value of the header, with or without a port.

@@ -1,4 +1,4 @@
-"""Web application of the job page: answers the requests of browsers. `serving.py` runs it.
+"""Web application of the job page: handles the requests of browsers. `serving.py` runs it.
 
     GET /            the page; sets a cookie from ?token=
     GET /jobs.json   one row per job, with its loss
@@ -64,7 +64,7 @@ def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") 
 
 
 def guarded(app: ASGIApp, token: str, allowed_host: str = "") -> ASGIApp:
-    """Return an application that answers only requests with a token; see `security.py`."""
+    """Wrap an application so that it rejects requests without the token; see `security.py`."""
     return _Guard(app, token, allowed_host)
 
 
@@ -190,7 +190,7 @@ class _Site:
                 self._outputs = self._find()
         wanted = request.query_params.get("job")
         for name, output in self._outputs.items():
-            # A browser knows a job by its displayed name.
+            # Browsers send the displayed name of a job.
             if wanted is None or wanted in {name, shown_text(name)}:
                 return output
         return None

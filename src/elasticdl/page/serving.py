@@ -1,14 +1,14 @@
-"""Runs the web server of job pages, and reports its URL. `server.py` answers the requests.
+"""Runs the web server of job pages, and reports its URL. `server.py` handles the requests.
 
-It runs in this process until Ctrl-C, or in a separate process during a training:
+It runs in this process until Ctrl-C, or in a separate process during a job:
 
     elasticdl job page OUTPUT      serve()
     elasticdl train --page ...     PageProcess: python -m elasticdl.page OUTPUT --> prints its URL
     the same in a cluster's pod    PageProcess with an `InPod`: prints nothing, see `forwarded.py`
 
-A training's page runs in a separate process that only reads the log. It uses no time of the
-training's interpreter, and if the output is on this machine it does not inherit the training's
-secrets. It exits with the training, when its standard input is closed.
+The page of a running job has its own process, which only reads the log. It takes no time from the
+job's interpreter, and if the output is on this machine it does not inherit the job's secrets. It
+exits with the job, when its standard input is closed.
 
 Callers: `cli/`, `__main__.py`.
 """
@@ -48,7 +48,7 @@ _LAST_LOOK_S = 2.5
 _POLL_S = 1.0
 # The page of a killed driver keeps its port for a moment longer.
 _BIND_WITHIN_S = 15.0
-# Secrets of services that the training uses are not passed to the page.
+# Secrets of services that the job uses are not passed to the page.
 _KEPT_VARIABLES = {
     *("PATH", "HOME", "TMPDIR", "LANG", "TZ"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
@@ -157,7 +157,7 @@ def parse_address(listen: str) -> tuple[str, int]:
     """Return the host and the port of `HOST:PORT`.
 
     Raises:
-        UsageError: The text is not such an address.
+        UsageError: `listen` is not such an address.
 
     Example:
         >>> parse_address("127.0.0.1:0"), parse_address("[::1]:8080")
@@ -216,12 +216,12 @@ class InPod:
 
 
 class PageProcess:
-    """The page of a training, served by a separate process until the `with` block ends.
+    """The page of a job, served by a separate process until the `with` block ends.
 
-    If the page does not start, that is reported and the training continues.
+    If the page does not start, that is reported and the job continues.
 
     Args:
-        output: Output of the training.
+        output: Output of the job.
         print_fn: Called in a thread with the URL, or with the reason why there is no page.
         in_pod: Address to use in a pod. The URL is then not reported, because a pod's output can be
             read by others.
@@ -234,7 +234,7 @@ class PageProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        # An object store needs the training's credentials.
+        # An object store needs the job's credentials.
         is_remote = "://" in self._output
         environment = {
             name: value
@@ -256,7 +256,7 @@ class PageProcess:
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 text=True,
-                # Ctrl-C is meant for the training; the page must still show how it ends.
+                # Ctrl-C is meant for the job; the page must still show how it ends.
                 start_new_session=True,
             )
         except OSError as error:
@@ -276,7 +276,7 @@ class PageProcess:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None  # noqa: S101 - a pipe, see above
             self._process.stdin.close()
-        # The page exits a moment later, after showing how the training ended. Do not wait for it.
+        # The page exits a moment later, after showing how the job ended. Do not wait for it.
         threading.Thread(target=self._process.wait, daemon=True).start()
 
     def _announce(self, process: subprocess.Popen[str]) -> None:
@@ -302,18 +302,18 @@ def serve_beside(output: str, written: str, listen: str) -> None:
     parent = os.getppid()
 
     def end_with_parent() -> None:
-        # Nothing is written to standard input; it is closed when the training ends. A process that
-        # the training forked may keep it open for longer.
+        # Nothing is written to standard input; it is closed when the job ends. A process that the
+        # job forked may keep it open for longer.
         while os.getppid() == parent:
             ready, _, _ = select.select([sys.stdin], [], [], _POLL_S)
             if ready and not os.read(sys.stdin.fileno(), 1):
                 break
-        # Answer pending requests, so that browsers see how the job ended.
+        # Handle pending requests, so that browsers show how the job ended.
         time.sleep(_LAST_LOOK_S)
         os._exit(0)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    # The training takes priority if there are no spare cores.
+    # The job takes priority if there are no spare cores.
     with contextlib.suppress(OSError):
         os.nice(10)
     given_up_s = time.monotonic() + (0 if listen == DEFAULT_LISTEN else _BIND_WITHIN_S)

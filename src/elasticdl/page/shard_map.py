@@ -33,7 +33,7 @@ def shard_states(
     """Return the state of each shard of an epoch.
 
     Args:
-        num_committed: Number of committed batches by shard; shards beyond its end have none.
+        num_committed: Number of committed batches by shard; may be shorter than `num_shards`.
         leased: Shards that workers are training on.
         num_shards: Number of shards.
         batches_per_shard: Batches of each shard except the last; 0 if unknown.

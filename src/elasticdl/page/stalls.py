@@ -1,4 +1,4 @@
-"""Stalls of a job: when it made no progress, for how long, and what happened then.
+"""Stalls of a job: periods without progress, their lengths and their causes.
 
 A stall is an unusually long period without a committed step. Steps are logged about once a second;
 newer logs also contain the longest pause between two commits, which reveals stalls shorter than a
@@ -38,7 +38,7 @@ class Stall:
     Attributes:
         start: Estimated start, in seconds since 1970-01-01 UTC.
         stop: When the first step after it was logged.
-        seconds: How long the training made no progress.
+        seconds: Duration without progress.
         cause: What happened then, in words.
         is_planned: Whether an evaluation or a checkpoint is the cause.
     """
@@ -69,7 +69,7 @@ def find_stalls(
         stays: Workers' times in ranks.
         checkpoints: Checkpoints of the job.
         evaluations: Evaluations of the job.
-        behind: When workers began to commit nothing although others did, and their ranks.
+        behind: (time, rank) for each worker that stopped committing while others continued.
     """
     if len(time) < 2:  # noqa: PLR2004 - a pause is between two
         return []
@@ -112,13 +112,13 @@ def find_stalls(
 
 
 class _Timeline:
-    """Texts sorted by time, for lookups by period."""
+    """Descriptions of events sorted by time, for lookups by period."""
 
     def __init__(self, texts: Iterable[tuple[float, str]]) -> None:
         self._texts = sorted(texts)
         self._times = [time for time, _ in self._texts]
 
     def within(self, start: float, stop: float) -> list[str]:
-        """Return the texts from `start` to `stop`."""
+        """Return the descriptions of events from `start` to `stop`."""
         first, last = bisect_left(self._times, start), bisect_right(self._times, stop)
         return [text for _, text in self._texts[first:last]]

@@ -1,4 +1,4 @@
-"""Status of a job: what it is doing, when it will end, and what it is waiting for.
+"""Status of a job: its state, its progress, its estimated end, and what it is waiting for.
 
 Pure: the current time and whether the job's process is alive are passed in. Callers: `view.py`,
 `elasticdl job list` and `show`.
@@ -154,7 +154,7 @@ def _of_steps(
 
 
 def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
-    """Return the progress of a training, computed as `cluster/progress.py` does for a RayJob."""
+    """Return the progress of a job, computed as `cluster/progress.py` does for a RayJob."""
     start = history.start
     if start is None:
         return JobProgress()
@@ -263,7 +263,7 @@ def _waiting(history: JobHistory, job: Job | None, now: float) -> str:
 
 
 def _absent(history: JobHistory, now: float, least_s: float) -> str:
-    """Name the workers without a batch for a while although others had some."""
+    """Return a phrase that names the workers without a recent batch; empty if there are none."""
     late = [
         (stay.rank, now - last)
         for stay in history.present

@@ -1,8 +1,8 @@
-"""View of a job: everything the page shows, as one JSON value whose sections change separately.
+"""View of a job: the contents of its page as one JSON object with independent sections.
 
     History + Facts + a clock --view--> {"head": ..., "curves": ..., "lanes": ..., ...}
 
-Pure. The browser receives a section again when it has changed and only draws it; all decisions are
+Pure. The browser receives a section whenever it has changed and only draws it; all decisions are
 made here. Callers: `server.py`.
 """
 
@@ -184,7 +184,7 @@ def _clock(
     *,
     is_live: bool,
 ) -> Section:
-    """Return what is drawn over time: lanes, speed, step time and events."""
+    """Return the section of charts over time: lanes, speed, step time and events."""
     begin = history.first_time
     logged = history.steps["time"]
     # Up to the last log entry, because the last second of a running job would look like a stall.
@@ -500,7 +500,7 @@ def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_json(value: Any) -> Any:
-    """Return a value that JSON can represent and a screen can show: see `shown_text`.
+    """Convert a value to one that JSON can represent and a screen can show; see `shown_text`.
 
     Non-finite numbers become None.
     """

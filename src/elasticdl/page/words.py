@@ -38,7 +38,7 @@ def in_words(event: Event, unit: str = "step") -> str:
 
     Args:
         event: The event.
-        unit: What its `step` counts: `step`, or `round` in a federation (`History.unit`).
+        unit: Unit of its `step`: `step`, or `round` in a federation (`History.unit`).
 
     Example:
         >>> in_words(WorkerLeft(step=7, rank=2, incarnation=3, reason="died"))
@@ -156,7 +156,7 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 
 
 def brief(reason: str) -> str:
-    """Return a reason for a sentence: without a full stop and, if it is long, without its middle.
+    """Shorten a reason for use in a sentence: drop the full stop, and the middle if it is long.
 
     The end is kept because the last line of a traceback contains the error.
 

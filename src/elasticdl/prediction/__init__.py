@@ -1,1 +1,1 @@
-"""The prediction phase of a run: read, predict, pass each batch to a writer."""
+"""The prediction phase of a run: reads records, predicts, and passes each batch to a writer."""

@@ -8,8 +8,8 @@ its number, from 0; `probability` is that of this class. An example with a score
 class: -1 or an empty name, and the probability NaN. Several outputs, and outputs of more axes
 (pixels, time steps), are written as they are.
 
-What the outputs are is decided by the model's loss (`training/scores.py`). The row-wise arithmetic
-is here. Callers: `phase.py`.
+The model's loss determines whether outputs are probabilities, log-probabilities or logits
+(`training/scores.py`); this module does the row-wise arithmetic. Callers: `phase.py`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def without_class(columns: Columns) -> Array:
 
 @dataclass(frozen=True)
 class ClassReading:
-    """How the scores of a classifier are read.
+    """Interpretation of a classifier's scores.
 
     Attributes:
-        scores: What they are.
+        scores: Kind of the scores: probabilities, log-probabilities or logits.
         shape: Shape of the scores of one example.
         names: Name of each class; empty if unknown.
     """
@@ -75,7 +75,7 @@ class ClassReading:
         return len(self.names) == self.num_classes
 
     def with_prediction(self, columns: Columns) -> Mapping[str, Array]:
-        """Return the columns of a batch, after the predicted class and its probability."""
+        """Return a batch's columns, preceded by the predicted class and its probability."""
         (array,) = columns.values()
         number, probability = self._best(array.astype(np.float64))
         number = np.where(without_class(columns), NO_CLASS, number)

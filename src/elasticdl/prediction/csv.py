@@ -1,4 +1,4 @@
-"""Predictions as CSV (RFC 4180, UTF-8, a header line): for people and spreadsheets.
+"""Predictions as CSV (RFC 4180, UTF-8, a header line), for spreadsheets.
 
 An output with one value per row is a column of its name; one with several is flattened into
 `NAME_0`, `NAME_1`, ... Floats have enough digits to restore the same value. A missing value is an
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RowWriter:
-    """Writes rows into a new file.
+    """Writes predictions as rows of a new CSV file.
 
     Raises:
         DefinitionError: Two outputs would share a column.
@@ -51,7 +51,7 @@ class RowWriter:
 
         Raises:
             OSError: They cannot be written.
-            DefinitionError: A text is not UTF-8.
+            DefinitionError: A string is not UTF-8.
         """
         texts = [_as_texts(name, array) for name, array in columns.items()]
         for row, key in enumerate(keys):

@@ -1,8 +1,8 @@
 """Columns of the input that are copied into its predictions: `--columns=passenger_id,name`.
 
 A column of a table (CSV, Parquet, data in memory) keeps its type; dates and decimals are written as
-text, missing values stay missing. A field of other records (RecordIO, TFRecord) is copied if it has
-one value, or the same number of values, in each record.
+strings, missing values stay missing. A field of other records (RecordIO, TFRecord) is copied if it
+has one value, or the same number of values, in each record.
 
 The records are read a second time, without the model's schema, which need not have these columns.
 
@@ -146,7 +146,7 @@ def _joined(arrays: Sequence[Array]) -> Array:
 
 
 def _of_arrow(name: str, column: Any) -> Array:
-    """Return a column of an Arrow table, of a dtype that only depends on its type."""
+    """Convert an Arrow column to an array, whose dtype depends only on the column's type."""
     import pyarrow as pa  # noqa: PLC0415 - takes long to import, and only tables need it
     import pyarrow.compute as pc  # noqa: PLC0415 - as well
 
@@ -161,7 +161,7 @@ def _of_arrow(name: str, column: Any) -> Array:
         filled = column.fill_null(False if kinds.is_boolean(kind) else 0)
         values: Array = filled.to_numpy(zero_copy_only=False)
     elif kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
-        # Text of a CSV file, which is not checked to be UTF-8.
+        # Strings of a CSV file, which are not checked to be UTF-8.
         values = _texts([(each or b"").decode(errors="replace") for each in column.to_pylist()])
     else:
         texts = column if is_text else pc.cast(column, pa.string())
@@ -172,8 +172,8 @@ def _of_arrow(name: str, column: Any) -> Array:
 
 
 def _texts(values: Sequence[str]) -> Array:
-    # An array of str would have the width of the longest one in every row. The mask says that these
-    # objects are text.
+    # An array of str would have the width of the longest one in every row. The mask indicates that
+    # these objects are strings.
     texts: Array = np.ma.array(np.empty(len(values), object), mask=False)
     texts[:] = values
     return texts

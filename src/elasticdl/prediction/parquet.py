@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from elasticdl.prediction.rows import Columns, PredictionField
 
-# Rows are collected into groups of about this size, because small groups make a file slow to read.
+# Rows are collected into groups of about this size, because small groups are slow to read.
 _GROUP_BYTES = 32 << 20
 # Rows of a group in a joined file, whichever parts they come from.
 _JOINED_ROWS = 1 << 16
 
 
 class RowWriter:
-    """Writes rows into a new file."""
+    """Writes predictions as rows of a new Parquet file."""
 
     def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None:
         del fields  # the first rows define the columns
@@ -125,7 +125,7 @@ def _as_column(array: np.ndarray[Any, Any]) -> Any:
     gone = missing(array)
     mask = None if gone is None else gone.ravel()
     array = np.ma.getdata(array)
-    # Of a model's outputs, objects are byte strings.
+    # In a model's outputs, objects are byte strings.
     is_str = gone is not None and all(isinstance(value, str) for value in array.ravel())
     if array.dtype.kind == "U" or is_str:
         texts = [value.decode() for value in as_bytes(array)]

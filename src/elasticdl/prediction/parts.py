@@ -1,8 +1,7 @@
-"""Parts of a prediction: ranges of records, each written once and as a whole, by any worker.
+"""Parts of a prediction: ranges of records, each written once and completely, by any worker.
 
-Part i holds records i * n to (i + 1) * n (exclusive), whichever worker writes it and however often:
-the same records give the same part. A part counts once its description exists; `writers.py` joins
-the parts.
+Part i holds records i * n to (i + 1) * n (exclusive), whichever worker writes it: the same records
+always give the same part. A part counts once its description exists; `writers.py` joins the parts.
 
     staging/  part-00000.csv   part-00000.json   part-00001.csv   ...
 
@@ -110,7 +109,7 @@ class PredictionParts:
 
 
 class PredictionPart(WholeOrNothing):
-    """One part being written; it counts once it is closed.
+    """Writer of one part; the part counts once it is closed.
 
     Used in a `with` statement: if its body raises, there is no part.
     """
@@ -134,7 +133,8 @@ class PredictionPart(WholeOrNothing):
 
         Raises:
             OutputError: They cannot be written.
-            DefinitionError: The outputs are not rows, or differ in kind from those before.
+            DefinitionError: The outputs are not rows, or their fields differ from the previous
+                ones.
             ValueError: The part would hold more records than its range.
         """
         if self.num_records + len(keys) > self._parts.records_per_part:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """A model that predicts, and the user's own outputs processor if the model file has one.
+    """A model that predicts, with the user's outputs processor if the model file has one.
 
     Args:
         trainer: The model.
@@ -125,7 +125,7 @@ class Predictor:
             )
 
     def _written(self, outputs: Arrays, num_examples: int) -> Arrays:
-        """Return the outputs to write for a batch, after the model's own hook if it has one."""
+        """Return the outputs to write for a batch, from the model file's hook if it has one."""
         hook = self._definition.predictions
         if hook is None:
             return self._with_prediction(outputs, num_examples)

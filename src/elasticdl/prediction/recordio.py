@@ -1,6 +1,6 @@
 """Predictions as RecordIO: each row a serialized `tf.Example`, like training data.
 
-An example holds lists of float32, int64 and bytes only: float64 is rounded, and shapes are
+An example holds only lists of float32, int64 and bytes: float64 is rounded, and shapes are
 flattened (a folder's manifest contains both). Files of rows can be concatenated.
 
 Callers: `parts.py`; `target.py` joins parts.
@@ -28,7 +28,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class RowWriter:
-    """Writes rows into a new file."""
+    """Writes predictions as records of a new RecordIO file."""
 
     def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None:
         del fields  # every record describes itself
@@ -58,7 +58,7 @@ class RowWriter:
 def join(parts: Iterable[Path], joined: Path) -> None:
     """Write the rows of parts into one new file.
 
-    Row by row: with the parts' own chunks, the file would depend on the number of workers.
+    Row by row: if the parts' chunks were copied, the file would depend on the number of workers.
     """
     with Writer(str(joined)) as writer:
         for part in parts:
@@ -84,7 +84,7 @@ def first_key(path: Path) -> bytes | None:
 
 
 def _as_lists(name: str, array: np.ndarray[Any, Any]) -> Sequence[Any] | np.ndarray[Any, Any]:
-    """Return each row in the form that an example can hold; a missing value is an empty list."""
+    """Return each row as a list that an example can hold; a missing value is an empty list."""
     gone = missing(array)
     if gone is not None:
         rows = _as_lists(name, np.ma.getdata(array))

@@ -1,6 +1,6 @@
 """Rows of a prediction: a key and one field per model output.
 
-Keys and names are made here for every format alike; `recordio.py`, `csv.py` and `parquet.py` define
+Keys and names are created here for every format; `recordio.py`, `csv.py` and `parquet.py` define
 how a row is stored.
 
 Callers: `writers.py` and those three.
@@ -32,11 +32,11 @@ Columns: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
 @dataclass(frozen=True)
 class PredictionField:
-    """One output, as in every row.
+    """Name, type and shape of one output, the same in every row.
 
     Attributes:
         name: Its name.
-        dtype: Name of its numpy dtype, as the model returned it; `bytes` for texts.
+        dtype: Name of its numpy dtype, as the model returned it; `bytes` for strings.
         shape: Shape for one example.
     """
 
@@ -46,7 +46,7 @@ class PredictionField:
 
 
 def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return a model's outputs by the names under which they are written.
+    """Return a model's outputs under the names with which they are written.
 
     A single output is `output`, those of a dict have their names, those of a list are
     `output_0`, `output_1`, ...
@@ -65,7 +65,7 @@ def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[An
     """
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, value in _named(outputs, ""):
-        # A column of the input, which may lack values.
+        # A masked array is a column of the input, which may lack values.
         is_masked = isinstance(value, np.ma.MaskedArray)
         array: np.ndarray[Any, Any] = value if is_masked else np.asarray(value)
         if array.ndim == 0 or len(array) != num_examples:
@@ -116,18 +116,18 @@ def fields_of(columns: Columns) -> tuple[PredictionField, ...]:
 
 
 def is_text(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether an array holds texts or byte strings."""
+    """Return whether an array holds strings or byte strings."""
     return array.dtype.kind in "SUO"
 
 
 def as_bytes(array: np.ndarray[Any, Any]) -> list[bytes]:
-    """Return the values of an array of texts, encoded, in row order."""
+    """Return the values of an array of strings, encoded, in row order."""
     # tolist() of a fixed-width array would drop trailing zero bytes, as numpy always does.
     return [v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel().tolist()]
 
 
 def missing(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return which values are missing, of the array's shape; None if all are there."""
+    """Return a mask of the missing values, of the array's shape; None if it has no mask."""
     return np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
 
 

@@ -1,11 +1,11 @@
-"""The output of a prediction, a file or a folder: checks what is there, and publishes parts to it.
+"""The output of a prediction, a file or a folder: checks existing content, and publishes parts.
 
     staging/ part-00000 part-00001 --join--> OUTPUT.recordio, OUTPUT.parquet or OUTPUT.csv
                                    --rename as a whole--> OUTPUT/
                                    --one by one, _SUCCESS last--> OUTPUT/   (see `writers.py`)
 
-It decides what may be replaced: an earlier prediction, and nothing else. It does not know the
-contents of the parts, except for the key in a row, by which a file is recognised.
+It decides what may be replaced: only an earlier prediction. The content of the parts is not
+interpreted, except for the key in a row, by which a file is recognised as a prediction.
 
 Callers: `writers.py`.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MANIFEST = "_SUCCESS"
 FORMAT_VERSION = 1
 
-# Exists while parts are put in place one by one: what remains after a kill may then be replaced.
+# Exists while parts are published one by one: after a kill, the remains may then be replaced.
 _PUBLISHING = "_PUBLISHING"
 _PART = re.compile(r"^part-\d{5,}\.(recordio|parquet|csv)$")
 _FORMATS: Sequence[PredictionFormat] = get_args(PredictionFormat)
@@ -161,7 +161,7 @@ class Target:
         self.place.delete(f"{inside}{_PUBLISHING}")
 
     def _publish_file(self, parts: PredictionParts, described: Sequence[PartDescription]) -> None:
-        """Join the parts into a file that does not show where one ended."""
+        """Join the parts into one file, without visible boundaries between them."""
 
         def paths() -> Iterator[Path]:
             for part in described:
@@ -170,7 +170,7 @@ class Target:
                     path = scratch / part.name
                     parts.staging.fetch(part.name, path)
                 yield path
-                # Immediately, so that the disk need not hold everything twice.
+                # Immediately, so that the disk does not need room for everything twice.
                 path.unlink()
 
         with self.place.scratch() as scratch, output_errors(self.output):

@@ -57,7 +57,7 @@ def open_writer(
         OutputBusyError: Another process is writing there.
         OutputTakenError: The output exists and is not a prediction.
         OutputError: It cannot be written.
-        UsageError: The name of one file says another format.
+        UsageError: The name of the output file implies another format.
 
     Example:
         >>> import tempfile
@@ -128,7 +128,8 @@ class PredictionWriter(WholeOrNothing):
 
         Raises:
             OutputError: They cannot be written.
-            DefinitionError: The outputs are not rows, or differ in kind from those before.
+            DefinitionError: The outputs are not rows, or their fields differ from the previous
+                ones.
             ValueError: The writer is closed, or records were left out.
         """
         if self._closed or start_record != self._next_record:
@@ -162,8 +163,8 @@ class PredictionWriter(WholeOrNothing):
 
         Raises:
             OutputError: A part is missing, or they cannot be published. Then nothing new appears
-                and an earlier prediction is kept, unless parts are put in place one by one.
-            DefinitionError: The outputs in two parts differ in kind.
+                and an earlier prediction is kept, unless parts are published one by one.
+            DefinitionError: The outputs in two parts have different fields.
         """
         if self._closed:
             return
@@ -178,7 +179,7 @@ class PredictionWriter(WholeOrNothing):
             self.discard()
 
     def discard(self) -> None:
-        """Remove everything but an earlier prediction; does nothing if the writer is closed."""
+        """Remove everything except an earlier prediction; does nothing if the writer is closed."""
         if self._closed:
             return
         self._closed = True

@@ -1,12 +1,12 @@
 """Saved models: inspects a model file, checks what it would run, and loads it.
 
-    path --look--> ModelFile --check--> nothing of it runs unasked --load--> model, not compiled
-                       |                                                       |
-                       +--- training_config, or a person's options ---> optimizer, loss, metrics
+    path --identify--> ModelFile --scan--> runs no untrusted code --load--> model, not compiled
+                           |                                                   |
+                           +-- training_config, or the user's options --> optimizer, loss, metrics
 
 model_file.py        recognises a file by its content; this determines the loader
-scan.py              finds code that a file would run, before any loader sees it
-trust.py             a person's permission that one file, by its digest, may run its code
+scan.py              finds code that a file would run, before any loader opens it
+trust.py             the user's permission that one file, by its digest, may run its code
 built_in.py          the names that need no declaration: layers, TensorFlow operations
 archive.py           zip archives and pickles, read without unpickling
 saved_model.py       the protobuf messages of a SavedModel folder

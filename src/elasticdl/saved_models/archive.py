@@ -1,4 +1,4 @@
-"""Zip archives and pickles of model files, read without unpickling anything.
+"""Reads zip archives and pickles of model files without unpickling anything.
 
 Callers: `model_file.py`, `scan.py`.
 """
@@ -19,7 +19,7 @@ from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
 
 MAX_MEMBERS = 10_000
-"""More than any model has: PyTorch stores each tensor as a member, Keras two or three in all."""
+"""More than any real model has: PyTorch stores one member per tensor, Keras two or three in all."""
 
 MAX_MEMBER_BYTES = 256 * 2**20
 """Largest member that is read as a whole: a config, a graph, the names in a pickle."""
@@ -73,8 +73,8 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
     """Reject a member whose size is not the declared one.
 
-    The loaders of Python and other libraries inflate everything that is stored, however much it is,
-    and check the size afterwards.
+    The loaders of Python and other libraries inflate a member completely and check its size only
+    afterwards.
     """
     num_bytes = info.compress_size
     if info.compress_type == zipfile.ZIP_DEFLATED:
@@ -120,7 +120,7 @@ def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
     """Return a member's bytes.
 
     Raises:
-        ModelFileError: It is too large for what it claims to be.
+        ModelFileError: It is larger than `MAX_MEMBER_BYTES`.
     """
     size = archive.getinfo(name).file_size
     if size > MAX_MEMBER_BYTES:

@@ -11,8 +11,8 @@ checks each declared size first:
     SavedModel              constants of the graph, variables of the checkpoint
     Keras                   each weight that a layer creates while the model is built
 
-Trust (`trust.py`) does not lift these bounds. What a model computes is not bounded here: a layer
-that repeats or pads its input may need more memory than there is.
+Trust (`trust.py`) does not lift these bounds. The memory of computations is not bounded here: a
+layer that repeats or pads its input may need more memory than is available.
 
 Callers: `archive.py`, `hdf5.py`, `model_file.py`, `pickle_sizes.py`, `saved_model.py`,
 `tf_keras.py`, `torch_sizes.py`, `weights.py`.
@@ -32,7 +32,7 @@ MAX_EXPANSION = 20
 """Maximum ratio of memory to size on disk. Files that the libraries write have 1 to 8."""
 
 FREE_BYTES = 64 * 2**20
-"""Memory that any file may claim: zeros compress well, and this much is harmless."""
+"""Memory that any file may claim, whatever its size: zeros compress well, and this is harmless."""
 
 
 def allowed_bytes(held_bytes: int) -> int:
@@ -68,7 +68,7 @@ def check(path: Path, what: str, claimed_bytes: int, held_bytes: int) -> None:
 
 
 def num_values(shape: Iterable[int]) -> int:
-    """Return how many numbers a shape has, capped at more than any file could hold.
+    """Return the number of values of a shape, capped at more than any file could hold.
 
     Args:
         shape: Sizes; negative ones count as 1, as an open dimension does.

@@ -1,9 +1,8 @@
 """Names that a model file may use without declaring them.
 
 The names are kept in tables, so that a file can be checked before any framework is imported. The
-tables list what was reviewed, not what is forbidden: a layer or an operation of a later version is
-rejected until its behaviour has been reviewed. A test compares the tables with the installed
-libraries.
+tables are allow-lists: a layer or an operation of a later version is rejected until it has been
+reviewed. A test compares the tables with the installed libraries.
 
 Callers: `scan.py`.
 """
@@ -34,7 +33,7 @@ HARMLESS_FUNCTION = re.compile(
     r"strided_slice|tile|transpose|unstack|where|zeros_like|image\.(?:resize|crop_and_resize)|"
     r"compat\.v1\.(?:shape|transpose|gather|nn\.\w+)"
 )
-"""Functions that such a layer may call: they compute, and take neither functions nor files."""
+"""Functions that such a layer may call: they only compute, and take no functions or files."""
 
 KERAS_MODULE = re.compile(r"(?:tf_)?keras(?:\.[A-Za-z0-9_]+)*")
 KERAS_OPERATIONS = re.compile(r"keras\.src\.ops\.(?:numpy|nn|math|linalg|image)")
@@ -52,7 +51,7 @@ __tuple__ __tensor__ __numpy__ __bytes__ __ellipsis__ __slice__ __complex__ __ke
 TensorShape TypeSpec CompositeTensor InputSpec
 """
 SPECIAL = frozenset(_SPECIAL.split())
-"""Values that Keras writes as if they were classes."""
+"""Names of values that Keras writes in the form of classes."""
 
 _LAYERS = """
 AbstractRNNCell Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
@@ -205,7 +204,7 @@ RandomStandardNormal RandomUniform RandomUniformInt SampleDistortedBoundingBoxV2
 FractionalAvgPool FractionalMaxPool NonDeterministicInts
 """
 RANDOM_OPERATIONS = frozenset(_RANDOM_OPERATIONS.split())
-"""Operations that draw from a state of their own, which other code cannot set."""
+"""Operations that draw random numbers from an internal state, which other code cannot set."""
 
 # --- PyTorch -------------------------------------------------------------------------------------
 

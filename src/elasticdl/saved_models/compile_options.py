@@ -6,8 +6,8 @@
 
 A spec takes precedence over the file, item by item. Names are looked up in Keras and in the
 declared custom objects; a config never causes an import or an evaluation. A setting of an old
-config that Keras 3 does not support is an error and never ignored, because a silently different
-optimizer trains, too.
+config that Keras 3 does not support is an error and never ignored: a silently different optimizer
+would go unnoticed.
 
 Callers: dialects.
 """
@@ -29,7 +29,7 @@ from elasticdl.errors import DefinitionError
 _ITEMS = ("optimizer", "loss", "metrics")
 # Further keys of a compiled model; accepted only if they change nothing.
 _BESIDE = {"loss_weights", "weighted_metrics", "sample_weight_mode"}
-# Optimizer keys that change how it is computed, not what is computed.
+# Optimizer keys that affect the speed of the computation, not its result.
 _SPEED = {"jit_compile", "is_legacy_optimizer"}
 _NADAM_OF_KERAS_2 = 0.004
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -57,7 +57,7 @@ class CompileOptions:
         loss: `(outputs, labels)`; returns one value per example, or their mean.
         create_metrics: Returns new metrics by name: Keras 3 metrics, or functions `(labels,
             predictions)` with one value per example.
-        description: Optimizer, learning rate and loss, with their sources, for people.
+        description: Optimizer, learning rate and loss, with their sources, for the log.
         own_loss: Name of the loss if it is the user's; empty if it is from Keras.
         hardly_learns: Whether the optimizer is Adadelta with the small default rate of later Keras.
     """
@@ -83,7 +83,7 @@ def resolve(
         options: `compile_model_options` of a spec.
         training_config: Settings from the model file (`ModelFile.training_config`).
         custom_objects: The user's functions and classes, by name.
-        where: Place of the options, for errors.
+        where: Location of the options, for errors.
 
     Raises:
         DefinitionError: Something is missing or unknown, or Keras 3 does not support it.
@@ -133,7 +133,7 @@ def _why_none(item: str, saved: Mapping[str, Any]) -> str:
 
 
 def _is_slow(rate: Any) -> bool:
-    """Whether a rate is so small that Adadelta, which divides by past changes, hardly moves."""
+    """Whether a learning rate is so small that Adadelta hardly changes the weights."""
     return float(keras.ops.convert_to_numpy(rate)) <= _HARDLY_LEARNS
 
 
@@ -239,7 +239,7 @@ def _made(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer_arguments(kind: Any, config: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Return a config of any Keras version as arguments of a Keras 3 optimizer."""
+    """Convert an optimizer's config of any Keras version to arguments of a Keras 3 optimizer."""
     arguments = {key: _value(value) for key, value in config.items() if key not in _SPEED}
     if "lr" in arguments:
         arguments.setdefault("learning_rate", arguments.pop("lr"))
@@ -291,7 +291,7 @@ def _decayed(kind: Any, rate: Any, decay: Any, where: object) -> _Schedule:
 
 
 def _written(number: Any) -> str:
-    """Return a number as a person wrote it, before Keras converted it to float32.
+    """Return a number as the user wrote it, before Keras converted it to float32.
 
     Example:
         >>> _written(0.0010000000474974513), _written(0.001), _written(1 / 3)
@@ -409,10 +409,10 @@ def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple
 
 @dataclass(frozen=True, eq=False)
 class _Aligned:
-    """A function of labels and outputs, called with both of equal rank, as `compile` calls it.
+    """A loss function that is called with labels and outputs of equal rank, as `compile` does.
 
-    Otherwise, one number per example against a column of outputs would be compared each with each:
-    hinge, a Kullback-Leibler divergence and many user functions would return other numbers.
+    Otherwise, labels [n] and outputs [n, 1] would be broadcast to [n, n]: hinge, a Kullback-Leibler
+    divergence and many user functions would return other numbers.
 
     Attributes:
         function: `(labels, outputs)`.
@@ -454,8 +454,8 @@ def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
 def takes_one_hot(loss: Loss, num_classes: int) -> bool:
     """Return whether a loss accepts one-hot rows but not integers.
 
-    It is called with more examples than there are classes: with equal numbers, class numbers would
-    silently be compared with columns.
+    The loss is tried with more examples than classes: if their numbers were equal, class numbers
+    would silently be broadcast against columns.
 
     Args:
         loss: `(outputs, labels)`.
@@ -515,7 +515,7 @@ def _metric(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[s
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Compare as `compile(metrics=["accuracy"])` does: the shapes decide which way."""
+    """Binary, categorical or sparse accuracy by the shapes, as `compile(metrics=["accuracy"])`."""
     if predictions.shape[-1] == 1:
         return keras.metrics.binary_accuracy(labels, predictions)
     if len(labels.shape) == len(predictions.shape) and labels.shape[-1] == predictions.shape[-1]:
@@ -549,7 +549,7 @@ def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | Non
 
 
 def _value(value: Any) -> Any:
-    """Convert a value of YAML to the type that was meant: `"true"` to True, `"1e-3"` to 0.001."""
+    """Convert a string from YAML to its intended type: `"true"` to True, `"1e-3"` to 0.001."""
     if not isinstance(value, str):
         return value
     if value.lower() in {"true", "false"}:

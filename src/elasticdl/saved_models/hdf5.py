@@ -1,4 +1,4 @@
-"""Checks an HDF5 file before Keras reads it: no data outside of it, none larger than it.
+"""Checks an HDF5 file before Keras reads it: no links to other files, no oversized data.
 
 Callers: `model_file.py`.
 """
@@ -23,7 +23,7 @@ _CHECKSUM_BYTES = 4
 
 
 def num_values(file: Any, path: Path, held_bytes: int) -> int:
-    """Return how many numbers an HDF5 file holds.
+    """Return the number of values in an HDF5 file, after checking each dataset.
 
     Args:
         file: Open file of h5py.
@@ -31,8 +31,8 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
         held_bytes: Size on disk; of the archive, if the file is in one.
 
     Raises:
-        ModelFileError: It has a link, numbers in another file, numbers that are missing, complex
-            numbers, or a chunk that unpacks to more than it declares.
+        ModelFileError: It has a link, values in another file, missing values, complex numbers, or a
+            chunk that unpacks to more than it declares.
     """
     total = claimed_bytes = 0
     groups = [file]
@@ -72,7 +72,7 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
 def _check_filters(item: Any, path: Path, chunk_bytes: int) -> None:
     """Reject compressed chunks whose size is not the required one.
 
-    HDF5 inflates a chunk to its end, however large it gets, and checks the size afterwards.
+    HDF5 inflates a chunk completely and checks its size only afterwards.
     """
     properties = item.id.get_create_plist()
     filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]

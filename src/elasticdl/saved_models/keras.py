@@ -1,8 +1,8 @@
 """Loads files written by Keras 3: .keras, .h5, and JSON with weights.
 
-The model is returned uncompiled, whatever it was compiled with: in Keras 3 files the optimizer's
-variables are not those of the loaded model, and short names of losses cannot be read back.
-`compile_options.py` provides the training settings.
+The model is always returned uncompiled: in Keras 3 files the optimizer's variables are not those of
+the loaded model, and short names of losses cannot be read back. `compile_options.py` provides the
+training settings.
 
 Callers: dialects, in the process that trains.
 """
@@ -123,7 +123,7 @@ def weights_of(model: keras.Model) -> Iterator[Weight]:
 
 @contextlib.contextmanager
 def called(path: Path, name: str) -> Iterator[str]:
-    """Give a file another name temporarily: libraries choose the format by the name."""
+    """Yield a temporary link to a file under another name: libraries infer the format from it."""
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         link = Path(folder) / name
         link.symlink_to(path.resolve())

@@ -1,14 +1,14 @@
 r"""Inspection of model files: recognises a file by its content, never by its name.
 
-    first bytes          is                                             says
+    first bytes          format                                         source of the version
     \x89HDF              h5: Keras, whole or weights only               keras_version, configs
     PK                   .keras, PyTorch, TorchScript, torch.export     by the names of members
-    {                    JSON text: a Keras architecture                keras_version, or module
-    a folder             SavedModel                                     Keras' notes in it
-    pickle of PyTorch    PyTorch before 1.6                             nothing
+    {                    JSON: a Keras architecture                     keras_version, or module
+    a folder             SavedModel                                     Keras' metadata in it
+    pickle of PyTorch    PyTorch before 1.6                             none
 
-Inspection imports no framework and unpickles nothing. `scan.py` decides what in a file may run;
-`ModelFile.library` determines the loader.
+Inspection imports no framework and unpickles nothing. `scan.py` decides whether code in a file may
+run; `ModelFile.library` determines the loader.
 
 Callers: dialects, the loaders of this folder.
 """
@@ -67,7 +67,7 @@ class ModelFile:
         training_config: How the model was compiled, as JSON; None if it is not recorded.
         num_bytes: Size; for a folder, the size of all its content.
         num_values: Number of values in its weights; None if it is not recorded.
-        layout: Arrangement of weights alone: as Keras 1 and 2 did, or by layers and variables.
+        layout: Layout of a weights file: that of Keras 1 and 2, or by layers and variables.
         globals: Python names that its objects need (PyTorch).
     """
 
@@ -84,7 +84,7 @@ class ModelFile:
     globals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return a description of the file in words, for a log."""
+        """Return path, format, library and version, for logs and errors."""
         names = {"keras": "Keras", "tf_keras": "Keras", "torch": "PyTorch"}
         library = names.get(self.library or "", "unknown library")
         return f"{self.path} ({self.format} of {library}{self.version and ' ' + self.version})"
@@ -198,7 +198,7 @@ def _json_attribute(file: Any, name: str, path: Path) -> dict[str, Any] | None:
 
 
 def _text(value: Any) -> str:
-    """Return an attribute as text: Keras 2.2.4 wrote bytes, later versions either."""
+    """Return an attribute as a string: Keras 2.2.4 wrote bytes, later versions either."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
@@ -244,7 +244,7 @@ def _keras(opened: zipfile.ZipFile, names: set[str], path: Path) -> ModelFile:
     ]
     config, about = (_config(text, f"{path}: its config") for text in texts)
     if _KERAS_WEIGHTS not in names:
-        # As NumPy arrays they would be unpickled.
+        # Weights stored as NumPy arrays would be unpickled.
         others = sorted(name for name in names if name.startswith("model.weights"))
         raise ModelFileError(
             f"{path}: there is no {_KERAS_WEIGHTS} in it"
@@ -321,7 +321,7 @@ def _config(text: str, what: str) -> dict[str, Any]:
 
 
 def _library_of(version: str) -> Library:
-    """Return the library that loads files of this Keras version; old Keras if it is unknown."""
+    """Return the library that loads files of this Keras version; tf_keras if it is unknown."""
     major = re.match(r"[0-9]{1,4}(?=\.|$)", version)
     return "keras" if major and int(major[0]) >= _FIRST_OF_KERAS_3 else "tf_keras"
 

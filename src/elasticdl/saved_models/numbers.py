@@ -1,9 +1,9 @@
 """Rejects weights of a file that are not finite real numbers, by name and count.
 
-A training that starts from NaN ends at its first loss without mentioning the file, and a library
-that reads complex numbers into real weights drops their imaginary parts. Therefore the weights are
-checked once, in `loading.py`, the entry point for all weights from files. A training that resumes
-from its own checkpoint does not load them.
+A job that starts from NaN fails at its first loss, with an error that does not name the file. A
+library that reads complex numbers into real weights drops their imaginary parts. Therefore the
+weights are checked once, in `loading.py`, the entry point for all weights from files. A job that
+resumes from its own checkpoint does not load them.
 
 Callers: `loading.py`, `hdf5.py`, `torch.py`. No framework is imported.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from elasticdl.errors import ModelFileError
 
-# Integers, booleans, texts.
+# Integers, booleans, strings.
 _ALWAYS_FINITE = frozenset("biuSUO")
 
 
@@ -65,13 +65,7 @@ def check_finite(path: Path, weights: Iterable[Weight]) -> None:
 
 
 def refuse_complex(path: Path, name: str, num_values: int) -> ModelFileError:
-    """Return the error for complex numbers in place of real weights.
-
-    Args:
-        path: The file.
-        name: Name of the part that holds them.
-        num_values: Number of complex values.
-    """
+    """Return the error for complex numbers in place of real weights."""
     return ModelFileError(
         f"{path}: {name} holds {num_values:,} complex numbers; expected real ones: their imaginary "
         "parts would be dropped. Save real weights, or pairs of real numbers."

@@ -1,10 +1,10 @@
-"""Follows a PyTorch pickle without running it, to find the size of the objects it would create.
+"""Simulates a PyTorch pickle without running it, to find the size of the objects it would create.
 
-PyTorch's weights-only unpickler still calls what is allowed by name: a pickle of 100 bytes that
-calls `torch.nn.Linear(60000, 60000)` allocates 14 GB, and a tensor with stride 0 claims 4e9 numbers
-of a storage of one. Therefore the pickle is followed here, with names in place of objects. The
-stack machine is that of `pickletools`, whose table lists what each opcode takes from the stack and
-leaves on it.
+PyTorch's weights-only unpickler still calls functions that are allowed by name: a pickle of 100
+bytes that calls `torch.nn.Linear(60000, 60000)` allocates 14 GB, and a tensor with stride 0 claims
+4e9 numbers of a storage of one. Therefore the pickle is simulated here, with names in place of
+objects. The stack machine uses the table of `pickletools`, which lists the items that each opcode
+takes from the stack and leaves on it.
 
 Callers: `torch_sizes.py`.
 """
@@ -41,7 +41,7 @@ _ITEM_BYTES = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2,
     "uint8": 1, "bool": 1, "complex32": 4, "complex64": 8, "complex128": 16,
 }  # fmt: skip
-# Size of an item whose type is in no table: the largest there is.
+# Size of an item of an unknown type: that of the largest type.
 _MOST_ITEM_BYTES = 16
 
 
@@ -91,7 +91,7 @@ class Contents:
 
 
 def follow(pickled: IO[bytes], where: str) -> Contents:
-    """Return the objects a pickle would create; the stream is left at its end.
+    """Return the objects a pickle would create; the stream is left at the pickle's end.
 
     Args:
         pickled: One pickle, and anything after it.
@@ -123,13 +123,13 @@ class _Global:
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """The result of a call, or an object of a class."""
+    """Placeholder for the result of a call, or an object of a class."""
 
     of: str
 
 
 class _Object:
-    """A value that is not used here."""
+    """Placeholder for a value that does not matter here."""
 
 
 _MARK = _Object()
@@ -180,7 +180,7 @@ class _Machine:
             self._generic(opcode)
 
     def _generic(self, opcode: pickletools.OpcodeInfo) -> None:
-        """Pop and push as the table lists; objects changed in place stay."""
+        """Simulate any other opcode by its table entry; objects changed in place stay."""
         taken = list(opcode.stack_before)
         if pickletools.markobject in taken:
             self._to_mark()
@@ -213,7 +213,7 @@ class _Machine:
         name, module = self._stack.pop(), self._stack.pop()
         self._stack.append(_Global(f"{module}.{name}"))
 
-    # --- what is called, and made ----------------------------------------------------------------
+    # --- calls and the objects they create -------------------------------------------------------
 
     def _reduce(self, _: Any) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()

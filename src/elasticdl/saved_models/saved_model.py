@@ -1,7 +1,7 @@
-"""Content of a SavedModel folder: its operations, and Keras' metadata of its layers.
+"""Reads the operations of a SavedModel folder, and Keras' metadata of its layers.
 
-The messages are parsed here, because TensorFlow's own classes for them come with all of TensorFlow,
-and a file is inspected before that is imported. Only these fields are read:
+The protobuf messages are parsed here, because TensorFlow's classes for them require all of
+TensorFlow, and a file is inspected before that is imported. Only these fields are read:
 
     saved_model.pb       SavedModel.meta_graphs(2) -> graph_def(2) -> node(1), library(2)
                                                    -> object_graph_def(7) -> nodes(1)
@@ -54,7 +54,7 @@ class SavedModel:
 
     Attributes:
         functions: Functions, with the graphs themselves first.
-        layers: Keras' metadata of each of its objects; the model is the first.
+        layers: Keras' metadata of each of its objects, the model first.
         callable: Names of functions that its objects may call.
     """
 
@@ -108,7 +108,7 @@ def read(folder: Path) -> SavedModel:
 
 
 def _check_links(folder: Path) -> None:
-    """Reject links to the outside: the folder is copied into the trained model, which is shared."""
+    """Reject links out of the folder, which is copied into the trained model and may be shared."""
     inside = folder.resolve()
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
@@ -160,7 +160,7 @@ def _add_node(function: Function, node: memoryview) -> None:
 
 
 def _add_calls(function: Function, attribute: memoryview) -> None:
-    """Record the functions of an attribute, AttrValue.func(10), list(1).func(9); and tensors."""
+    """Record the functions and the tensor sizes of an attribute (AttrValue or its list(1))."""
     for number, value in _fields(attribute):
         if number == 8:  # noqa: PLR2004 - AttrValue.tensor
             function.constant_bytes += _tensor_bytes(value)

@@ -1,12 +1,12 @@
-"""Scan of model files: finds code that a file would run, before any loader sees the file.
+"""Scan of model files: finds code that a file would run, before any loader opens the file.
 
-    Keras config       Lambda and its like, undeclared classes and modules, at any depth;
-                       sizes no model has
-    SavedModel         the same in Keras' notes, and operations outside an allow-list
-    PyTorch objects    names other than layers and tensors; the loader enforces it once more
+    Keras config       Lambda and similar layers, undeclared classes and modules, at any depth;
+                       unrealistic sizes
+    SavedModel         the same in Keras' metadata, and operations outside an allow-list
+    PyTorch objects    names other than layers and tensors; the loader checks them again
     torch.export       pickles, operations outside an allow-list, expressions that are more than
                        sums
-    TorchScript,       code by nature
+    TorchScript,       always code
     old pickles
 
 Everything is either allowed by name or rejected. Rejected content may be trusted (`trust.py`),
@@ -52,7 +52,7 @@ def scan(
 
     Raises:
         ModelFileError: It would run code that is not trusted, names an undeclared class, or
-            declares sizes that no model has.
+            declares unrealistic sizes.
     """
     if file.format in {"torchscript", "torch_pickle"}:
         what = {
@@ -99,7 +99,7 @@ def check_architecture(
 
 
 def _walk(file: ModelFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each mapping of a config with its place."""
+    """Yield each mapping in a config with its location, for errors."""
     stack: list[tuple[str, Any, int]] = [("the model", config, 0)]
     while stack:
         place, value, depth = stack.pop()
@@ -119,7 +119,7 @@ def _walk(file: ModelFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Map
         elif isinstance(value, (list, tuple)):
             stack += [(place, each, depth + 1) for each in value]
         elif isinstance(value, str) and value[:1] in "{[" and "class_name" in value:
-            # In some places, Keras reads a nested config from text.
+            # Keras reads some nested configs from strings.
             try:
                 stack.append((place, json.loads(value), depth + 1))
             except (ValueError, RecursionError):
@@ -140,7 +140,7 @@ def _is_layer(value: Mapping[str, Any]) -> bool:
 
 
 def _runs(value: Mapping[str, Any]) -> str | None:
-    """Return what a Keras class would run; None if it runs nothing from the file."""
+    """Describe the code that a Keras class would run; None if it runs no code from the file."""
     name = str(value["class_name"])
     config = value.get("config")
     config = config if isinstance(config, Mapping) else {}
@@ -198,7 +198,7 @@ def _undeclared(file: ModelFile, place: str, value: Mapping[str, Any]) -> str:
 
 
 def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
-    """Reject sizes that no model has, and layers larger than the weights in the file."""
+    """Reject unrealistic sizes, and layers larger than the weights in the file."""
     config = value.get("config")
     if not isinstance(config, Mapping):
         return
@@ -243,10 +243,10 @@ def _too_large(file: ModelFile, place: str, declared: str) -> str:
 def check_graph(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check a SavedModel folder: its operations, and what Keras would make of its metadata.
+    """Check a SavedModel folder: its operations, and Keras' metadata.
 
-    A class that Keras does not know is not a danger here: its layers are called as the graph
-    defines them. Its module is a danger, because Keras would import it.
+    An unknown class is harmless here: its layers are called as the graph defines them. Its module
+    is not, because Keras would import it.
     """
     model = saved_model.read(file.path)
     used: list[TrustUsed] = []
@@ -339,7 +339,7 @@ def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ..
 
 
 def _exported(name: str, content: Any) -> list[str]:
-    """Return what PyTorch would run from one description in an exported program."""
+    """Describe the code that PyTorch would run from one JSON file in an exported program."""
     findings: list[str] = []
     stack: list[tuple[str, Any]] = [("", content)]
     while stack:
@@ -360,7 +360,7 @@ def _exported(name: str, content: Any) -> list[str]:
 
 
 def _evaluated(key: str, value: str) -> str | None:
-    """Return what PyTorch would run from a text; None if it only computes."""
+    """Describe the code that PyTorch would run from a string; None if it only computes."""
     if key in {"target", "as_operator"} and not _only_computes(value):
         return f"its graph calls {value}, which is not on the list of operations that only compute"
     if key == "expr_str" and not built_in.TORCH_EXPRESSION.fullmatch(value):

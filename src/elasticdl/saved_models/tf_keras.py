@@ -2,10 +2,10 @@
 
 tf_keras is the continuation of Keras 2; only it can read these files. Its model is wrapped: the
 `tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls the model.
-So Keras 3 trainers, optimizers, losses and metrics work with it as with any other model.
+Therefore Keras 3 trainers, optimizers, losses and metrics work with it as with any other model.
 
-Dropout draws from generators whose states are variables. They get names like the seeds of Keras 3,
-so that code that sets those sets these, too. Other sources of randomness cannot be set, and are
+Dropout draws from generators whose states are variables. They are named like the seeds of Keras 3,
+so that code that sets seeds sets these, too. Other sources of randomness cannot be seeded, and are
 reported.
 
 Callers: dialects, in the process that trains.
@@ -61,7 +61,7 @@ class WrappedModel(keras.Model):
     Args:
         inner: The tf_keras model, built.
         generators: States of the random generators it draws from.
-        others: Variables besides its weights.
+        others: Its variables that are not weights.
         specs: Its inputs, if their dtypes matter: inputs are cast to these. None leaves them.
     """
 
@@ -163,7 +163,7 @@ def _load(file: ModelFile, objects: dict[str, Any], trust: Trust) -> Any:
 
 
 def _check_variables(file: ModelFile) -> None:
-    """Reject variables that TensorFlow would allocate although the file does not hold them."""
+    """Reject variables beyond the file's memory limit, before TensorFlow allocates them."""
     found = tf.train.load_checkpoint(os.fspath(file.path / "variables" / "variables"))
     dtypes = found.get_variable_to_dtype_map()
     total = sum(
@@ -316,7 +316,7 @@ def _name(variable: Any) -> str:
 
 
 def _adopted(variable: Any, name: str, names: set[str], *, trainable: bool) -> Any:
-    """Return a Keras 3 variable that shares the value of a tf_keras one: one place, two names."""
+    """Return a Keras 3 variable that shares a tf_keras variable's memory; add it to `names`."""
     plain = re.sub(r"[^\w.-]", "_", name.replace("/", "."))
     unique, number = plain, 1
     while unique in names:

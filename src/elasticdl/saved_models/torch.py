@@ -3,7 +3,7 @@
     whole nn.Sequential (.pt)    weights_only, and torch.nn's own layers allowed
     a user class                 the same, and that class allowed, if it was declared
     state_dict                   into a declared class
-    torch.export (.pt2)          after `scan.py` has read all that PyTorch would evaluate
+    torch.export (.pt2)          after `scan.py` has checked all code that PyTorch would evaluate
     TorchScript, old pickles,    only where the file is trusted
     anything else in a pickle
 
@@ -68,7 +68,7 @@ class Program(nn.Module):
 
 
 def _program(program: nn.Module) -> Program:
-    """Return an exported program with the arguments of its export.
+    """Wrap an exported program; its `forward` has the program's parameter names.
 
     `torch.export.export` binds example inputs to the names of `forward`, so a model that takes
     `*args` could not be exported again with an open number of examples.
@@ -148,7 +148,7 @@ def _allowed(file: ModelFile, objects: Mapping[str, Any]) -> list[Any]:
 
 def _script(file: ModelFile) -> nn.Module:
     with warnings.catch_warnings():
-        # PyTorch recommends exported programs instead; this TorchScript one exists.
+        # PyTorch warns that exported programs replace TorchScript; existing files must still load.
         warnings.simplefilter("ignore")
         return Program(torch.jit.load(os.fspath(file.path), map_location="cpu"))  # type: ignore[no-untyped-call]
 
@@ -272,7 +272,7 @@ class TorchOptimizer:
 
     Attributes:
         create: Creates one for a list of parameters.
-        description: Class and learning rate, with its source, for people.
+        description: Class and learning rate, with its source, for the log.
     """
 
     create: Callable[[Sequence[Any], Any], torch.optim.Optimizer]
@@ -287,7 +287,7 @@ def optimizer(
     Args:
         name: `optim.Adam`.
         arguments: Arguments of its class: `{"lr": 0.01}`.
-        where: Place in the spec, for errors.
+        where: Location in the spec, for errors.
 
     Raises:
         DefinitionError: There is no such optimizer, or it does not take these arguments.
@@ -327,7 +327,7 @@ def loss(
     Args:
         name: `nn.NLLLoss`.
         arguments: Arguments of its class.
-        where: Place in the spec, for errors.
+        where: Location in the spec, for errors.
 
     Raises:
         DefinitionError: There is no such loss, or it does not take these arguments.

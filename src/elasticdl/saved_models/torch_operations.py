@@ -1,4 +1,4 @@
-"""Operations of PyTorch that the graph of an exported program may call.
+"""Allow-list of PyTorch operations that the graph of an exported program may call.
 
 This is a list of names, like TensorFlow's in `built_in.py`, and not a pattern: some operations of
 aten open files (`from_file`, `save`), take a storage (`set_`), or skip the checks of sizes and

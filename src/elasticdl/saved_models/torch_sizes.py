@@ -1,4 +1,4 @@
-"""Limits the memory that PyTorch would allocate for a file, before PyTorch sees the file.
+"""Limits the memory that PyTorch would allocate for a file, before PyTorch opens the file.
 
     .pt, TorchScript     storages are as large as the members that hold them, and tensors claim no
                          more than the file may
@@ -6,7 +6,7 @@
     .pt2                 tensors of the weights and constants, sizes in the graph, and the .pt in it
 
 A tensor with stride 0 claims any number of values over a storage of one. A few such values are
-legitimate (`torch.zeros(1).expand(10)`), so the sum counts, by the rule of `bounds.py`.
+legitimate (`torch.zeros(1).expand(10)`), so the sum of all claims is limited, as in `bounds.py`.
 
 Callers: `model_file.py`.
 """
@@ -37,11 +37,6 @@ _SIZES_IN_A_GRAPH = ("as_ints", "as_sym_ints")
 
 def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
     """Check the objects of a .pt file or of TorchScript.
-
-    Args:
-        opened: The archive.
-        path: The file, for errors.
-        held_bytes: Its size on disk.
 
     Raises:
         ModelFileError: A storage is larger than its content, tensors claim more than the file may,
@@ -88,7 +83,7 @@ def check_old(path: Path, held_bytes: int) -> None:
 def _check_tensors(
     contents: pickle_sizes.Contents, path: Path, held_bytes: int, claimed_bytes: int
 ) -> int:
-    """Return the total of the claimed bytes after adding those of another pickle."""
+    """Add the sizes of a pickle's tensors to the total of claimed bytes, check and return it."""
     for tensor in contents.tensors:
         claimed_bytes += tensor.num_bytes
         held = tensor.storage.num_bytes // tensor.storage.item_bytes
@@ -102,11 +97,6 @@ def _check_tensors(
 
 def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
     """Check an exported program.
-
-    Args:
-        opened: The archive.
-        path: The file, for errors.
-        held_bytes: Its size on disk.
 
     Raises:
         ModelFileError: Its tensors claim more than the file may, or its graph creates one that is
@@ -125,7 +115,7 @@ def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
         try:
             described = json.loads(archive.member(opened, info.filename, path))
         except (ValueError, RecursionError):
-            # `scan.py` reports what is wrong with it.
+            # `scan.py` reports the mistake.
             continue
         claimed_bytes = _check_described(described, path, held_bytes, claimed_bytes)
 

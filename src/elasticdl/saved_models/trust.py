@@ -1,8 +1,8 @@
-"""Trust: a person's permission that one file, identified by its digest, may run its code.
+"""Trust: the user's permission that one file, identified by its digest, may run its code.
 
-This is the only way around what `scan.py` rejects. A flag without a digest is rejected: it would
-apply to whatever file is at that path tomorrow. Each use is returned for the record of the run, and
-logged once per process, although a file is checked whenever it is loaded.
+This is the only way to load a file that `scan.py` rejects. A flag without a digest is rejected: it
+would also apply to a file that replaces this one later. Each use is returned for the record of the
+run, and logged once per process, although a file is checked whenever it is loaded.
 
 Callers: `scan.py` and the loaders; dialects read it from `model.trust`.
 """
@@ -32,7 +32,7 @@ class Trust:
     """Permission to run code of one file.
 
     Attributes:
-        allow_pickle: Objects of PyTorch files: whatever they name is imported and called.
+        allow_pickle: Objects of PyTorch files: any name in them is imported and called.
         allow_lambda: Code in Keras files: Lambda layers, operations outside the allow-list.
         sha256: Digest of the one file that is trusted (for a folder: `model_file.sha256_of`).
     """
@@ -43,7 +43,7 @@ class Trust:
 
 
 NONE = Trust()
-"""Nothing may run."""
+"""No code of a file may run."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def of(values: Mapping[str, Any] | None, where: object) -> Trust:
 
     Args:
         values: The section `model.trust`; None if there is none.
-        where: Place of the section, for errors.
+        where: Location of the section, for errors.
 
     Raises:
         DefinitionError: A key is unknown, a value has the wrong type, or something is allowed
@@ -111,11 +111,11 @@ def of(values: Mapping[str, Any] | None, where: object) -> Trust:
 
 
 def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
-    """Return the use of trust that permits a finding.
+    """Make sure that the declared trust permits a finding; return its use for the record.
 
     Args:
         file: File with the finding.
-        trust: Trust that the person declared.
+        trust: Trust that the user declared.
         flag: Flag that would allow it.
         finding: Code that would run, as the beginning of a sentence.
 

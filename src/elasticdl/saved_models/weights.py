@@ -26,7 +26,7 @@ _ITEM_BYTES, _ITEM_BYTES_OF_64_BITS = 4, 8
 
 @contextlib.contextmanager
 def bounded(layer_class: Any, file: ModelFile, held_bytes: int) -> Iterator[None]:
-    """Reject weights beyond what a file may claim, while layers are created.
+    """Reject weights beyond the file's memory limit (`bounds.py`) when layers create them.
 
     Args:
         layer_class: `Layer` of Keras 3 or of tf_keras, whose `add_weight` is counted.
@@ -34,7 +34,7 @@ def bounded(layer_class: Any, file: ModelFile, held_bytes: int) -> Iterator[None
         held_bytes: Size of the file that holds the weights; `bounds.MAX_BYTES` if there is none.
 
     Raises:
-        ModelFileError: The layers need more.
+        ModelFileError: The layers need more memory.
     """
     original = layer_class.add_weight
     signature = inspect.signature(original)

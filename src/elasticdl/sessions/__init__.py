@@ -1,4 +1,4 @@
-"""Training sessions: `runs/NAME/config.yaml` of a repository, trained, exported and evaluated.
+"""Training sessions: a repository's `runs/NAME/config.yaml`, trained, exported and evaluated.
 
 project.py        where a session's files are, the content of its config, its training job
 run.py            the sequence of phases, correct from any state
@@ -6,7 +6,7 @@ run.py            the sequence of phases, correct from any state
   trained.py        the trained model with its components
   export.py         the best model, verified to load and to predict the same in a new process
   report.py         results for each example of the validation and test data
-  tracking.py       trackers through which people follow it
+  tracking.py       trackers (MLflow, TensorBoard) of a session
 check.py          finds what would go wrong, within seconds (`checks/`)
 submit.py         a session of a pushed commit
   repository.py     the state of the user's git repository

@@ -1,12 +1,11 @@
-"""Session check: finds what would go wrong with a session, within seconds; writes nothing.
+"""Session check: finds problems of a session within seconds, before training; writes nothing.
 
     config --> code --> components --> data of each split --> model --> a step, a checkpoint,
                (text)   (imported)     (a few batches)                  the export, the reports
 
-Each group yields findings and leaves its results for the following groups; a group without the
+Each group yields findings and leaves its results for the following groups. A group that lacks the
 results it needs is skipped, and reported as skipped. An error in user code ends its group, not the
-check. Everything that draws random numbers or has a position is created again, as it will be for
-the training.
+check. Everything that draws random numbers or has a position is created again, as for training.
 
 The rules are in `checks/`; this module has their order and time limits.
 """
@@ -48,7 +47,7 @@ def check(
         run_name: Name of the folder in `runs/`.
         project_root: The repository.
         data_dir: Data folder; None takes `data_dir` of the config.
-        settings: `key=value` texts that replace values of the config.
+        settings: `key=value` strings that replace values of the config.
         groups: Titles of the groups to run; None runs all.
         on_group: Called with each group when it is done.
 
@@ -66,7 +65,7 @@ def check(
                 run_name, project_root=project_root, settings=settings
             )
         except DefinitionError as problem:
-            # The text is not a valid config.
+            # Not a valid config.
             spent = time.monotonic() - started
             found.append(CheckGroup("config", "", [of_error(problem)], spent))
             if on_group is not None:
@@ -119,7 +118,7 @@ def _group(
 
 
 def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding) -> None:
-    """Add a finding, unless another one has the same text."""
+    """Add a finding, unless another one has the same message."""
     text = str(finding)
     already = text in context.reported or any(
         f"NameError: name '{name}' is not defined" in text for name in _unbound(context.reported)

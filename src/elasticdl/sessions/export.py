@@ -1,9 +1,9 @@
 """Export of a session's best model: verified, then published, then old checkpoints are deleted.
 
-    copy aside --> load in a new process --> says the same of a batch? --> publish --> old
-                                                                          checkpoints go
+    copy aside --> load in a new process --> same predictions for a batch? --> publish
+               --> delete old checkpoints
 
-A run that dies at any point in between exports again.
+A run that dies at any point before publishing exports again.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def copy_verified(
     Args:
         models: Exported models, as a trainer writes them.
         staged: An existing folder to copy them to.
-        trainer: Predicts what they must predict.
+        trainer: Predicts the expected outputs.
         example: A batch to predict for.
         name: Name of the session, for errors.
 
@@ -165,5 +165,5 @@ def copy_verified(
 
 
 def _largest(array: Any) -> float:
-    # With an infinite scale, any difference would pass.
+    # With an infinite scale, every difference would be within the tolerance.
     return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Runs a session from Python, under the name that the documents of sessions use."""
+"""Python interface that runs a session, under the name that the documents of sessions use."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Orchestrator:
         """Train, export and evaluate; resume an earlier run.
 
         Args:
-            reporter: Reports progress to people; None chooses one that suits the terminal.
+            reporter: Reports progress to the user; None chooses one that suits the terminal.
             **options: See `sessions.run.run`.
 
         Raises:

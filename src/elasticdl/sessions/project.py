@@ -35,7 +35,7 @@ _EPOCHS = "epochs"
 
 @dataclass(frozen=True, eq=False)
 class SessionProject:
-    """A session as its files describe it.
+    """A session as described by its files.
 
     Attributes:
         name: Name of the run.
@@ -53,7 +53,7 @@ class SessionProject:
 
     @property
     def folder(self) -> Path:
-        """Folder of everything the session writes, beside its config."""
+        """Folder that the session writes to; its config is there as well."""
         return self.project / RUNS / self.name
 
     @property
@@ -68,7 +68,7 @@ class SessionProject:
 
     @property
     def output(self) -> Path:
-        """The output of the training job."""
+        """The output folder of the training job."""
         return self.folder / "training"
 
     def job(
@@ -89,7 +89,7 @@ class SessionProject:
         """
         config = self.config
         values = config.to_dict()
-        # The job has this value, because a session can be trained further.
+        # The job has its own value for the epochs, because a session can be trained further.
         del values[_EPOCHS]
         named = {key: config.get(key) for key in COMPONENTS}
         return Job(
@@ -132,7 +132,7 @@ def open_session(
         run_name: Name of the folder in `runs/`.
         project_root: The repository.
         data_dir: Data folder; None takes `data_dir` of the config.
-        settings: `key=value` texts that replace values of the config; dots lead into sections.
+        settings: `key=value` strings that replace values of the config; dots lead into sections.
 
     Raises:
         UsageError: There is no such session, or a setting is wrong.
@@ -148,7 +148,7 @@ def open_session(
 def session_of(
     run_name: str, project: Path, config: ConfigStruct, data_dir: str | None = None
 ) -> SessionProject:
-    """Return a session whose config has no problems."""
+    """Return the session of a config that has no problems."""
     data = _data_of(config, data_dir, project)
     return SessionProject(run_name, project, config, _config_file(project, run_name), data)
 
@@ -178,7 +178,7 @@ def read_session(
 def problems(
     config: ConfigStruct, project: Path, data_dir: str | None = None
 ) -> Iterator[ElasticDLError]:
-    """Yield what is missing or invalid in a config, each with its line.
+    """Yield an error for each missing or invalid value of a config, with its line.
 
     Args:
         config: Content of `config.yaml`.
@@ -267,7 +267,7 @@ def _with_setting(config: ConfigStruct, setting: str) -> ConfigStruct:
         section = section[part]
     # Keys of a section are all in the file.
     if path[-1] not in section and (len(path) > 1 or path[-1] not in OPTIONAL_KEYS):
-        # Raises an error that lists the available keys and their place.
+        # Raises an error that lists the available keys and their location.
         getattr(at, path[-1])
     if isinstance(section.get(path[-1]), Mapping):
         raise UsageError(f"--set {setting}: {key} is a section; set one of its keys.")

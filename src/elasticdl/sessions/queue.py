@@ -4,13 +4,13 @@
       .queue.lock  .runner.lock  runner.log  mlflow.db
       ID/submission.json     the request, and its progress (`submission.py`)
       ID/patch.diff          changes on top of the commit, if there were any
-      ID/session.log         what its process printed, of all starts
+      ID/session.log         output of its process, over all starts
       ID/.process            a lock that its process holds as long as it lives
       ID/project/            the commit, checked out; the session writes to runs/NAME in it
 
-A process that changes a submission holds the queue's lock, for a very short time. The kernel knows
-whether a session's process lives: the process inherits the lock in `.process` when it is started,
-so this is known even if the runner died before it could record the process number.
+A process that changes a submission briefly holds the queue's lock. The kernel knows whether a
+session's process lives, because the process inherits the lock in `.process` when it is started. So
+this is known even if the runner died before it could record the process ID.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Queue:
         self.home = Path(home or default_home()).expanduser().resolve()
 
     def make(self) -> None:
-        """Create the home if it does not exist; private to this user, as it contains their changes.
+        """Create the home if it does not exist; private to this user, whose changes it contains.
 
         Raises:
             OutputError: It cannot be created.
@@ -162,7 +162,7 @@ class Queue:
         """
         text = json.dumps(asdict(submission), indent=2)
         OutputFolder(self.folder(submission.id)).write_bytes(_FILE, text.encode())
-        # Taken from our own clock: the file system's advances only every few milliseconds.
+        # Set from our own clock: the file system's advances only every few milliseconds.
         now = time.time_ns()
         os.utime(self.home / _LOCK, ns=(now, now))
 
@@ -186,7 +186,7 @@ class Queue:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            # The start time distinguishes it from a surviving child process of its own.
+            # The start time distinguishes the process from a surviving child of it.
             start = submission.pid_start
             is_ours = submission.host == socket.gethostname()
             return not start or not is_ours or start_of(submission.pid) == start
@@ -196,7 +196,7 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return a submission with its final state if its process is gone without an exit code.
+        """Return a submission, in its final state if its process is gone without an exit code.
 
         A submission that is not running, or whose process lives, is returned unchanged.
         """
@@ -205,14 +205,14 @@ class Queue:
         return submission.ended(None, self.status(submission))
 
     def status(self, submission: Submission) -> SessionStatus:
-        """Return the status of its session; an empty one if it cannot be read."""
+        """Return the status of a submission's session; an empty one if it cannot be read."""
         try:
             return read_status(submission.session_folder(self.folder(submission.id)))
         except OutputError:
             return SessionStatus()
 
     def cancel(self, name: str, *, at_once: bool = False) -> Submission:
-        """End a submission: a waiting one is not started, a running one is asked to end.
+        """Cancel a submission: a waiting one is not started, a running one is requested to stop.
 
         Args:
             name: Its id.
@@ -244,14 +244,14 @@ class Queue:
         if submission.host != socket.gethostname():
             raise UsageError(f"{submission.id} runs on {submission.host}; cancel it there.")
         status = self.status(submission)
-        # Its runner may have died before it could record the process number.
+        # Its runner may have died before it could record the process ID.
         is_its = status.since >= submission.since and not submission.as_ray_job
         pid = submission.pid or (status.pid if is_its else 0)
         if not pid:
             raise UsageError(f"{submission.id} is being started; try again in a second.")
         with contextlib.suppress(ProcessLookupError):
             if at_once:
-                # It leads a process group of its own, with the processes it has started.
+                # The process leads its own process group, with the processes it has started.
                 os.killpg(pid, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGTERM)
@@ -259,7 +259,7 @@ class Queue:
     # --- logs -----------------------------------------------------------------------------
 
     def log(self, submission: Submission) -> Path:
-        """Return the file that its process prints to."""
+        """Return the log file of a submission's process."""
         return self.folder(submission.id) / LOG_FILE
 
     def log_size(self, submission: Submission) -> int:
@@ -269,7 +269,7 @@ class Queue:
         return 0
 
     def last_words(self, submission: Submission) -> str:
-        """Return the error that its process ended with, or the last line it printed."""
+        """Return the error that a submission's process ended with, or the last line it printed."""
         with contextlib.suppress(FileNotFoundError), self.log(submission).open("rb") as log:
             log.seek(max(0, self.log_size(submission) - _TAIL_BYTES))
             printed = log.read().decode(errors="replace").strip()

@@ -1,10 +1,10 @@
-"""Runs a submitted session as a Ray job: this process represents it in the queue until its end.
+"""Runs a submitted session as a Ray job; this process represents the job in the queue.
 
     runner --> this process --> a job of the cluster: session run ... >> HOME/ID/session.log
                  SIGTERM, job stopped <-- cancel
 
-Folder, log and states are those of any submission, so the cluster must have the home under the same
-path. If this process is killed, the job continues, and the next process waits for the same job.
+Folder, log and states are the same as for any submission, so the cluster must have the home under
+the same path. If this process is killed, the job continues, and the next process waits for it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _client(address: str) -> Any:
-    """Return the client of a cluster.
+    """Return Ray's job client for a cluster.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -115,12 +115,12 @@ def _client(address: str) -> Any:
 
 
 def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
-    """Return the job of a submission: the existing one, or else a new one."""
+    """Return the Ray job of a submission; submit a new one if there is none."""
     for there in client.list_jobs():
         if (there.metadata or {}).get(_FOLDER) == str(folder) and not there.status.is_terminal():
             return str(there.submission_id)
     names = ("PYTHONPATH", "PYTHONUNBUFFERED", "MLFLOW_TRACKING_URI")
-    # The cluster shows them to everyone who looks at a job.
+    # The cluster shows these variables to everyone who looks at a job.
     variables = {
         name: os.environ[name]
         for name in names
@@ -136,7 +136,7 @@ def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
 
 
 def _end_of(client: Any, job: str, asked_to_end: Sequence[int]) -> Any:
-    """Wait for a job's end, and stop it on request; return its final state in Ray.
+    """Wait for a job's end; stop it if requested; return its final state in Ray.
 
     Raises:
         TrainingError: The cluster no longer answers.

@@ -4,7 +4,7 @@
     reports/test.parquet        .html   eval_report.csv        eval_report_summary.csv
 
 The user's generators are read once, preprocessed and batched by the user's code; its batches are
-split into examples, and the model's batches are made here. Rows and ids come from the user;
+split into examples, and the model's batches are built here. Rows and ids come from the user;
 `evaluation/` computes the values of a row.
 """
 
@@ -79,7 +79,7 @@ def report(trained: TrainedSession, reporter: Reporter) -> dict[str, Any]:
 
     Args:
         trained: The model, with the components it was trained with.
-        reporter: Reports progress to people.
+        reporter: Reports progress to the user.
 
     Returns:
         The summary of the reports: the mean of each function on each split.
@@ -201,7 +201,7 @@ def batches(
             f"{split.name} ended after {number} examples, but was declared to have "
             f"{split.num_examples}. Correct the number it returns."
         )
-    # Validation data may be endless, because a training reads them again and again.
+    # Validation data may be endless, because training reads them again and again.
     if name == "test" and next(examples, None) is not None:
         reporter.note(
             f"{split.name} yields more than the {split.num_examples} examples it declares; only "
@@ -210,7 +210,7 @@ def batches(
 
 
 def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield a split's examples one by one, each of three parts."""
+    """Yield a split's examples one by one, as tuples of three."""
     for example in split.preprocessed():
         # As in training, each example without a weight counts once.
         has_none = name == "validation" and len(example) == _PARTS - 1
@@ -224,7 +224,7 @@ def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _of_one_shape(examples: Iterator[Any]) -> Iterator[list[Any]]:
-    """Yield lists of examples that can be stacked: users may pad each batch separately."""
+    """Yield lists of examples of equal shapes, which can be stacked: users may pad each batch."""
     shapes = None
     some: list[Any] = []
     for example in examples:
@@ -271,9 +271,9 @@ def _weights(thirds: Sequence[Any]) -> Any:
 
 
 def _pictures(table: Report, split: Split) -> Callable[[int, str], Any]:
-    """Return a function that finds the raw inputs of the worst examples by any function.
+    """Return a function that looks up the raw inputs of each metric's worst examples.
 
-    It reads the data once more, up to the last of these examples, and for a limited time.
+    It reads the data once more, up to the last of these examples or to a time limit.
     """
     found: dict[int, Any] = {}
     asked = False

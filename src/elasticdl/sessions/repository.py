@@ -1,7 +1,7 @@
 """Working tree of the user: its project, its commit, and its uncommitted changes.
 
-Nothing is written to the repository, not even to its index: changes are read into a patch, as git
-reports them.
+Nothing is written to the repository, not even to its index: changes are read into a patch with
+`git diff`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elasticdl.errors import UsageError
 from elasticdl.sessions.project import RUNS
 from elasticdl.zoo.git import GitError, git
 
-# A person's settings for reading diffs must not affect a diff that is applied.
+# The user's settings for displaying diffs must not affect a diff that is applied.
 _PLAIN = (
     "--binary",
     "--full-index",

@@ -1,4 +1,4 @@
-"""Runs a session from its config to its reports, starting from any state it was left in.
+"""Runs a session from its config to its reports, resuming from any earlier state.
 
     train (resumes) --> export the best --> evaluate each example of validation and test data
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Running:
-    """Status of a session that is being run, written whenever it changes.
+    """Status of a running session, written to disk whenever it changes.
 
     Attributes:
         folder: Folder of the session.
@@ -45,7 +45,7 @@ class _Running:
     status: SessionStatus = field(default_factory=SessionStatus)
 
     def now(self, state: SessionState, **changes: Any) -> None:
-        """Write that the session has reached a state."""
+        """Record that the session has reached a state."""
         self.status = self.status.now(state, **changes)
         write_status(self.folder, self.status)
 
@@ -70,7 +70,7 @@ def run(
         tracked: Whether to track it in MLflow and TensorBoard.
         tracking_uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
             environment, or `runs/mlflow.db` of the project.
-        reporter: Reports progress to people; None chooses one that suits the terminal.
+        reporter: Reports progress to the user; None chooses one that suits the terminal.
 
     Raises:
         OutputBusyError: Another process is running it.
@@ -139,7 +139,7 @@ def _means(reported: dict[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _recording_the_end(running: _Running) -> Iterator[None]:
-    """Write how a run ended, unless it succeeded."""
+    """Record how a run ended, unless it succeeded."""
     try:
         yield
     except OutputTakenError:
@@ -155,7 +155,7 @@ def _recording_the_end(running: _Running) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]:
-    """Keep the status unchanged if the request is for another session than the existing one.
+    """Restore the earlier status if the existing session was started with different settings.
 
     Raises:
         OutputTakenError: It is another session; the message lists the differences.
@@ -176,7 +176,7 @@ def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]
 
 
 def status_of(session_folder: Path) -> SessionStatus:
-    """Return a session's status, with the training's progress from its events.
+    """Return a session's status, with the progress of training from its events.
 
     Raises:
         OutputError: Its files cannot be read.

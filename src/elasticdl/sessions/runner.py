@@ -2,10 +2,10 @@
 
     submit --> queue --> runner, one of a home --> python -m elasticdl.cli.main session run ...
 
-A runner is a process of its own that no other process waits for. If it is killed, its sessions
-continue; the next runner, started by the next submit or list command, takes over living sessions
-and restarts dead ones. A runner exits only while it holds the queue's lock, after checking the
-queue once more: a process that has queued something and finds a runner alive can rely on it.
+A runner is a process that no other process waits for. If it is killed, its sessions continue; the
+next runner, started by the next submit or list command, takes over living sessions and restarts
+dead ones. A runner exits only while it holds the queue's lock, after checking the queue once more:
+a process that has queued something and finds a runner alive can rely on it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def work(queue: Queue, slots: int = 1, command: Command = session_command) -> No
 
 
 class _Runner:
-    """The processes of a queue's running submissions."""
+    """Main loop of the runner: starts queued submissions in free slots, and settles ended ones."""
 
     def __init__(self, queue: Queue, slots: int, command: Command, lock: Lock) -> None:
         self._queue = queue
@@ -203,7 +203,7 @@ class _Runner:
 def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
     """Return this process's variables, without import paths to modules within the repository."""
     path = _python_path(submission.repo.removeprefix("file://"))
-    # A reader who follows the log sees output as soon as it is printed.
+    # Log readers see output as soon as it is printed.
     variables = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     # With a database in each checkout, sessions could not be compared.
     variables.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{queue.home / DATABASE_FILE}")

@@ -1,4 +1,4 @@
-"""State of a session, for people and for the process that runs it.
+"""State of a session, for users and for the process that runs it.
 
     queued --> running --> exported --> evaluated
                  |  ^
@@ -6,8 +6,7 @@
         failed, killed, interrupted
 
 `running` is a lease: the process that runs a session holds a lock that the system releases when the
-process dies, so a session whose file contains `running` and whose lock is free was interrupted. The
-consequences of a state for other files are decided elsewhere.
+process dies. A session whose file contains `running` but whose lock is free was interrupted.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _IGNORED = ("training/", "exported/", "reports/", STATE_FILE, _LOCK_FILE, ".giti
 
 
 class SessionState(StrEnum):
-    """Result of a session's last run."""
+    """State that a session has reached."""
 
     NEW = "new"
     QUEUED = "queued"
@@ -60,7 +59,7 @@ class SessionStatus:
         commit: The commit of the project, with `-dirty` if it was changed since; empty outside of a
             repository.
         error: The reason of `failed`.
-        resume: How exactly it resumes in the middle of an epoch: `exact` or `replayed`.
+        resume: How it resumes in the middle of an epoch: `exact` or `replayed`.
         metric: The metric that selects the best model.
         metrics: Metrics of the exported model.
         host: Machine that ran it.
@@ -110,7 +109,7 @@ def write_status(folder: Path, status: SessionStatus) -> None:
 
 @contextlib.contextmanager
 def held(folder: Path, name: str) -> Iterator[SessionStatus]:
-    """Hold a session during a run; yield its status, with the attempt number incremented.
+    """Lock a session for a run; yield its status, with the attempt number incremented.
 
     Raises:
         OutputBusyError: Another process is running it.

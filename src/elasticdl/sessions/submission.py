@@ -1,11 +1,11 @@
-"""Submission: a session of a given commit, its state in the queue, and the meaning of its end.
+"""Submission: a session of a given commit, its state in the queue, and its result.
 
     queued --> running --> exported, evaluated        the session's own last state
       ^          |------> failed, killed
       |          v
-      +---- interrupted   its process is gone and did not say why
+      +---- interrupted   its process is gone without a final state
 
-This module has values only: files are in `queue.py`, processes in `runner.py`.
+This module only has values: files are in `queue.py`, processes in `runner.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROJECT = "project"
 LOG_FILE = "session.log"
 PATCH_FILE = "patch.diff"
 _WAITING = frozenset({SessionState.QUEUED, SessionState.INTERRUPTED})
-# A session that is killed each time is too big for the machine; restarting would never end.
+# After this number of kills, a session is too big for the machine; restarts would never end.
 _DEATHS = 3
 _KILLED_CODES = frozenset({130, 143})
 _SIGTERM_CODE = 143
@@ -45,7 +45,7 @@ class Submission:
         subfolder: The project's folder in the repository; empty for the repository itself.
         run_name: Name of the run.
         data_dir: Data folder; empty if it is part of the commit, as the config states.
-        settings: `key=value` texts that replace values of the config.
+        settings: `key=value` strings that replace values of the config.
         epochs: Replaces the config's number.
         num_workers: As typed; None trains in one process.
         num_spare_workers: Additional processes in reserve.

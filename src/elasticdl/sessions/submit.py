@@ -1,6 +1,6 @@
-"""Submits a session of a commit to the queue, independent of the folder it was written in.
+"""Submits a session of a commit to the queue, independent of the user's working tree.
 
-    --repo, --commit --> all digits --> checked out --> patch applied --> config read --> queue
+    --repo, --commit --> full hash --> checked out --> patch applied --> config read --> queue
 
 All rejections happen here, before a session waits: uncommitted changes, a config with an error,
 missing data, a full queue. Later changes to the repository have no effect. No code from the
@@ -49,7 +49,7 @@ class SubmitRequest:
         repo: Folder in a repository, or a URL (`URL#folder` for a project in one).
         commit: Commit, branch or tag.
         data_dir: Data folder; None takes `data_dir` of the config.
-        settings: `key=value` texts that replace values of the config.
+        settings: `key=value` strings that replace values of the config.
         epochs: Replaces the config's number.
         num_workers: As typed; None trains in one process.
         num_spare_workers: Additional processes in reserve.
@@ -82,7 +82,7 @@ class SubmitOrigin:
     """The resolved source of the code.
 
     Attributes:
-        url: What git fetches from, with the subfolder of the project.
+        url: URL that git fetches from, with the subfolder of the project.
         commit: Full hash.
         tree: The user's working tree; None for a URL.
         is_head: Whether the commit is the one checked out there.
@@ -98,8 +98,8 @@ def find(request: SubmitRequest) -> SubmitOrigin:
     """Return the requested commit, with its full hash.
 
     Raises:
-        UsageError: There is no such repository or commit, or changes are to be included that are
-            not changes of this commit.
+        UsageError: There is no such repository or commit, or uncommitted changes are to be included
+            that are not based on this commit.
     """
     if git.is_git_url(request.repo):
         url = git.parse_git_url(request.repo, "--repo")
@@ -189,7 +189,7 @@ def submit(
 
 
 def _queued(queue: Queue, new: Submission, aside: Path, max_queued: int) -> Submission:
-    """Write a submission, unless the same one is in progress or done."""
+    """Add a submission to the queue, unless the same one is in progress or done."""
     folder = queue.folder(new.id)
     others = queue.all()
     before = next((one for one in others if one.id == new.id), None)
@@ -254,7 +254,7 @@ def _tracking_uri(request: SubmitRequest) -> str | None:
 
 
 def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
-    """Return the untracked files that count; there are some only if a patch is included.
+    """Return the untracked files to include in the patch; none if no patch is included.
 
     Raises:
         UsageError: Something is not committed, and the request does not include it.
@@ -295,7 +295,7 @@ def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str
 
 
 def _session(request: SubmitRequest, origin: SubmitOrigin, checkout: Path) -> SessionProject:
-    """Read the config of the commit, and check everything else that may be wrong."""
+    """Read the config of the commit, and validate everything that a queued session would need."""
     project = (checkout / origin.url.subfolder).resolve()
     place = f"{origin.url.shown}@{origin.commit[:12]}"
     if not project.is_dir() or not project.is_relative_to(checkout.resolve()):

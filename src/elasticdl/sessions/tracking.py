@@ -1,7 +1,7 @@
-"""Tracking of a session: MLflow, and TensorBoard beside it.
+"""Tracking of a session in MLflow and TensorBoard.
 
-The training reports to its trackers itself (`Job.tracking`). The later phases of a session belong
-to the same run: it is reopened, and ends when the session does.
+Training reports to its trackers itself (`Job.tracking`). The later phases of a session belong to
+the same run: it is reopened, and ends when the session does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IGNORED = (DATABASE_FILE, ".mlflow-*", "mlruns/", ".gitignore")
 
 
 def tracking_of(session: SessionProject, uri: str | None, commit: str) -> Tracking:
-    """Return where a session is tracked.
+    """Return the tracking options of a session.
 
     Args:
         session: The session.
@@ -70,7 +70,7 @@ class Followers:
         self._trackers, self._reporter = trackers, reporter
 
     def reported(self, session: SessionProject, step: int, means: dict[str, float]) -> None:
-        """Log the means of the reports' columns, and store the reports themselves.
+        """Log the means of the reports' columns, and upload the reports themselves.
 
         Args:
             session: The session.
@@ -136,5 +136,5 @@ def _started(session: SessionProject, job: Job, attempt: int, reporter: Reporter
 
 
 def _silent(note: str) -> None:
-    """Drop the note: the training has already reported where it is tracked."""
+    """Discard a note: the training phase has already reported where it is tracked."""
     del note

@@ -1,6 +1,6 @@
 """The trained model of a session, with the components it was trained with.
 
-Everything comes from the trained model's own folder: the code from the start of the training, and
+Everything comes from the trained model's own folder: the code as it was when training started, and
 the weights of the best checkpoint.
 """
 

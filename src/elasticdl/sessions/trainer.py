@@ -1,12 +1,12 @@
-"""Training with existing components, for notebooks, where there is no project.
+"""Trainer for components that already exist, in notebooks, where there is no project.
 
     trainer = TFKerasTrainer(config, run_dir)
     trainer.train(model_builder, None, train_gen, n_iter_train, val_gen, n_iter_val)
     trainer.export()
 
-This is the same training as that of `elasticdl session run`, with its checkpoints in `run_dir`.
+The training is the same as that of `elasticdl session run`, with its checkpoints in `run_dir`.
 However, it cannot rebuild generators: a `tf.data.Dataset` or a `PyDataset` starts over for each
-epoch, a Python generator just continues. After an interruption, the training resumes from its last
+epoch, a Python generator just continues. After an interruption, training resumes from its last
 checkpoint with whatever the generator it receives then yields.
 """
 
@@ -52,7 +52,7 @@ class Trainer:
 
     @property
     def output(self) -> Path:
-        """The output of the training."""
+        """The output folder of the training job."""
         return self.run_dir / "training"
 
     def train(  # noqa: PLR0917 - as the documents have it
@@ -74,7 +74,7 @@ class Trainer:
             n_iter_train: Number of batches per epoch.
             val_data_gen: The same for the evaluation after each epoch; None does not evaluate.
             n_iter_val: Number of batches per evaluation.
-            reporter: Reports progress to people; None chooses one that suits the terminal.
+            reporter: Reports progress to the user; None chooses one that suits the terminal.
 
         Raises:
             UsageError: There is nothing to train on.
@@ -158,7 +158,7 @@ class _LiveBatches:
         self._is_first_taken = False
 
     def epochs(self) -> Epochs:
-        """Return its epochs, one after the other."""
+        """Return the epochs of the generator, one after the other."""
         if self._first is None:
             self._going = self._anew()
             self._first = next(self._going, None)
@@ -168,7 +168,7 @@ class _LiveBatches:
             num_examples=self._first.num_examples * self._num_batches,
             num_batches=self._num_batches,
             begin=self._begin,
-            # Not compared with earlier batches: nothing guarantees that they are the same.
+            # Not compared with earlier batches: they are not guaranteed to be the same.
             indexed=True,
             elsewhere=False,
             name=self._name,

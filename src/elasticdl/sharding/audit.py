@@ -1,4 +1,4 @@
-"""Audit of a training: checks the log against the plan, that each batch was trained on once.
+"""Audit of a training run: checks that, by its log, each planned batch was trained on once.
 
 The audit knows the plan and the rows of the log, but not the ledger that assigned the batches: it
 cannot inherit a mistake of the ledger. Rows are laid side by side on one line, shard after shard;
@@ -8,13 +8,13 @@ wherever a row begins or ends, the number of overlapping rows may change:
     |----------------|----------------|
      row row row  row row row row row
               row row
-    1        2   1  0 1                     the batches of 2 and of 0 are wrong
+    1        2   1  0 1                     batches with a count of 2 or 0 are wrong
 
 So the cost is that of sorting the rows, however many batches each of them has.
 
 Where a shard comes from a user's pipeline, only the pipeline knows how many batches it has. Then
 the shard is assumed to end where the last row ends: a batch that was repeated or skipped is found;
-one that is missing at the end is found by `untold_steps` if it had a step of its own.
+one that is missing at the end is found by `untold_steps` if its step had no other batch.
 
 Callers: `engines/audit.py`.
 """
@@ -62,12 +62,12 @@ class EpochAudit:
 
     Attributes:
         epoch: From 0.
-        finished: Every batch should have been trained on; otherwise more are to come.
+        finished: Every batch should have been trained on; otherwise more may follow.
         ranks: The ranks that took part, sorted.
         num_batches: Batches trained on at least once.
-        num_records: Records trained on at least once; None if a pipeline makes the batches.
+        num_records: Records trained on at least once; None if a pipeline yields the batches.
         findings: Wrong batches, in the order of the epoch.
-        silent_shards: Shards without any row, in a finished epoch whose batches a pipeline made:
+        silent_shards: Shards without any row, in a finished epoch whose batches a pipeline yielded:
             the pipeline had nothing to yield for them, or they were skipped.
     """
 
@@ -94,10 +94,10 @@ def audit(
     """Find the batches of every epoch that were not trained on exactly once.
 
     Args:
-        plan: The cut of the data.
+        plan: Division of the data into shards.
         rows: The logged rows, with the columns of `events.CommittedRow`, in any order.
         finished: Epochs in which every batch should have been trained on.
-        by_record: The plan cuts shards into batches; otherwise a pipeline does.
+        by_record: The plan divides shards into batches; otherwise a pipeline does.
 
     Returns:
         An entry for each epoch that is finished or has a row, in order, and the rows that do not
@@ -159,7 +159,7 @@ def audit(
 
 
 def untold_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Return how many steps before each event have no logged batches.
+    """Count the steps before each event whose batches were not logged.
 
     Each step trains on at least one batch, so fewer batches than steps means that some are missing.
     (On many workers a lost row may hide behind the other rows of its step.)
@@ -168,13 +168,13 @@ def untold_steps(steps: Ints, num_batches: Ints) -> Ints:
         steps: Updates made so far, at each event of the history.
         num_batches: Batches logged with the event.
     """
-    # Batches that were logged late count all the same.
+    # Batches that were logged late also count.
     reached = np.maximum.accumulate(steps)
     return np.maximum(0, np.diff(reached, prepend=0) - num_batches)
 
 
 def _sweep(rows: Ints, num_batches: Ints) -> Ints:
-    """Return the ranges of batches that the same rows contain: the columns of `AuditFinding`."""
+    """Split all shards where the number of rows changes: ranges with columns of `AuditFinding`."""
     base = np.concatenate([[0], np.cumsum(num_batches)])
     starts = base[rows[:, _SHARD]] + rows[:, _FIRST]
     stops = np.sort(base[rows[:, _SHARD]] + rows[:, _STOP])

@@ -43,7 +43,7 @@ _LEAST_TO_SPLIT = 2
 
 
 class ShardLease(NamedTuple):
-    """The rest of a shard, or of a part of one.
+    """The uncommitted rest of a shard, or of a part of one.
 
     Attributes:
         shard: Position in the epoch's order.
@@ -154,7 +154,7 @@ class Ledger:
     # --- transitions ----------------------------------------------------------------------
 
     def assign(self, ranks: Iterable[int]) -> Ledger:
-        """Assign a lease to every rank without one, lowest rank first, while there are any.
+        """Assign a lease to every rank without one, lowest rank first, until none is left.
 
         Released leases are assigned first, then untouched shards, then the rear halves of the
         longest leases of other ranks.
@@ -261,7 +261,7 @@ class Ledger:
         )
 
     def leave_out(self, batches: Iterable[BatchId]) -> Ledger:
-        """Leave out the records of these batches, except batches that were committed after all."""
+        """Leave out the records of these batches, except batches that are already committed."""
         more = {batch for batch in batches if not self._is_committed(batch)}
         if more <= set(self.left_out):
             return self
@@ -344,7 +344,7 @@ def _split(leased: Ints, idle: Ints) -> Ints:
         longest = left.max(initial=0)
         if longest < _LEAST_TO_SPLIT:
             break
-        # All that are longer than any half that could be made come before those halves.
+        # Leases longer than any new half are all split before the new halves.
         (long,) = np.nonzero(left > longest - longest // 2)
         chosen = long[np.argsort(-left[long], kind="stable")][: len(idle)]
         taken = left[chosen] // 2

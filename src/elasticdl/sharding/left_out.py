@@ -1,4 +1,4 @@
-"""Records that a training leaves out, named by the batch that they were in when workers died.
+"""Records left out of training, identified by the batch that they were in when workers died.
 
 The records of a batch are a function of the plan, so three numbers identify them: they are small,
 they fit into a worker's row of a step, and the ledger keeps them.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BatchId(NamedTuple):
-    """A batch of a training.
+    """Identifies a batch of a training run.
 
     Attributes:
         epoch: From 0.
@@ -33,7 +33,7 @@ class BatchId(NamedTuple):
 
 
 def records_of(plan: ShardPlan, batch: BatchId) -> Ints:
-    """Return the records of a batch as the plan cuts it: int64, numbers over all files, sorted."""
+    """Return the records of a planned batch: int64, numbers over all files, sorted."""
     first = batch.batch * plan.minibatch_size
     numbers = plan.record_numbers(batch.epoch, batch.shard)[first : first + plan.minibatch_size]
     return np.sort(numbers)
@@ -46,7 +46,7 @@ def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -
     one batch, which then has no record; in later epochs they are scattered.
 
     Args:
-        plan: The cut of the data.
+        plan: Division of the data into shards.
         left_out: The batches at which workers died.
         epoch: From 0.
 
@@ -60,7 +60,7 @@ def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -
     return _records(plan, tuple(batch for batch in left_out if batch.epoch <= epoch))
 
 
-# Called once per shard, and computed from one epoch order per batch.
+# Cached: it is called once per shard, and each batch requires computing the order of an epoch.
 @functools.lru_cache(maxsize=4)
 def _records(plan: ShardPlan, batches: tuple[BatchId, ...]) -> Ints:
     if not batches:

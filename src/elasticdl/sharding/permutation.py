@@ -1,4 +1,4 @@
-"""Permutations that are functions of a key: nothing is stored, any place is computed alone.
+"""Keyed permutations: nothing is stored, and the element at any position is computed directly.
 
 A permutation of a billion records is a key and a size. It does not depend on a library's
 random generator, so an order is the same on every machine and in every later version.
@@ -28,7 +28,7 @@ def derive_seed(*parts: int) -> int:
     """
     state = 0
     for part in parts:
-        # Plain ints: this runs in each step of a training, and arrays take ten times as long.
+        # Plain ints: this runs in each training step, and arrays take ten times as long.
         state = (state + part + 0x9E3779B97F4A7C15) & _WORD
         state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _WORD
@@ -37,13 +37,13 @@ def derive_seed(*parts: int) -> int:
 
 
 def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDArray[np.int64]:
-    """Return the element at each place of a keyed permutation of 0 .. size-1.
+    """Return the element at each position of a keyed permutation of 0 .. size-1.
 
     A Feistel network over the next power of four, walked until it falls below `size` (Black
     and Rogaway, 2002, "Ciphers with arbitrary finite domains", method 2).
 
     Args:
-        places: Places to look up, each in 0 .. size-1; any shape.
+        places: Positions to look up, each in 0 .. size-1; any shape.
         size: Number of elements, at least 1.
         key: Selects the permutation.
 
@@ -55,7 +55,7 @@ def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDA
         [0, 1, 2, 3, 4]
     """
     if size == 1:
-        # Small data have one shard, whose place is looked up all the time.
+        # Small data have one shard, whose position is looked up all the time.
         return np.zeros(np.shape(places), np.int64)
     half_bits = np.uint64(max(1, (max(1, (size - 1).bit_length()) + 1) // 2))
     mask = (np.uint64(1) << half_bits) - np.uint64(1)

@@ -1,4 +1,4 @@
-"""Shards of a dataset: how its records are cut, and in which order they are trained on.
+"""Shards of a dataset: how its records are divided, and in which order they are trained on.
 
 An epoch's order is a keyed permutation of blocks of consecutive records. A shard is a section of
 that order, a whole number of minibatches long (the last one may be shorter); the records within it
@@ -33,7 +33,7 @@ _PLACES_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """The cut of a dataset into shards.
+    """Division of a dataset into shards, and the order of training.
 
     Attributes:
         num_records: Number of records.
@@ -80,9 +80,9 @@ class ShardPlan:
         return -(-self.num_records // self.shard_size)
 
     def span(self, position: int) -> tuple[int, int]:
-        """Return the places (start, stop) of a shard in an epoch's order.
+        """Return the range (start, stop) of a shard in an epoch's order.
 
-        Without shuffling, places are the numbers of the records.
+        Without shuffling, these are the numbers of the records.
         """
         start = position * self.shard_size
         return start, min(start + self.shard_size, self.num_records)
@@ -117,7 +117,7 @@ class ShardPlan:
 
 
 class _LaidOut:
-    """Blocks in the order of an epoch.
+    """Blocks in the order of an epoch; converts positions to record numbers.
 
     Args:
         sizes: Records of each block, in stored order.
@@ -131,19 +131,19 @@ class _LaidOut:
         self._begins = self._ends - sizes[order]
 
     def records(self, start: int, stop: int) -> Ints:
-        """Return the records at the places `start` to `stop` (exclusive)."""
+        """Return the records at the positions `start` to `stop` (exclusive)."""
         low = int(np.searchsorted(self._ends, start, "right"))
         high = int(np.searchsorted(self._begins, stop, "left"))
         begins = np.maximum(self._begins[low:high], start)
         lengths = np.minimum(self._ends[low:high], stop) - begins
         firsts = self._firsts[low:high] + begins - self._begins[low:high]
-        # The number of a record minus its place is the same within a block.
+        # The number of a record minus its position is the same within a block.
         numbers: Ints = np.arange(start, stop, dtype=np.int64) + np.repeat(firsts - begins, lengths)
         return numbers
 
 
 def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
-    """Return the records at the places `start` to `stop` (exclusive) of an epoch."""
+    """Return the records at the positions `start` to `stop` (exclusive) of an epoch."""
     first = start // _PLACES_AT_ONCE
     last = (stop - 1) // _PLACES_AT_ONCE
     stretches = [_stretch(index, size, key) for index in range(first, last + 1)]
@@ -151,7 +151,7 @@ def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
     return np.concatenate(stretches)[start - offset : stop - offset]
 
 
-# Computed in ranges: places looked up a few thousand at a time take ten times as long each.
+# Cached in ranges: computing a few thousand positions at a time takes ten times as long for each.
 @functools.lru_cache(maxsize=4)
 def _stretch(index: int, size: int, key: int) -> Ints:
     start = index * _PLACES_AT_ONCE
@@ -159,7 +159,7 @@ def _stretch(index: int, size: int, key: int) -> Ints:
     return permute(places, size, key)
 
 
-# For this epoch and the next one, which a feed begins ahead of the training.
+# For this epoch and the next one, which a feed starts ahead of training.
 @functools.lru_cache(maxsize=2)
 def _laid_out(blocks: tuple[tuple[int, int], ...], key: int) -> _LaidOut:
     pairs = np.array(blocks, np.int64)

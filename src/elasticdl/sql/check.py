@@ -1,10 +1,10 @@
-"""Statement checks: turn a parsed statement into a request, or point at the mistake in it.
+"""Statement checks: turn a parsed statement into a request, or report the mistake in it.
 
     statement --check--> request
 
 Checks against the zoo, the trained models and the database. Every mistake that can be found
-without reading a row is rejected here, with its position in the text: unknown models, parameters,
-options, columns and tables.
+without reading a row is reported here, with its position in the program: unknown models,
+parameters, options, columns and tables.
 
 Used by `execute.py`.
 """
@@ -65,7 +65,7 @@ def train_request(
 
     Args:
         statement: The statement.
-        program: The whole text, for errors.
+        program: The whole program, for errors.
         database: Queried for the columns of the SELECT.
         zoo: A folder of model files; None is the prebuilt zoo.
 
@@ -267,7 +267,7 @@ def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program
 def _unlike_trained(
     name: str, type_: pa.DataType, trained: str, record: ModelRecord, model: str
 ) -> str:
-    """Return why a column's type differs from the training data; empty if it does not.
+    """Describe how a column's type differs from the training data; empty if it does not.
 
     Args:
         name: The column, as the SELECT names it.
@@ -302,7 +302,7 @@ def _columns_of(features: Any) -> Iterator[str]:
 
 
 def _kind(type_: str) -> str:
-    """Return the kind of the values of an Arrow type; empty if the type has none of the kinds."""
+    """Return the kind of an Arrow type, a key of `_KINDS`; empty if there is none."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
 
 
@@ -383,7 +383,7 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
 
 
 def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
-    """Return what is wrong with `classes` or with the `class_counts` for them; empty if nothing."""
+    """Describe the mistake in `classes`, or in `class_counts` for them; empty if there is none."""
     classes, counts = given.get("classes"), given.get("class_counts")
     try:
         known = None if classes is None else len(Classes.of(classes).values)
@@ -396,7 +396,7 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Return what was expected if a value has another type than its default; empty otherwise."""
+    """Describe the expected value if a value's type differs from its default's; else empty."""
     try:
         like = literal_eval(default or "None")
     except ValueError:

@@ -7,9 +7,9 @@
     TO EXPLAIN  name [WITH ...] [INTO table]
     SHOW TRAIN  name
 
-TO may be left out, and clauses may stand in any order. Names may stand in double quotes or
-backticks. Values are numbers, texts in single or double quotes, TRUE, FALSE, NULL, bare words, and
-lists of these in brackets. A quote within a text is doubled. After SQLFlow's grammar
+TO may be left out, and clauses may be in any order. Names may be in double quotes or backticks.
+Values are numbers, strings in single or double quotes, TRUE, FALSE, NULL, bare words, and lists of
+these in brackets. A quote within a string is doubled. After SQLFlow's grammar
 (https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md).
 
 Used by `parse.py`.
@@ -73,13 +73,13 @@ class _Clauses(NamedTuple):
 
 
 def parse_extension(program: str, select: str, extension: Span, span: Span) -> Statement:
-    """Return the statement made of a SELECT and its extension.
+    """Parse the extension of a SELECT and return the whole statement.
 
     Args:
-        program: The whole text.
+        program: The whole program.
         select: The SELECT.
-        extension: Where the extension was written.
-        span: Where the whole statement was written.
+        extension: Position of the extension in the program.
+        span: Position of the whole statement.
 
     Raises:
         StatementError: The extension is invalid.
@@ -302,7 +302,7 @@ class _Tokens:
 
     def __init__(self, program: str, extension: Span) -> None:
         self.program = program
-        # At the start of a text, sqlglot reads EXPLAIN as a command whose argument is a text.
+        # At the start of its input, sqlglot reads EXPLAIN as a command with one string as argument.
         before = "SELECT "
         self._offset = extension.start - len(before)
         self._stop = extension.stop
@@ -324,7 +324,7 @@ class _Tokens:
 
     @property
     def here(self) -> int:
-        """Where the next token begins."""
+        """Offset of the next token in the program."""
         return self._stop if self.is_done else self._span(self.peek()).start
 
     def _span(self, token: Token) -> Span:

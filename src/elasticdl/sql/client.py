@@ -45,11 +45,6 @@ class RemoteError(ElasticDLError):
     Attributes:
         exit_code: Exit code that the command line would have returned.
         status: Name of the gRPC status, such as "UNAUTHENTICATED".
-
-    Args:
-        message: The server's.
-        exit_code: See above.
-        status: See above.
     """
 
     def __init__(self, message: str, exit_code: int, status: str) -> None:
@@ -104,7 +99,7 @@ class Results:
         return self._items
 
     def cancel(self) -> None:
-        """Cancel the program; a training saves its progress first."""
+        """Cancel the program; a TRAIN statement saves its progress first."""
         if self._call is not None:
             self._call.cancel()
 

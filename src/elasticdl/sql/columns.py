@@ -1,8 +1,8 @@
 """Functions of a COLUMN clause, translated to features of the prebuilt table models.
 
     age                                a feature derived from the column's type and values
-    DENSE(f [, size [, delimiter]])    numbers: one, an array, or a text such as '1,2,3'
-    SPARSE(f, size [, delimiter])      text of indices '0 3' or of pairs '0:1.5 3:2'
+    DENSE(f [, size [, delimiter]])    numbers: one, an array, or a string such as '1,2,3'
+    SPARSE(f, size [, delimiter])      string of indices '0 3' or of pairs '0:1.5 3:2'
     CATEGORY_ID(f [, size])            a category: the `size` most frequent values
     CATEGORY_HASH(f, buckets)          a category, hashed
     SEQ_CATEGORY_ID(f, buckets [, delimiter])   a list of categories, hashed
@@ -12,8 +12,8 @@
     INDICATOR(x)                       a category as zeros and a one
 
 After SQLFlow's language guide, section "Column clause"
-(https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md). A feature
-that depends on the values of its column has an entry `derive`, which `features.py` replaces once
+(https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md). If a feature
+depends on the values of its column, it has an entry `derive`, which `features.py` replaces after
 the rows have been read.
 
 Used by `check.py`.
@@ -62,7 +62,7 @@ def features_of(
     Args:
         arguments: The clause.
         names: The columns of the SELECT.
-        program: The whole text, for errors.
+        program: The whole program, for errors.
         label: The column to predict, which is not allowed as a feature.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Locates errors of a database, or of a query's rows, in the text of the program.
+"""Finds the position in the program that a database's error message is about.
 
     Table with name employe does not exist!    SELECT * FROM employe TO TRAIN ...
                                                              ^^^^^^^
 
-Each database has its own error wording. If none of the wordings below matches, the error points
+Each database has its own error wording. If none of the patterns below matches, the error points
 at the statement's first word.
 
 Used by `execute.py`, and by `training.py`, `prediction.py` and `measuring.py` for errors that show
@@ -35,7 +35,7 @@ _OTHER = re.compile(
     r"""(?:[Cc]olumn|function|Function with name|near)\s+["'`]?(?P<name>[^"'`\s;,]+)"""
     r"""|no such (?:column|function): (?P<name2>\S+)"""
 )
-# Wordings for an unknown name or a syntax error.
+# Patterns for an unknown name or a syntax error.
 _MISTAKE = re.compile(
     r"(?i)does not exist|doesn't exist|no such (table|column|function)|not found|"
     r"unknown (column|table)|referenced column|syntax"
@@ -57,7 +57,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
 
     Args:
         database: Queried for its tables, to suggest a similar name.
-        program: The whole text.
+        program: The whole program.
         span: The statement.
 
     Raises:

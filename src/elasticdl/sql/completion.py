@@ -85,7 +85,7 @@ class CompletionNames:
 
 
 def word_before(text: str) -> str:
-    """Return the word at the end of the text; empty if the text does not end with a word.
+    """Return the word at the end of the input; empty if it does not end with a word.
 
     Example:
         >>> word_before("SELECT a FROM main.emp")

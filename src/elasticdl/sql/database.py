@@ -11,8 +11,8 @@ implementation obeys these laws, which `tests/sql/test_databases.py` checks:
 * `fill` changes one column of the rows with the given keys, all or none, even if the process is
   killed. It never drops anything.
 * Names are quoted by the database's own rules: a name is never executed as SQL.
-* A column that no record can hold is rejected by name; `databases/plain.py` lists the conversion of
-  each type.
+* A column of an unsupported type is rejected by name; `databases/plain.py` lists the conversion of
+  each supported type.
 * A failure that may pass on a retry (no connection, a lock) is an `UnavailableError`, any other
   error of a database a `DatabaseError`. Neither contains a password.
 
@@ -124,8 +124,8 @@ class Database(Protocol):
         """Run a query.
 
         Raises:
-            DatabaseError: The database rejects it, or a column has a type that no record can hold.
-                Can also be raised while the rows are read.
+            DatabaseError: The database rejects it, or a column has an unsupported type. Can also be
+                raised while the rows are read.
             UnavailableError: The database cannot be reached, or the connection is lost.
         """
         ...

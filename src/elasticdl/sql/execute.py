@@ -1,6 +1,6 @@
 r"""Runs the statements of a program, in order.
 
-    program --parse--> statements --check--> requests --submitter--> a process of its own
+    program --parse--> statements --check--> requests --submitter--> a separate process
                             \-- a plain statement --> the database, here
 
 A failing statement ends the program: earlier statements are complete, later ones never start.
@@ -52,11 +52,7 @@ RunSubmitter = Callable[[Path, "dict[str, str]"], int]
 
 
 class SubmitterError(ElasticDLError):
-    """A submitter failed and has already printed why; its exit code becomes the program's.
-
-    Args:
-        exit_code: Exit code of the submitter.
-    """
+    """A submitter failed and has already printed why; its exit code becomes the program's."""
 
     def __init__(self, exit_code: int) -> None:
         # A process killed by signal N has the exit code -N; shells report 128 + N.
@@ -89,7 +85,7 @@ class Result:
     Attributes:
         statement: The statement.
         rows: Its rows, which must be read before the next result is requested; None if it has none.
-        program: The submitter, if only an explanation was requested.
+        program: The submitter's program, if it was requested instead of a run.
     """
 
     statement: Statement
@@ -107,9 +103,9 @@ def execute(
     """Run the statements of a program; yields the result of each as soon as it is done.
 
     Args:
-        program: The text.
+        program: Statements, each ended by `;`.
         session: The settings.
-        explain: Only show the submitters, instead of running the statements that have one.
+        explain: Return the programs of submitters instead of running them.
         connection: Connection to reuse when several programs run in one session; None opens a
             new one and closes it at the end.
 
@@ -131,7 +127,7 @@ def execute(
 
 
 class Connection:
-    """The database of a session, open only while this process needs it.
+    """The connection of a session to its database, open only while this process needs it.
 
     Only one process at a time can write a DuckDB file, and the submitter is another process. A
     database in memory stays open, and its submitters run in this process.
@@ -140,9 +136,6 @@ class Connection:
         dialect: Name of the database's SQL dialect in sqlglot.
         name: The database's address without a password.
         is_in_memory: Whether the database disappears when the connection is closed.
-
-    Args:
-        session: The settings.
 
     Raises:
         ElasticDLError: The database cannot be opened.
@@ -166,7 +159,7 @@ class Connection:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Database]:
-        """Yield the database."""
+        """Yield the open database; opens it for the block unless it is in memory."""
         if self._kept is not None:
             yield self._kept
             return

@@ -1,4 +1,4 @@
-"""Features of a COLUMN clause, completed with what the values of their columns determine.
+"""Completes the features of a COLUMN clause from the values of their columns.
 
 Statements without a COLUMN clause have the default features of `zoo/prebuilt/derived.py`.
 
@@ -22,7 +22,7 @@ _MARKED_KINDS = ("number", "time")
 
 
 def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dict[str, Any]:
-    """Complete a feature of a COLUMN clause with what its column's values determine.
+    """Complete a feature of a COLUMN clause from the values of its column.
 
     Args:
         feature: As `columns.features_of` returned it.

@@ -3,9 +3,9 @@
     SELECT * FROM employee WHERE role = ${role}     role = "x'; DROP TABLE employee; --"
     SELECT * FROM employee WHERE role =  'x''; DROP TABLE employee; --'
 
-A `${VAR}` may stand wherever a literal may. Inside quotes it is rejected, because a value cannot be
-quoted a second time there; `$${VAR}` is the text `${VAR}`. Comments stay unchanged. Each text is
-read back by the tokenizer of the database's dialect before the program runs.
+A `${VAR}` is allowed wherever a literal is. Inside quotes it is rejected, because a value cannot be
+quoted a second time there; `$${VAR}` means `${VAR}` itself. Comments stay unchanged. Each string
+literal is read back by the tokenizer of the database's dialect before the program runs.
 
 Used by `notebook.py`.
 """
@@ -39,13 +39,13 @@ def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duck
     """Return a program with each `${VAR}` replaced by a literal.
 
     Args:
-        program: The text.
-        variables: Values by name: None, numbers, texts, dates, times; a list becomes `[a, b]`
+        program: The program.
+        variables: Values by name: None, numbers, strings, dates, times; a list becomes `[a, b]`
             (for WITH), a tuple `(a, b)` (for IN).
         dialect: Name of the database's dialect in sqlglot.
 
     Raises:
-        StatementError: A variable is missing, has an unsupported type, or stands inside quotes.
+        StatementError: A variable is missing, has an unsupported type, or is inside quotes.
 
     Example:
         >>> with_values("SELECT * FROM t WHERE name = ${name}", {"name": "O'Neil"})
@@ -100,7 +100,7 @@ def _check_backslashes(
 
 
 def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[str]:
-    """Return the context of each variable: "alone", "within" something else, or in a "comment"."""
+    """Return the context of each variable: "alone" (a literal), "within" a token, or "comment"."""
     parts, stop = [], 0
     places = [_PLACE.format(number) for number in range(len(found))]
     for match, place in zip(found, places, strict=True):
@@ -181,7 +181,7 @@ def literal(value: Any, dialect: str = "duckdb") -> str:  # noqa: C901, PLR0911,
 def _text(value: str, dialect: str) -> str:
     known = Dialect.get_or_raise(dialect)
     escapes = known.tokenizer_class.STRING_ESCAPES
-    # Doubled backslashes and quotes cannot end the text in any mode of MySQL.
+    # Doubled backslashes and quotes cannot end the string in any mode of MySQL.
     text = value.replace("\\", "\\\\") if "\\" in escapes else value
     text = "'" + text.replace("'", "''" if "'" in escapes else "\\'") + "'"
     try:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 MOST_EXPLAINED_ROWS = 10_000
 REPEATS = 5
 _SEED = 0
-# Columns of the results of EVALUATE and EXPLAIN, and the columns that INTO adds to them.
+# Result columns of EVALUATE and EXPLAIN, and the columns that INTO adds to them.
 METRICS = ("metric", "value")
 IMPORTANCES = ("column", "importance", "deviation")
 _RUN = ("model", "version", "time")
@@ -60,7 +60,7 @@ _RUN = ("model", "version", "time")
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """An EVALUATE statement, checked.
+    """An EVALUATE statement that has passed all checks; the arguments of `evaluate`.
 
     Attributes:
         select: The query.
@@ -83,7 +83,7 @@ class EvaluateRequest:
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """An EXPLAIN statement, checked.
+    """An EXPLAIN statement that has passed all checks; the arguments of `explain`.
 
     Attributes:
         select: The query; at most `num_rows` of its rows are used.

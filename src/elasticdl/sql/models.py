@@ -2,15 +2,15 @@
 
     models/
       my_model/
-        current.json    {"version": 2}: replaced when a training completes
+        current.json    {"version": 2}: replaced when training completes
         v2/             a TrainedModel, as `elasticdl train` writes it
-        v2.json         how it was trained: statement, database, label, parameters
-        v2.rows/        the table's rows, kept until the training completes
+        v2.json         its ModelRecord: statement, database, label, parameters
+        v2.rows/        the table's rows, kept until training completes
         v1/, v1.json    the previous version
 
 A version becomes visible under its name only when it is complete, so a prediction never sees a
-partial model. The previous version stays, so that a user can go back to it. Only one process at a
-time trains a name.
+partial model. The previous version stays, so that a user can return to it. Only one process at a
+time trains a model of a given name.
 
 Used by `training.py`, `prediction.py`, `measuring.py` and `showing.py`.
 """
@@ -46,13 +46,13 @@ _VERSION = re.compile(r"v(\d+)\.json")
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """How a model was trained.
+    """Record of how a model version was trained.
 
     Attributes:
         statement: The statement.
         database: Address of the database, without a password.
         label: The predicted column.
-        is_complete: Whether the training is complete.
+        is_complete: Whether training has completed.
         details: Further facts: rows, columns, versions.
     """
 
@@ -124,7 +124,7 @@ class Models:
     def training(
         self, name: str, statement: str, database: str, note: Note = ignore_note
     ) -> Iterator[ModelVersion]:
-        """Lock a name while a statement trains its next version.
+        """Lock a model's name for the block, which trains its next version; yield that version.
 
         The version is the incomplete one of an earlier run of the same statement, or a new one.
 

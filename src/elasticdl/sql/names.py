@@ -1,7 +1,7 @@
 """Names of tables and columns, quoted so that a name is never executed as SQL.
 
 From the parser on, the name of a table is a tuple of parts, such as `("sales", "2024.q1")`, because
-only the parser knows which dots were quoted. A plain text means the parts between its dots.
+only the parser knows which dots were quoted. A plain string is split at its dots.
 
 Used by the files of the databases and by `prediction.py`.
 """
@@ -23,7 +23,7 @@ Name: TypeAlias = "str | Sequence[str]"
 
 
 def parts(name: Name) -> tuple[str, ...]:
-    """Return the parts of a name; a text is split at its dots.
+    """Return the parts of a name; a string is split at its dots.
 
     Raises:
         UsageError: A part is empty or contains a null character, which no database accepts.
@@ -50,7 +50,7 @@ def shown(name: Name) -> str:
 
 
 def typed(text: str) -> tuple[str, ...]:
-    """Return the parts of a name as typed by a user, where quotes protect the dots in a part.
+    """Parse a name as typed by a user into its parts; dots in quotes do not separate parts.
 
     Example:
         >>> typed('sales."2024.q1"'), typed("sales.t")
@@ -101,7 +101,7 @@ def column_name(name: str, mark: str = '"') -> str:
 
 
 def matching(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that a name refers to: the same one, else the only match ignoring case.
+    """Return the member of `names` that a name refers to: the same, else the only caseless match.
 
     Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
     others ignore case. This finds the same name as all of them.
@@ -141,7 +141,7 @@ def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> 
 
 
 def literal(text: str) -> str:
-    """Return a text as a standard SQL literal.
+    """Return a string as a standard SQL literal.
 
     Example:
         >>> literal("it's")

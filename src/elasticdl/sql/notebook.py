@@ -8,7 +8,7 @@
 
 `${role}` is replaced by the notebook variable `role`, as a literal and never as SQL text; see
 `literals.py`. A cell returns the rows of its last statement; `--to` stores them in a variable
-instead. An interrupted training has saved its progress: run the same cell to resume it.
+instead. An interrupted TRAIN statement has saved its progress: run the same cell to resume it.
 
 Loaded by `%load_ext elasticdl.sql`.
 """
@@ -88,7 +88,7 @@ class SqlMagics(Magics):
         words = line.split()
         number = next((n for n, word in enumerate(words) if not word.startswith("--")), len(words))
         settings = parse_argstring(self.sql, " ".join(words[:number]))
-        # From the first word that is not a setting; the text after it keeps its quotes and spaces.
+        # The rest starts at the first word that is not a setting and keeps its quotes and spaces.
         rest = line
         for word in words[:number]:
             rest = rest[rest.index(word) + len(word) :]

@@ -4,8 +4,8 @@
     ---- for the database, as is ---  ------- read by `clauses.py` --------------------
 
 sqlglot tokenizes the program in the database's own dialect, so that keywords inside comments,
-texts, quoted names and subqueries are ignored. The extension starts at the first of these, outside
-of parentheses:
+strings, quoted names and subqueries are ignored. The extension starts at the first of these,
+outside of parentheses:
 
 * `TO TRAIN`, `TO PREDICT`, `TO EVALUATE` or `TO EXPLAIN`;
 * one of these verbs alone, if it is followed by a name and one of the clauses WITH, COLUMN, LABEL,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 # sqlglot's message about an unclosed quote: the line, and the offset of its token. Tokenizing
-# prefixes to find the place would take minutes for a few kilobytes of quotes.
+# prefixes to find the position would take minutes for a few kilobytes of quotes.
 _UNMATCHED = re.compile(r"Missing .* from \d+:(?P<offset>\d+)", re.DOTALL)
 # First words of statements with rows; elsewhere TO is plain SQL (RENAME TO, GRANT ... TO).
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "TABLE"}
@@ -78,7 +78,7 @@ def _tokenize(program: str, dialect: str) -> list[Token]:
     try:
         return list(Dialect.get_or_raise(dialect).tokenize(program))
     except TokenError as error:
-        # sqlglot's message shows the text it could read; the token that starts after it never ends.
+        # sqlglot's message shows the part it could read; the token that starts after it never ends.
         raise StatementError(
             "Unterminated string, quoted name or comment. Add the closing quote or */.",
             program,
@@ -92,7 +92,7 @@ def _unclosed(program: str, dialect: str, error: TokenError) -> Span:
     if found is not None:
         start = int(found["offset"])
         return Span(start, start + 1)
-    # A comment after the last token and other comments: adding `*/` makes the text valid.
+    # A comment after the last token and other comments: adding `*/` makes the program valid.
     try:
         tokens = Dialect.get_or_raise(dialect).tokenize(program + "*/")
     except TokenError:

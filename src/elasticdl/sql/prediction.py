@@ -50,7 +50,7 @@ _PREDICTION, _PROBABILITY, _OUTPUT = "prediction", "probability", "output"
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """A PREDICT statement, checked.
+    """A PREDICT statement that has passed all checks; the arguments of `predict`.
 
     Attributes:
         select: The query.
@@ -82,7 +82,7 @@ class PredictRequest:
 
 @dataclass(frozen=True)
 class Plan:
-    """How predictions are written to their table.
+    """The way in which predictions are written to their table: into a column, or as new rows.
 
     Attributes:
         select: The query, extended by the key if a column is filled.
@@ -163,7 +163,7 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
     folder: Path,
     reporter: Reporter,
 ) -> FileSnapshot | pa.Schema:
-    """Store the rows to predict; return their columns instead if there is no row."""
+    """Store the rows to predict; if there are none, return only their schema."""
     reporter.started("Reading rows", 0, "rows")
     try:
         with (
@@ -206,10 +206,10 @@ def _as_trained(
 def _made_empty(
     request: PredictRequest, database: Database, schema: pa.Schema, record: ModelRecord
 ) -> str:
-    """Create the table for a prediction without rows; return a message about it.
+    """Create the target table if there are no rows to predict; return a message about it.
 
-    A job that reads the table every day should find it. The table is not created if the types of
-    the model's outputs are unknown until the model predicts.
+    Other programs may expect the table. It is not created if the types of the model's outputs are
+    unknown until the model predicts.
     """
     if database.table(request.table) is not None:
         return ""

@@ -1,10 +1,10 @@
-"""Text output of results: tables for people, CSV and JSON for programs, bars for importances.
+"""Text output of results: tables for users, CSV and JSON for programs, bars for importances.
 
     table   as wide as the terminal; columns that do not fit are only counted; NULL is shown
-    csv     RFC 4180 with a header; NULL is an empty field, an empty text is ""
-    json    an array of objects for each result; values that JSON cannot represent (NaN) are texts
+    csv     RFC 4180 with a header; NULL is an empty field, an empty string is ""
+    json    an array of objects for each result; values that JSON cannot represent (NaN) are strings
 
-Control characters in texts are escaped before they reach a terminal.
+Control characters in strings are escaped before they reach a terminal.
 
 Used by the shell and, for bars, by the notebook.
 """
@@ -142,7 +142,7 @@ def _text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with its control characters escaped.
+    r"""Return a string with its control characters escaped.
 
     Example:
         >>> printable("red \x1b[31m")
@@ -212,7 +212,7 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - one for each type
         case decimal.Decimal():
             if value == value.to_integral_value():
                 return int(value)
-            # A number if that is exact, else a text.
+            # A number if that is exact, else a string.
             return float(value) if decimal.Decimal(repr(float(value))) == value else str(value)
         case bytes():
             return base64.b64encode(value).decode()

@@ -3,8 +3,9 @@
     SELECT name, role FROM testdata t WHERE ...
     SELECT name, role, t."id" AS elasticdl_key_0 FROM testdata t WHERE ...
 
-The text stays as it is; only the key is inserted after the selected columns. This requires that
-each row of the result is one row of the table: one table in FROM, no grouping, no set operation.
+The rest of the SELECT is not changed; the key is inserted after the selected columns. This requires
+that each row of the result is one row of the table: one table in FROM, no grouping, no set
+operation.
 
 Used by `prediction.py`.
 """
@@ -94,7 +95,7 @@ def with_key(
         casts: Column of the key -> type to convert it to.
 
     Returns:
-        The SELECT and an empty text; or an empty text and the reason why it is impossible.
+        The SELECT and an empty string; or an empty string and the reason why it is impossible.
 
     Example:
         >>> with_key("SELECT a FROM t", "duckdb", "t", ["rowid"], lambda name: f'"{name}"')[0]
@@ -129,7 +130,7 @@ def with_key(
             "",
             f"the SELECT gives the columns of {shown(table)} other names: {alias.sql(dialect)}",
         )
-    # As written: with its quotes, or in the database's default case.
+    # As the user wrote it: with its quotes, or in the database's default case.
     name = (alias or target).this.sql(dialect=dialect, comments=False)
     columns = ", ".join(
         f"{_key(f'{name}.{quote(column)}', (casts or {}).get(column))} AS {KEY_PREFIX}{i}"

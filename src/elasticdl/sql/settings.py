@@ -1,4 +1,4 @@
-"""Settings of a WITH clause: parameters of the model, and options of the training or prediction.
+"""Settings of a WITH clause: parameters of the model, and options of the job.
 
     WITH hidden_units=[64, 32], model.learning_rate=0.01      parameters of the model
     WITH train.num_epochs=10, train.num_workers=4             flags of `elasticdl train`
@@ -51,7 +51,7 @@ DEFAULT_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Settings of a training.
+    """Settings of a TRAIN statement.
 
     Attributes:
         params: Parameters of the model.
@@ -68,7 +68,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class PredictSettings:
-    """Settings of a prediction.
+    """Settings of a PREDICT statement.
 
     Attributes:
         options: Options of `job_options.prediction_job`.
@@ -89,7 +89,7 @@ def train_settings(
     Args:
         attributes: The WITH clause.
         model_params: Names of the model's parameters; None if they are not known.
-        program: The whole text, for errors.
+        program: The whole program, for errors.
 
     Raises:
         StatementError: A name is unknown, or a value is invalid.
@@ -121,10 +121,6 @@ def train_settings(
 def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
     """Return the settings in the attributes of a PREDICT statement.
 
-    Args:
-        attributes: The WITH clause.
-        program: The whole text, for errors.
-
     Raises:
         StatementError: A name is unknown, or a value is invalid.
     """
@@ -152,7 +148,7 @@ def measuring_options(
         attributes: The WITH clause.
         group: The prefix of their names.
         known: Name -> function that takes a value and raises a `UsageError`.
-        program: The whole text, for errors.
+        program: The whole program, for errors.
 
     Raises:
         StatementError: A name is unknown, or a value is invalid.

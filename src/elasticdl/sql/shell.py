@@ -4,7 +4,7 @@ r"""Interactive shell of `elasticdl sql`, with history, completion and commands 
            ...   FROM employee GROUP BY role;
 
 A statement ends with `;`. Ctrl-C cancels the current input or statement, never the shell; Ctrl-D or
-`\q` ends the shell. A cancelled training has saved its progress: the same statement resumes it.
+`\q` ends the shell. A cancelled TRAIN statement has saved its progress; run it again to resume.
 
 Called by `cli/sql.py`.
 """

@@ -40,7 +40,7 @@ _SCHEMA = pa.schema(
 
 
 def show_train(name: str, models: Models) -> pa.Table:
-    """Return what is known about a model's training.
+    """Return the statement, versions, metrics and training curve of a model, as rows.
 
     Raises:
         UsageError: There is no trained model of this name.

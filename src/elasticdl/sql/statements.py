@@ -1,12 +1,12 @@
-"""Values for the statements of extended SQL.
+"""Data classes for the statements of extended SQL.
 
     SELECT name, role, salary FROM employee
     TO TRAIN regressor.DNN WITH hidden_units=[64, 32] LABEL salary INTO my_model;
 
-Each statement keeps its SELECT as text: it is meant for the database and never parsed here. `Word`
-and `Value` keep their position in the text, so that every error can point at it.
+Each statement keeps its SELECT as a string: it is meant for the database and never parsed here.
+`Word` and `Value` keep their position in the program, so that every error can point at it.
 
-Used by `parse.py`, which makes statements, and by `execute.py`, which runs them.
+Used by `parse.py`, which creates statements, and by `execute.py`, which runs them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Word:
 
     Attributes:
         text: The name, without quotes.
-        span: Where it was written.
+        span: Position in the program.
         parts: The parts of a qualified name, unquoted. If empty, they are the parts between the
             dots of `text`. A quoted part may contain a dot.
     """
@@ -57,8 +57,8 @@ class Value:
     """A literal in a WITH clause.
 
     Attributes:
-        value: A number, text, boolean, None, or a list of these.
-        span: Where it was written.
+        value: A number, string, boolean, None, or a list of these.
+        span: Position in the program.
     """
 
     value: Any
@@ -72,7 +72,7 @@ class Call:
     Attributes:
         function: Its name in upper case.
         arguments: Names, literals, further calls, and lists of these.
-        span: Where it was written.
+        span: Position in the program.
     """
 
     function: str
@@ -105,7 +105,7 @@ class Train:
         label: The column to predict; None means the last selected column.
         using: Name of a trained model to start from; None starts from new weights.
         text: The whole statement.
-        span: Where it was written.
+        span: Position in the program.
     """
 
     select: str
@@ -130,7 +130,7 @@ class Predict:
         using: Name of the trained model.
         attributes: The WITH clause.
         text: The whole statement.
-        span: Where it was written.
+        span: Position in the program.
     """
 
     select: str
@@ -153,7 +153,7 @@ class Evaluate:
         label: The column with the true values; None means the column the model was trained on.
         into: The table for the metrics; None only displays them.
         text: The whole statement.
-        span: Where it was written.
+        span: Position in the program.
     """
 
     select: str
@@ -175,7 +175,7 @@ class Explain:
         attributes: The WITH clause.
         into: The table for the importances; None only displays them.
         text: The whole statement.
-        span: Where it was written.
+        span: Position in the program.
     """
 
     select: str
@@ -193,7 +193,7 @@ class ShowTrain:
     Attributes:
         model: Name of the trained model.
         text: The whole statement.
-        span: Where it was written.
+        span: Position in the program.
     """
 
     model: Word
@@ -209,7 +209,7 @@ class StatementError(UsageError):
 
     Args:
         problem: What is wrong and what was expected, as sentences.
-        program: The whole text.
+        program: The whole program.
         span: The invalid part.
 
     Attributes:
@@ -233,7 +233,7 @@ def pointed(problem: str, program: str, span: Span) -> tuple[str, int, int]:
 
     Args:
         problem: What is wrong, as sentences.
-        program: The whole text.
+        program: The whole program.
         span: The invalid part.
     """
     start = min(span.start, len(program))
@@ -242,7 +242,7 @@ def pointed(problem: str, program: str, span: Span) -> tuple[str, int, int]:
     line = program[first : last if last >= 0 else len(program)]
     number, column = program.count("\n", 0, first) + 1, start - first + 1
     width = max(1, min(span.stop, first + len(line)) - start)
-    # A tab is kept, otherwise the caret would be in the wrong place.
+    # A tab is kept, otherwise the caret would be in the wrong column.
     indent = "".join("\t" if letter == "\t" else " " for letter in line[: start - first])
     message = (
         f"line {number}, column {column}: {problem}\n  {line.rstrip()}\n  {indent}{'^' * width}"

@@ -1,8 +1,8 @@
 """Submitters: the Python programs generated for TRAIN, PREDICT and similar statements.
 
-A submitter is short, readable (`--explain`) and runs as its own process, for two reasons: a
-training needs frameworks that a shell or a server should not load, and it can be killed without
-killing them. It reads the database's address from ELASTICDL_DATABASE, so that its text contains no
+A submitter is short, readable (`--explain`) and runs as its own process, for two reasons: training
+needs frameworks that a shell or a server should not load, and it can be killed without killing
+them. It reads the database's address from ELASTICDL_DATABASE, so that its source contains no
 password, and writes its result, a table, to the file named by ELASTICDL_RESULT.
 
     elasticdl sql --run_submitter=FILE      runs one
@@ -61,7 +61,7 @@ with open_database() as database:  # its address is in $ELASTICDL_DATABASE
 
 
 def program_of(request: Request, statement: str, models: str) -> str:
-    """Return the submitter for a request.
+    """Return the Python source of the submitter for a request.
 
     Args:
         request: The request.
@@ -71,7 +71,7 @@ def program_of(request: Request, statement: str, models: str) -> str:
     module = type(request).__module__.rpartition(".")[2]
     shown = "\n".join(f"    {line}" for line in statement.splitlines())
     return _TEMPLATE.format(
-        # The statement stands in a docstring.
+        # The statement is part of a docstring.
         statement=shown.replace("\\", "\\\\").replace('"""', '\\"\\"\\"'),
         module=module,
         request_class=type(request).__name__,
@@ -90,7 +90,7 @@ def _literal(value: Any) -> str:
 
 
 def hand_over(result: pa.Table) -> None:
-    """Write a result for the process that started this one; without such a process, print it."""
+    """Write a result for the process that started this one; print it if it was started by hand."""
     path = os.environ.get(RESULT)
     if path is None:
         print(result.to_string(preview_cols=0))  # noqa: T201 - started by hand
@@ -99,7 +99,7 @@ def hand_over(result: pa.Table) -> None:
 
 
 def take_over(path: Path) -> pa.Table:
-    """Read the result of a submitter."""
+    """Read the result that a submitter has written with `hand_over`."""
     return feather.read_table(path, memory_map=False)
 
 

@@ -1,11 +1,11 @@
-"""Check of a target table: decides whether a statement may write to it, before any computation.
+"""Target checks: decide whether a statement may write to a table, before any computation.
 
     the SELECT reads the table          its column is filled, row by row (`prediction.py`)
     the SELECT reads a view of it       rejected: its rows would be appended a second time
     anything else                       rows are appended, if the table fits such rows
 
-A table accepts new rows only if it has all of their columns and no others: rows with missing values
-in a table for something else would be damage that no error reveals.
+A table accepts new rows only if it has all of their columns and no others. Otherwise rows with
+missing values could end up in an unrelated table without an error.
 
 Used by `prediction.py` and `measuring.py`.
 """
@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
 
 def is_read(name: Name, table: TableInfo | None, select: str, database: Database) -> bool:
-    """Return whether a SELECT reads a table, under any spelling of its name.
-
-    Args:
-        name: The table's name.
-        table: The table; None if it does not exist.
-        select: The SELECT.
-        database: Database of both.
-    """
+    """Return whether a SELECT reads a table, under any spelling of its name."""
     return any(
         _is_same(name, table, read, database)
         for read in tables_of(select, database.dialect, with_ctes=True)
@@ -79,7 +72,7 @@ def _found(name: Name, database: Database) -> TableInfo | None:
     try:
         return database.table(name)
     except (DatabaseError, UsageError):
-        # A function, or something else that sqlglot takes for a table.
+        # A function, or something else that sqlglot treats as a table.
         return None
 
 

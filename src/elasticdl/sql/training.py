@@ -3,7 +3,7 @@ r"""Training of a model on the rows of a query.
     SELECT --database--> rows --snapshot--> record files --api.train--> TrainedModel
                               \-- summary of each column --> features, classes, scale
 
-The rows are stored once (`data/snapshot.py`); from then on it is an ordinary training. If a
+The rows are stored once (`data/snapshot.py`); an ordinary training job then reads them. If a
 statement was killed, the same statement resumes from the stored rows and its last checkpoint.
 
 Used by the programs of `submitter.py`.
@@ -64,7 +64,7 @@ _ADVICE = Advice(
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A TRAIN statement, checked.
+    """A TRAIN statement that has passed all checks; the arguments of `train`.
 
     Attributes:
         statement: Its text, which identifies the statement.
@@ -74,7 +74,7 @@ class TrainRequest:
         label: The column to predict.
         params: Parameters of the model.
         options: Options of `job_options.training_job`.
-        columns: Features of a COLUMN clause; None derives them from the table.
+        columns: Features of the COLUMN clause; None derives them from the table.
         model_params: Names of all parameters of the model.
         model_zoo: Folder of the model file; None is the prebuilt zoo.
         validation_select: Query for the validation rows; None holds out some training rows.
@@ -186,7 +186,7 @@ def _prepared(
 
 
 def _check_params(request: TrainRequest) -> None:
-    """Check the model's parameters before any row is read; raises what is wrong with them."""
+    """Raise an `ElasticDLError` if the model's parameters are invalid, before any row is read."""
     params = dict(request.params)
     if "label" in request.model_params:
         params.setdefault("label", request.label)
@@ -258,7 +258,7 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 def _held(
     request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the validation rows, after the training rows have been read."""
+    """Yield the rows of `validation.select`; consumed after the training rows have been read."""
     with database.read(str(request.validation_select)) as rows:
         names = written_like(rows.schema.names, columns, database.dialect)
         check_distinct(names, request.statement, request.begins_at, at="validation.select")
@@ -345,7 +345,7 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
 def _note_rare(
     label: ColumnSummary, snapshot: FileSnapshot, request: TrainRequest, reporter: Reporter
 ) -> None:
-    """Report classes that the metrics hide: those with few rows, or without a validation row."""
+    """Report classes that metrics hardly reflect: with few rows, or without a validation row."""
     counts = dict(label.values or ())
     if len(counts) > MANY_CLASSES:
         return

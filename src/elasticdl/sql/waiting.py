@@ -1,7 +1,7 @@
-"""Waiting for a resource that another process will soon release.
+"""Waits for a resource that another process will soon release.
 
-The submitter of a killed statement lives on until it has saved its progress. If the same statement
-is run again immediately, it finds the resource still in use.
+The submitter of a killed statement runs until it has saved its progress. If the same statement is
+run again immediately, the resource is still in use.
 
 Used by `models.py` and `databases/duckdb.py`.
 """

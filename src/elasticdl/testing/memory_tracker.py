@@ -1,4 +1,4 @@
-"""A tracker in memory: for tests, and as the smallest example of a tracker."""
+"""In-memory tracker, for tests and as a minimal example of a tracker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAtte
 
 @dataclass
 class MemoryRun:
-    """What a tracker has recorded of one job.
+    """Everything that a tracker has recorded for one job.
 
     Attributes:
         status: `RUNNING`, or the status of the last attempt's end.

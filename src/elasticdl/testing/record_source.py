@@ -5,8 +5,8 @@ Write a few files, open them with your reader, and pass it with the expected con
     check_record_source(MyReader(paths), [b"first record", b"second record"])
     check_decoding(MyReader(paths), schema)
 
-A check returns if the law holds, and otherwise raises `AssertionError` with a description; no test
-framework is needed. The checks know nothing about how a reader works.
+A check returns if the law holds, and otherwise raises `AssertionError` with a description; it needs
+no test framework. The checks do not depend on how a reader works.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
 
 _NUM_THREADS = 4
-# Above this, there are too many pairs of positions; some are drawn at random.
+# With more positions, there are too many pairs of them; some positions are drawn at random.
 _MOST_POSITIONS = 16
 
 
 def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -> None:
-    """Check everything a reader promises about numbers, ranges, threads and pickling.
+    """Check a reader's guarantees about numbers, ranges, threads and pickling.
 
     Args:
         source: A reader that was just opened.
@@ -57,7 +57,7 @@ def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -
     _check_ranges(source, expected_bytes)
     _check_outside(source)
     _check_threads(source, expected_bytes)
-    # S301: the source itself made these bytes one call before.
+    # S301: the source itself produced these bytes one call before.
     travelled = pickle.loads(pickle.dumps(source))  # noqa: S301
     _require(
         list(travelled.files) == list(source.files),
@@ -140,9 +140,9 @@ def check_damage_is_found(
     folder: Path,
     offsets: Iterable[int] | None = None,
 ) -> None:
-    """Check that every single damaged byte of a file is detected when all of it is read.
+    """Check that damage to any single byte of a file is detected when the whole file is read.
 
-    For formats with checksums: a table in text cannot detect it.
+    Only for formats with checksums: a text table cannot detect damage.
 
     Args:
         open_source: Opens files.
@@ -171,7 +171,7 @@ def check_damage_is_found(
                     f"byte {error.offset_bytes}.",
                 )
                 continue
-            # A byte without meaning (the time in a gzip header) may have any value.
+            # A byte without meaning, such as the time in a gzip header, may have any value.
             _require(
                 read == list(expected_bytes),
                 f"Byte {offset} was damaged by 0x{flip:02x}, and no CorruptDataError was raised; "
@@ -240,7 +240,7 @@ def _check_threads(source: RecordSource, expected_bytes: Sequence[bytes]) -> Non
 
 
 def _ranges(source: RecordSource) -> list[tuple[int, int]]:
-    """Return all ranges if there are few records, else those around the files' borders."""
+    """Return all ranges if there are few records, else those around the boundaries of files."""
     borders = [0, *itertools.accumulate(file.num_records for file in source.files)]
     near = {border + step for border in borders for step in (-1, 0, 1)}
     positions = sorted(near & set(range(source.num_records + 1)))
@@ -266,7 +266,7 @@ def _check_same_fields(number: int, record: Record, expected: Record) -> None:
 
 
 def _shown(records: Sequence[bytes]) -> str:
-    """Return records as text, shortened for a message."""
+    """Return records as a string, shortened for a message."""
     text = repr(records)
     most = 200
     return text if len(text) <= most else f"{len(records)} records: {text[:most]}..."

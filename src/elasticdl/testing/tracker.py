@@ -2,9 +2,9 @@
 
     check_tracker(lambda: MyPlace(new_folder()))
 
-A place opens trackers on one output, one after the other as the attempts of a job would, and reads
-back what they show. The checks do not know how a tracker names its curves, only that it shows each
-recorded value once.
+A `RecordedRun` (`MyPlace` above) opens trackers on one output, one after the other like the
+attempts of a job, and returns what they show. The checks do not depend on how a tracker names its
+curves, only on whether it shows each recorded value once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAtte
 
 @dataclass(frozen=True)
 class Shown:
-    """What a tracking service shows to its user.
+    """Content that a tracking service shows to its user.
 
     Attributes:
         num_runs: Number of runs.
@@ -35,14 +35,14 @@ class Shown:
 
 
 class RecordedRun(Protocol):
-    """The place where a tracker under test records a run."""
+    """Backend where a tracker under test records a run, such as a folder or a server."""
 
     def open(self) -> Tracker:
         """Return a new tracker on the same output, as a new process would create it."""
         ...
 
     def read(self) -> Shown:
-        """Return what is shown so far."""
+        """Return the runs and curves that are shown so far."""
         ...
 
 
@@ -50,7 +50,7 @@ def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
     """Check that a tracker keeps its laws.
 
     Args:
-        new_place: Returns an empty place.
+        new_place: Returns an empty backend.
 
     Raises:
         AssertionError: A law is broken; the message says which.
@@ -64,10 +64,10 @@ def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
 
 
 def check_attempts_are_one_run(place: RecordedRun) -> None:
-    """A job that was killed, resumed, failed and resumed is one run, with everything recorded."""
+    """Check that a job that was killed, resumed, failed and resumed is one run without gaps."""
     first = _started(place, 1)
     first.point(_epoch(0))
-    # Killed: the tracker does not learn of it.
+    # Killed: the tracker is not notified.
     second = _started(place, 2)
     _tell(second, [_epoch(0), _epoch(1)])
     second.end(RunStatus.FAILED, "it broke")
@@ -80,7 +80,7 @@ def check_attempts_are_one_run(place: RecordedRun) -> None:
 
 
 def check_what_is_told_twice_is_there_once(place: RecordedRun) -> None:
-    """Repeated points are dropped, of every kind and in any attempt."""
+    """Check that repeated points are dropped, of every kind and in any attempt."""
     points = [
         MetricPoint(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
         MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 7.0}),
@@ -90,7 +90,7 @@ def check_what_is_told_twice_is_there_once(place: RecordedRun) -> None:
     first = _started(place, 1)
     _tell(first, [*points, *points])
     second = _started(place, 2)
-    # A training repeats points at a later time.
+    # Resumed training repeats points at a later time.
     again = [dataclasses.replace(point, time=point.time + 100) for point in points]
     _tell(second, [*points, *again, _epoch(2)])
     second.end(RunStatus.FINISHED)
@@ -99,7 +99,7 @@ def check_what_is_told_twice_is_there_once(place: RecordedRun) -> None:
 
 
 def check_metrics_stay_apart(place: RecordedRun) -> None:
-    """Names that a place cannot represent never collide, in any attempt."""
+    """Check that names that a backend cannot represent never collide, in any attempt."""
     names = ["dice@0.5", "dice_0.5", "dice%0.5", "acc (macro)", "../acc", "epoch", "é", "x" * 300]
     values = [float(10 + number) for number in range(len(names))]
     first = _started(place, 1)
@@ -121,7 +121,7 @@ def check_metrics_stay_apart(place: RecordedRun) -> None:
 
 
 def check_status_is_that_of_the_last_attempt(place: RecordedRun) -> None:
-    """The status is running after `start`, then that passed to `end`, in every attempt."""
+    """Check that the status is running after `start`, then as passed to `end`, in each attempt."""
     for number, status in enumerate(
         [RunStatus.KILLED, RunStatus.FAILED, RunStatus.FINISHED], start=1
     ):
@@ -136,7 +136,7 @@ def check_status_is_that_of_the_last_attempt(place: RecordedRun) -> None:
 
 
 def check_values_that_are_no_numbers_are_taken(place: RecordedRun) -> None:
-    """NaN and infinities neither raise nor prevent the next epoch from being recorded."""
+    """Check that NaN and infinities neither raise nor keep the next epoch from being recorded."""
     tracker = _started(place, 1)
     tracker.point(_named(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 3.0}))
     tracker.point(_named(1, {"a": 4.0, "b": 5.0, "c": 6.0, "d": 7.0}))
@@ -147,7 +147,7 @@ def check_values_that_are_no_numbers_are_taken(place: RecordedRun) -> None:
 
 
 def check_another_job_is_another_run(place: RecordedRun) -> None:
-    """A job that takes over an output does not continue the run it finds there."""
+    """Check that a job that takes over an output does not continue the previous job's run."""
     tracker = _started(place, 1)
     tracker.point(_epoch(0))
     tracker.end(RunStatus.FAILED, "it never began")

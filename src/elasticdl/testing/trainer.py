@@ -19,8 +19,8 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
     """Check that a trainer keeps its laws.
 
     Args:
-        create: Returns a new trainer for a rank; always the same one for the same rank.
-        batches: Four or more of equal size and structure, then one shorter one.
+        create: Returns a new trainer for a rank; equal trainers for equal ranks.
+        batches: Four or more of equal size and structure, then a smaller one.
 
     Raises:
         AssertionError: A law is broken; the message says which.
@@ -38,7 +38,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
 def check_grouping_changes_nothing(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """`train_steps([a, b])` leaves the same bits as `train_steps([a]); train_steps([b])`."""
+    """Check that `train_steps([a, b])` equals `train_steps([a]); train_steps([b])` bit by bit."""
     together, alone = create(0), create(0)
     grouped = together.train_steps(batches)
     losses = [alone.train_steps([batch]).losses[0] for batch in batches]
@@ -50,7 +50,7 @@ def check_grouping_changes_nothing(
 def check_gradients_and_apply_are_a_step(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """`apply(gradients(b))` is the update of `train_steps([b])`, up to rounding."""
+    """Check that `apply(gradients(b))` equals the update of `train_steps([b])`, up to rounding."""
     fused, split = create(0), create(0)
     for batch in batches:
         fused.train_steps([batch])
@@ -60,7 +60,7 @@ def check_gradients_and_apply_are_a_step(
 
 
 def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """`gradients`, `evaluate` and `predict` leave the state unchanged."""
+    """Check that `gradients`, `evaluate` and `predict` leave the state unchanged."""
     trainer = create(0)
     trainer.train_steps([batch])
     before = trainer.state()
@@ -76,7 +76,7 @@ def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch
 
 
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
-    """`evaluate_per_example` agrees with `evaluate` and `predict`; it may have losses as well."""
+    """Check that `evaluate_per_example` agrees with `evaluate` and `predict`, losses included."""
     examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
     for name, value in states[1].items():
@@ -92,7 +92,7 @@ def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
 
 
 def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Twice the same contribution is the same update: the mean divides by the summed count."""
+    """Check that doubling a contribution keeps the update: the mean divides by the summed count."""
     once, twice = create(0), create(0)
     contribution, _ = once.gradients(batch)
     once.apply(contribution)
@@ -102,14 +102,14 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
 
 
 def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
-    """Uneven contributions, added up, give the update of one step on all their examples.
+    """Check that summed contributions of uneven parts equal one step on all their examples.
 
-    Not part of `check_trainer`: it holds if no layer draws random numbers or looks at other
+    Not part of `check_trainer`: it only holds if no layer draws random numbers or depends on other
     examples.
 
     Args:
         create: As in `check_trainer`.
-        parts: Batches of one structure, of different sizes.
+        parts: Batches of equal structure and different sizes.
     """
     whole = create(0)
     whole.train_steps([_joined(parts)])
@@ -139,7 +139,7 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """A total of zero examples changes nothing."""
+    """Check that a total of zero examples changes nothing."""
     trainer = create(0)
     contribution, _ = trainer.gradients(batch)
     before = trainer.state()
@@ -150,7 +150,7 @@ def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: B
 def check_state_restores_everything(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """A trainer that has loaded a state continues with the same bits."""
+    """Check that a trainer that has loaded a state continues with the same bits."""
     first, second = create(0), create(0)
     for batch in batches:
         first.train_steps([batch])
@@ -165,7 +165,7 @@ def check_state_restores_everything(
 def check_finishing_is_beside_the_state(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """A finished trainer continues from the earlier state like one that did not finish."""
+    """Check that `finish` followed by `load_state` does not change how training continues."""
     finished, other = create(0), create(0)
     for batch in batches:
         finished.train_steps([batch])
@@ -181,7 +181,7 @@ def check_finishing_is_beside_the_state(
 
 
 def check_ranks_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Random layers draw differently on each rank; without any, all ranks would be equal."""
+    """Check that random layers draw differently on each rank; requires a model with such layers."""
     same, other = create(0), create(1)
     mine, _ = same.gradients(batch)
     again, _ = same.gradients(batch)

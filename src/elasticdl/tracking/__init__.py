@@ -1,1 +1,1 @@
-"""Trackers that show a training elsewhere: MLflow, TensorBoard. See `tracker.py`."""
+"""Trackers that show training runs in other tools: MLflow, TensorBoard. See `tracker.py`."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 DATABASE_FILE = "mlflow.db"
 _SQLITE = "sqlite:///"
-# Special words of MLflow that are not paths.
+# Special names of MLflow that are not paths.
 _WORDS = ("databricks", "databricks-uc", "uc")
 
 
 def tracking_uri(text: str) -> str:
-    """Return the MLflow address for a text; a path becomes a SQLite database.
+    """Return the MLflow address for a user's input; a path becomes a SQLite database.
 
     Example:
         >>> tracking_uri("http://mlflow:5000")
@@ -33,7 +33,7 @@ def tracking_uri(text: str) -> str:
         return _SQLITE + os.path.abspath(path) if path and "?" not in path else text  # noqa: PTH100
     if text in _WORDS or ("://" in text and not text.startswith("file://")):
         return text
-    # Not Path.absolute(): without `..`, equal places have equal texts.
+    # Not Path.absolute(): without `..`, equal locations are equal strings.
     path = os.path.abspath(Path(text.removeprefix("file://")).expanduser())  # noqa: PTH100
     is_database = Path(path).suffix in {".db", ".sqlite", ".sqlite3"} and not Path(path).is_dir()
     return _SQLITE + (path if is_database else str(Path(path, DATABASE_FILE)))

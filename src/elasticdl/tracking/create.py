@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.tracking.follow import FollowedLog
 
-# How often the job evaluates and what it keeps do not describe the model.
+# Options that do not describe the model: how often the job evaluates, and what it keeps.
 _LEFT_OUT = ("evaluation_steps", "checkpoint_steps", "keep_checkpoint_max")
 
 
@@ -56,9 +56,9 @@ def follow_job(
 def follow_finished_job(
     events: FollowedLog, job: Job, folder: OutputFolder, attempt: int, step: int
 ) -> None:
-    """Report a job that finished earlier to its trackers, if they do not know it yet.
+    """Report a job that finished earlier to its trackers, unless this was already done.
 
-    This cannot make the job fail: an unreachable tracker is only noted.
+    This cannot make the job fail: if a tracker is unreachable, only a note is shown.
     """
     if job.tracking is None or _is_told(job, job.tracking, folder):
         return
@@ -76,7 +76,7 @@ def open_trackers(
     """Return the requested trackers, not started yet.
 
     Args:
-        tracking: What was requested.
+        tracking: The requested tracking options.
         folder: The output of the job, held by a claim.
         note: Shows a message to the user.
 
@@ -134,7 +134,7 @@ def attempt_of(
 
 
 def params_of(job: Job) -> dict[str, str]:
-    """Return what was requested as names and texts, by which people compare runs.
+    """Return the requested options of a job as name -> string, for comparing runs.
 
     Example:
         >>> from elasticdl.job import Job, ModelReference
@@ -174,7 +174,7 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _history(log: Path, step: int) -> list[Event]:
-    """Return the events up to a step; for step 0 there are none that belong to this job."""
+    """Return the events up to a step; for step 0 none, because they do not belong to this job."""
     if step == 0:
         return []
     history = parse_events(log.read_bytes(), str(log))

@@ -1,11 +1,11 @@
-"""Event log that trackers follow; the training never waits for them.
+"""Event log that forwards events to trackers; training never waits for them.
 
     write(event) -> the log, as without trackers
                  -> a queue -> a thread -> each tracker
 
-An event that a tracker cannot accept now waits and is retried; one that it never accepts is
-dropped. Either is reported in a single note, and neither stops a training: the event log contains
-everything, and the next start of the job sends it again. Only `track`, before the training begins,
+An event that a tracker cannot accept now is queued and retried; one that it rejects permanently is
+dropped. Either is reported in a single note, and neither stops the training: the event log contains
+everything, and the next start of the job sends it again. Only `track`, before training begins,
 raises errors.
 
 Callers: `engines/run.py`, and sessions, which add tags and artifacts.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeptRun:
-    """The run of a job.
+    """The tracked run of a job.
 
     Attributes:
         job_id: Id of the job.
@@ -38,7 +38,7 @@ class KeptRun:
     status: str = ""
 
     def write(self, folder: OutputFolder) -> None:
-        """Store it in an output.
+        """Store the run in an output.
 
         Raises:
             OutputError: The file cannot be written.

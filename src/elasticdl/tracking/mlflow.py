@@ -1,8 +1,8 @@
-"""A job as one MLflow run, on any MLflow server or database.
+"""Tracks a job as one MLflow run, on any MLflow server or database.
 
 The run's id is stored in the job's output (`tracking.json`), so the next attempt continues the same
 run. Every call passes the run's id, because MLflow's active run belongs to the user's code;
-autologging is not touched. MLflow parameters are immutable: the first value stays, and a different
+autologging is not affected. MLflow parameters are immutable: the first value stays, and a different
 value in a later attempt becomes a tag, `attempt.2.num_epochs`.
 
 Metrics are logged by step. The metric `epoch` counts the finished epochs and is logged together
@@ -43,7 +43,7 @@ _ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     # Otherwise MLflow prints the address, including the password.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # `follow.py` retries by itself. At the start, a wrong address must not cost minutes.
+    # `follow.py` retries by itself. At the start, a wrong address must not take minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     # The jitter uses Python's global random generator, which belongs to the user's code.
@@ -63,7 +63,7 @@ _MARK_TAG = "elasticdl.mark"
 # Without this tag, MLflow's pages display an experiment as one of language models.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _LONG_PARAMS_FILE = "long_params.json"
-# Permanent errors: MLflow would answer the same again.
+# Permanent errors: MLflow would reject a retry as well.
 _REFUSALS = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
 
 
@@ -144,7 +144,7 @@ class MlflowTracker:
                     self._log_metrics(point, self._named(point.validation))
                 case Kind.STEPS:
                     # An attempt reports at other steps than the previous one. Only later steps are
-                    # logged, otherwise two curves would be mixed.
+                    # logged; otherwise two curves would be mixed.
                     if point.step > max(self._sent.get(_STEP_LOSS, ()), default=-1):
                         values = {_STEP_LOSS: point.training["loss"]}
                         if _RECORDS_PER_S in point.training:
@@ -220,7 +220,7 @@ class MlflowTracker:
             try:
                 return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
             except MlflowException:
-                # Another training may have created it first.
+                # Another process may have created it first.
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
@@ -264,7 +264,7 @@ class MlflowTracker:
         return run
 
     def _keep(self, attempt: TrackedAttempt, *, run_id: str, mark: str) -> KeptRun:
-        """Store which run the job has, so that no later attempt creates a second one."""
+        """Store the run of the job, so that no later attempt creates a second one."""
         kept = KeptRun(
             job_id=attempt.job_id,
             uri=without_password(self._uri),
@@ -342,7 +342,7 @@ class MlflowTracker:
             self._client.log_batch(self._run_id, tags=some)
 
     def _log_params(self, run: Any, attempt: TrackedAttempt) -> dict[str, str]:
-        """Log parameters that the run lacks; return those with another value in it, as tags."""
+        """Log parameters that the run lacks; return those with a different value, as tags."""
         from mlflow.entities import Param  # noqa: PLC0415 - as above
 
         names = MetricNames().of(attempt.params)
@@ -377,7 +377,7 @@ class MlflowTracker:
         except (OutputError, ModuleNotFoundError):
             raise
         except Exception as error:
-            # Any type, as database drivers raise their own.
+            # Any type, because database drivers raise their own.
             is_refusal = isinstance(error, ValueError) or (
                 getattr(error, "error_code", None) in _REFUSALS
             )

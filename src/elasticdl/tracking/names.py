@@ -1,9 +1,9 @@
 """Metric names for a tracker: readable, unique, and the same in every attempt.
 
 A user's metric may be called `dice@0.5` or `acc (macro)`; MLflow accepts letters, digits and
-`_-.: /`. An accepted name is unchanged. In any other, `_` replaces each invalid character, and a
-number is appended if another metric already has that name. The tracker stores renamed names with
-the run, and passes them in again at its next start.
+`_-.: /`. A valid name is unchanged. In any other, `_` replaces each invalid character, and a number
+is appended if another metric already has that name. The tracker stores the changed names with the
+run, and passes them in again at its next start.
 """
 
 from __future__ import annotations

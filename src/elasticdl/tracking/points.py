@@ -49,12 +49,12 @@ validation={'loss': 0.5})
         self._since = 0.0
 
     def take(self, event: Event) -> MetricPoint | None:
-        """Return the point for an event; None if it makes none."""
+        """Return the point for an event; None if the event does not produce one."""
         match event:
             case JobStarted():
                 # Earlier events were rolled back, or have been sent.
                 self._gathered, self._since = [], event.time
-            # Steps whose records were all left out have nothing to show.
+            # Steps whose records were all left out have no values.
             case StepCommitted() if event.num_records:
                 self._gathered.append(event)
                 if event.time - self._since >= self._interval_s:
@@ -106,7 +106,7 @@ validation={'loss': 0.5})
 
 
 def status_of(event: Event) -> tuple[RunStatus, str] | None:
-    """Return how an attempt ended, with the error message; None for events other than an end.
+    """Return how an attempt ended, with the error message; None if the event is not its end.
 
     Example:
         >>> status_of(JobFailed(kind="DataError", message="no such file", time=0.0))
@@ -134,7 +134,7 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
     for name, value in metrics.items():
         for path, number in _numbers(value):
             key = "_".join([name, *path])
-            # The key is the name of another metric, which keeps it.
+            # The key is the name of another metric, which takes precedence.
             while path and (key in metrics or key in values):
                 key += "_"
             values[key] = number

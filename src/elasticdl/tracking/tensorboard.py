@@ -4,8 +4,8 @@
     logs/validation/   epoch_<metric> by epoch; evaluation_<metric>_vs_iterations by step
 
 With these names, TensorBoard draws training and validation in one chart. Each attempt rewrites the
-curves from the history it receives: it reads nothing that an earlier attempt left behind, torn or
-rolled back.
+curves from the history it receives, and never reads files of an earlier attempt, which may be torn
+or contain rolled-back steps.
 
 Callers: `create.py`. Neither TensorFlow nor PyTorch is needed, only the package `tensorboard`.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _TRAIN, _VALIDATION = "train", "validation"
 # TensorBoard requires the prefix; the suffix marks our own files.
 _PREFIX, _SUFFIX = "events.out.tfevents.", ".elasticdl"
-# An object store accepts whole files only.
+# An object store accepts only whole files.
 _PUT_INTERVAL_S = 30.0
 _STEP_NAMES = {"loss": "batch_loss"}
 
@@ -101,10 +101,10 @@ class TensorBoardTracker:
                     self._write(_TRAIN, point.step, point.time, values)
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Ignore tags: curves have none."""
+        """Ignore tags: TensorBoard has none."""
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Ignore artifacts: those of the job are in its output already."""
+        """Ignore artifacts: those of the job are already in its output."""
 
     def end(self, status: RunStatus, error: str = "") -> None:
         """Close the files; the status is not drawn.
@@ -136,7 +136,7 @@ class TensorBoardTracker:
                 self._files[part] = _File(self._folder, f"{LOGS_FOLDER}/{part}")
                 version = self._Event(wall_time=time_s, file_version="brain.Event:2")
                 self._files[part].append(version.SerializeToString())
-                # Makes a running TensorBoard forget what it has read of earlier attempts.
+                # Makes a running TensorBoard drop the data of earlier attempts.
                 anew = self._Event(wall_time=time_s, step=0)
                 anew.session_log.status = anew.session_log.START
                 self._files[part].append(anew.SerializeToString())
@@ -158,7 +158,7 @@ class _File:
     """A growing file of records in an output, local or remote, which readers may watch."""
 
     def __init__(self, folder: OutputFolder, name: str) -> None:
-        # Named as TensorBoard's own files. TensorBoard reads files in the order of their names,
+        # Named like TensorBoard's own files. TensorBoard reads files in the order of their names,
         # and several may be created within a second.
         machine = f"{socket.gethostname()}.{os.getpid()}.{next(_numbers):09d}"
         file = f"{_PREFIX}{int(time.time()):010d}.{machine}{_SUFFIX}"
@@ -183,7 +183,7 @@ class _File:
                 struct.pack("<I", masked_crc32c(record)),
             ]
         )
-        # Opened for each record: they come seconds apart, and a dying training leaves no open file.
+        # Opened for each record: they come seconds apart, and a dying process leaves no open file.
         with self._path.open("ab", buffering=0) as file:
             start = file.tell()
             try:

@@ -1,9 +1,10 @@
-"""Tracker protocol: a tracker shows the progress of trainings, based on the event log.
+"""Tracker protocol: a tracker shows the progress of training jobs, based on the event log.
 
 A tracker shows a job as ONE run, however many times the job was killed and restarted. The event log
 remains the source of truth: at every start of a job, its history is sent to the tracker again, and
-the tracker skips what it already has. So nothing is missing that an earlier attempt could not send
-(because it was killed or the server was down), and tracking may begin in the middle of a job.
+the tracker skips the points that it already has. So points that an earlier attempt could not send
+(because it was killed or the server was down) are not lost, and tracking may begin in the middle of
+a job.
 
     start(attempt) -> point, tags, artifact, in any order -> end(status)
           ^                                                     |
@@ -22,7 +23,7 @@ from typing import Any, Protocol
 
 
 class RunStatus(enum.Enum):
-    """How an attempt ended; one that was killed before it could report this stays running."""
+    """How an attempt ended; a killed attempt that could not report its end stays running."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -70,7 +71,7 @@ class TrackedAttempt:
         number: Number of the start, from 1.
         job_id: Id of the job, the same in all of its attempts.
         run_name: Display name of the run.
-        params: What was requested, by name.
+        params: The requested options, by name.
         tags: Further facts, by name.
         commit: Commit of the user's code; empty if unknown.
     """
@@ -84,18 +85,18 @@ class TrackedAttempt:
 
 
 class Tracker(Protocol):
-    """A service that displays trainings.
+    """A service that displays training runs.
 
     Laws, which `elasticdl.testing.tracker.check_tracker` checks for every tracker:
 
     * All attempts of a job are one run. Another job in the same output is another run.
     * Repeated points are stored once: each metric has one value per step, even if an earlier
-      attempt sent it. Each attempt first sends the history, and a training that resumes from a
+      attempt sent it. Each attempt first sends the history, and an attempt that resumes from a
       checkpoint repeats the steps after it.
     * Two metrics never share a name, even if they are renamed.
     * The run's status is that of the last attempt: running after `start`, then as passed to `end`.
     * NaN and infinities do not prevent a point from being accepted.
-    * An attempt that ends without `end` leaves nothing behind that disturbs the next one.
+    * An attempt that ends without `end` leaves nothing behind that affects the next one.
 
     After `start`, only one thread at a time calls a tracker.
     """

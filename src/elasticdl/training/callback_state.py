@@ -1,15 +1,15 @@
 """Callback state: converts the attributes of callbacks to JSON values and arrays, and back.
 
 Callbacks have no protocol for their state, so it is read from their attributes. Plain values and
-containers of them become JSON, arrays become tensors of the checkpoint, and the JSON says where
-each one belongs:
+containers of them become JSON. Arrays become tensors of the checkpoint, which the JSON refers to by
+name:
 
     best_weights = [kernel, bias]
         JSON     {"$list": [{"$array": "0/EarlyStopping/best_weights/0"}, ...]}
         arrays   0/EarlyStopping/best_weights/0 -> kernel, ...
 
-Nothing that is read back can execute: state is restored into the objects that the user's code has
-created. Subclasses add values that only a framework knows (its tensors, its modules).
+Reading state back executes no stored code: state is restored into the objects that the user's code
+has created. Subclasses add values that only a framework knows (its tensors, its modules).
 
 Callers: `keras/callback_state.py` and `torch/callback_state.py`.
 """
@@ -43,7 +43,7 @@ class CallbackValues:
     def encode(  # noqa: PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
-        """Return a value as JSON, and store its arrays separately.
+        """Convert a value to JSON; its arrays are stored separately.
 
         Args:
             value: The value to store.
@@ -51,7 +51,7 @@ class CallbackValues:
             arrays: Receives its arrays.
 
         Raises:
-            CannotKeepError: The value, or something in it, cannot be stored.
+            CannotKeepError: The value, or a value in it, cannot be stored.
         """
         if value is None or type(value) in {bool, int, float, str}:
             return value
@@ -82,10 +82,10 @@ class CallbackValues:
     def decode(  # noqa: C901, PLR0911, PLR0912 - one line a type
         self, kept: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Return the value that was passed to `encode`.
+        """Restore a value from the result of `encode`.
 
         Args:
-            kept: What `encode` returned.
+            kept: The JSON that `encode` returned.
             current: The present value; generators, and objects created by a framework or the user,
                 are changed in place and returned.
             arrays: At least those that `encode` stored.
@@ -126,7 +126,7 @@ class CallbackValues:
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Return the value that was passed to `encode_other`; see `decode`."""
+        """Restore a value from the result of `encode_other`; see `decode`."""
         del content, current, arrays
         raise ValueError(tag)
 
@@ -189,7 +189,7 @@ class CallbackValues:
 
 
 def arguments_of(callback: object) -> set[str]:
-    """Return the names of the constructor's arguments."""
+    """Return the names of the arguments of a callback's constructors, base classes included."""
     return {
         name
         for kind in inspect.getmro(type(callback))

@@ -27,10 +27,10 @@ def refuse_complex(names: Sequence[str], origin: Origin, instead: str) -> None:
     Args:
         names: Names of the parameters, variables and buffers that hold complex numbers.
         origin: Prefix of the error message.
-        instead: How such a model can be trained, as a sentence.
+        instead: A sentence with another way to train such a model.
 
     Raises:
-        DefinitionError: There is such a name.
+        DefinitionError: `names` is not empty.
     """
     if not names:
         return

@@ -30,7 +30,7 @@ def create_trainer(
     rank: int = 0,
     deterministic: bool = True,
 ) -> Trainer:
-    """Return a trainer for the definition's framework, built for batches like the example.
+    """Create a trainer for the definition's framework, built for batches like the example.
 
     Raises:
         DefinitionError: The model does not fit the batch, or no trainer supports its framework.
@@ -85,9 +85,9 @@ def limit_threads(count: int) -> None:
     Called before any framework is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        # PyTorch's threads wait for each other by spinning; libgomp reads for how long when it is
-        # loaded. With another busy process on two cores, 138 steps took 17 s with its default and 3
-        # s with this value. A process that is alone is a fifth faster with the default.
+        # PyTorch's threads spin while they wait for each other; libgomp reads the limit when it is
+        # loaded. With another busy process on two cores, 138 steps took 17 s with its default and
+        # 3 s with this value. Without other processes, the default is a fifth faster.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = str(count)
@@ -127,9 +127,9 @@ def use_this_thread_only() -> None:
 
 
 class _QuietFrameworks(MetaPathFinder):
-    """Imports TensorFlow and discards what it writes past Python's own streams meanwhile.
+    """Import hook: silences native output while TensorFlow is imported, and seeds frameworks.
 
-    It and PyTorch are seeded for a user's file that imports them; see `import_seed.py`.
+    TensorFlow and PyTorch are seeded for a user's file that imports them; see `import_seed.py`.
     """
 
     def find_spec(
@@ -156,13 +156,13 @@ class _QuietFrameworks(MetaPathFinder):
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Discard what native code writes to standard error; Python code of other threads still can."""
+    """Discard native code's output to standard error; Python code can still write to it."""
     python_stream = sys.stderr
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         if _is_descriptor_2(python_stream):
-            # The command that starts a training prints the URL of its page meanwhile.
+            # `elasticdl train` prints the URL of its page meanwhile.
             python_stream.flush()
             # Its descriptor stays open, because another thread may still be writing to it
             # afterwards.

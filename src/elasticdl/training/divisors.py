@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def check_divides_by_examples(divisor: float, num_examples: int, origin: Origin) -> None:
-    """Make sure that a mean gradient can be weighted by its number of examples.
+    """Check that a mean gradient can be weighted by its number of examples.
 
     Args:
-        divisor: What the loss was divided by, summed over batches.
+        divisor: The divisor of the mean loss, summed over batches.
         num_examples: Number of examples in these batches.
-        origin: Where the model came from, for the error message.
+        origin: Origin of the model, for the error message.
 
     Raises:
-        DefinitionError: The loss is a mean over something else: time steps that are not masked,
-            targets that are not ignored, class weights.
+        DefinitionError: The loss has another divisor: the number of time steps that are not masked
+            or of targets that are not ignored, or class weights.
     """
     # A mean over all output values has the same number of values for each example.
     times = max(1, round(divisor / num_examples)) if num_examples else 1

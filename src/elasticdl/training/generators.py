@@ -1,18 +1,18 @@
 """Random generators of models: draws from `numpy.random` and `random` depend on the step only.
 
 NumPy and Python each have one generator per process behind these modules' functions. Code that
-makes batches draws from them in one thread and has them reseeded for each batch, while a model
-may draw from them in another thread. A trainer therefore has its own generators, seeded for each
-step. The functions of both modules draw from these wherever the trainer runs user code, and from
-those of the process everywhere else:
+prepares batches draws from them in one thread, after they are reseeded for each batch, while a
+model may draw from them in another thread. A trainer therefore has its own generators, seeded for
+each step. The functions of both modules draw from these wherever the trainer runs user code, and
+from those of the process everywhere else:
 
     a thread within `Generators.used()`     the generators of that trainer
     any other thread                        the generators of the process
 
-NumPy's functions are methods of one `RandomState`. Each call, in the thread that draws, enters
-the lock of its bit generator; the lock here swaps the state meanwhile. Python's functions are
-methods of one `random.Random`, which gets a class that looks up the thread. A thread that no
-trainer has marked draws as before, at the cost of that lookup (0.2 us per call).
+NumPy's functions are methods of one `RandomState`. Each call holds the lock of its bit generator;
+the lock here swaps in the state of the calling thread. Python's functions are methods of one
+`random.Random`, which gets a class that looks up the thread. A thread that no trainer has marked
+draws as before, at the cost of that lookup (0.2 us per call).
 
 A new generator without a seed, `np.random.default_rng()`, would draw different numbers in each
 run. Where user code runs, in a step or for a batch, it is seeded from these generators.
@@ -50,7 +50,7 @@ _thread = _Thread()
 
 
 class Generators:
-    """The generators that one trainer's user code draws from instead of those of the process.
+    """A trainer's own random generators, which its user code draws from.
 
     Args:
         refusal: Creates the error that a draw raises; None permits draws.
@@ -63,7 +63,7 @@ class Generators:
         self.seed(0)
 
     def seed(self, seed: int) -> None:
-        """Reseed: the next draw is the first one of the seed. Costs no time if nothing draws."""
+        """Set the seed. The generators are reseeded only at the next draw, which saves time."""
         self._seed = seed
         self._python_is_seeded = self._numpy_is_seeded = False
 
@@ -78,12 +78,12 @@ class Generators:
             _thread.generators = before
 
     def check(self) -> None:
-        """Raise the refusal, if there is one."""
+        """Raise the error that forbids draws, if there is one."""
         if self._refusal is not None:
             raise self._refusal()
 
     def python(self) -> random.Random:
-        """Return the seeded Python generator."""
+        """Return the Python generator, seeded before its first use after `seed`."""
         self.check()
         if not self._python_is_seeded:
             self._python_is_seeded = True
@@ -104,19 +104,19 @@ class Generators:
 
 
 class _KeptState:
-    """A state of a `RandomState` over MT19937: the bits, and the second of two normal numbers."""
+    """Saved state of a `RandomState` over MT19937: its bits, and a cached normal number."""
 
     def __init__(self) -> None:
         self._bits = ctypes.create_string_buffer(_STATE_BYTES)
         self._normal: dict[str, Any] = {}
 
     def take(self, address: int) -> None:
-        """Copy the state of the process' generator; only within its lock."""
+        """Save the state of the process' generator; only within its lock."""
         ctypes.memmove(self._bits, address, _STATE_BYTES)
         self._normal = np.random.get_state(legacy=False)  # noqa: NPY002 - as `put`
 
     def put(self, address: int) -> None:
-        """Set the process' generator to this state; only within its lock."""
+        """Set the process' generator to the saved state; only within its lock."""
         ctypes.memmove(address, self._bits, _STATE_BYTES)
         np.random.set_state({**_NO_BITS, **self._normal})  # noqa: NPY002 - the number, not the bits
 
@@ -126,10 +126,10 @@ _NO_BITS: dict[str, Any] = {"bit_generator": "MT19937", "state": {}}
 
 
 class _Lock:
-    """The lock of a bit generator: its holder finds the state of its own thread's generators.
+    """Lock of a bit generator that swaps in the state of the holding thread's generators.
 
     Args:
-        address: Address of the state.
+        address: Address of the bit generator's state.
     """
 
     def __init__(self, address: int) -> None:
@@ -174,7 +174,7 @@ class _Lock:
 
 
 class MT19937(np.random.MT19937):
-    """NumPy's MT19937 with another lock; saved states name this class."""
+    """NumPy's MT19937 with a `_Lock`; it has the same name because saved states contain it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class MT19937(np.random.MT19937):
 
     @property
     def state(self) -> Any:
-        """As in NumPy; without the bits while these are copied as a block."""
+        """See NumPy; lacks the bits while `_Lock` exchanges them as one block."""
         with self._exchanging:
             return {**_NO_BITS} if self._exchanging.is_exchanging else super().state
 
@@ -198,7 +198,7 @@ class MT19937(np.random.MT19937):
                 np.random.MT19937.state.__set__(self, value)  # type: ignore[attr-defined]
 
     def __reduce__(self) -> Any:
-        """Pickle as one of NumPy's own bit generators."""
+        """Pickle as NumPy's own MT19937."""
         plain = np.random.MT19937()
         plain.state = self.state
         return plain.__reduce__()
@@ -252,7 +252,10 @@ class _Python(random.Random):
 
 @contextlib.contextmanager
 def making_batch() -> Iterator[None]:
-    """Mark this thread as the only user of the process' generators, which are seeded."""
+    """Mark this thread as one that prepares a batch: new generators without a seed get one.
+
+    The caller has seeded and locked the process' generators for this thread.
+    """
     before = _thread.makes_batch
     _thread.makes_batch = True
     try:
@@ -262,20 +265,20 @@ def making_batch() -> Iterator[None]:
 
 
 def _new_generator(seed: Any = None) -> np.random.Generator:
-    """Construct a new Generator; see `numpy.random.default_rng`."""
+    """Create a Generator as `numpy.random.default_rng` does, seeded where user code runs."""
     if seed is None and (_thread.makes_batch or _thread.generators is not None):
         seed = np.random.randint(2**32, size=4, dtype=np.uint32)  # noqa: NPY002 - a seeded one
     return _default_rng(seed)
 
 
 _default_rng = np.random.default_rng
-# Its name, as pickle looks it up.
+# Pickle looks the function up by this name.
 _new_generator.__name__ = _new_generator.__qualname__ = "default_rng"
 _new_generator.__module__ = "numpy.random"
 
 
 def install() -> None:
-    """Make `numpy.random` and `random` draw from the current thread's generators; repeatable.
+    """Make `numpy.random` and `random` draw from the current thread's generators; idempotent.
 
     Raises:
         DefinitionError: NumPy's functions have another kind of bit generator.

@@ -1,13 +1,13 @@
-"""Seeds what a user's file draws at its top level, while it is imported.
+"""Import seed: seeds the random numbers that a user's file draws at its top level.
 
     FEATURES = np.random.normal(size=(8, 16))       a matrix that the input function uses
 
 Each process imports the file for itself: after a kill, on a worker, when the trained model is
-evaluated. Unseeded, each would have other values. Frameworks that the file imports are seeded as
-soon as they are loaded (`create.quiet_frameworks`), and afterwards the generators of Python and
-NumPy have the state they had before.
+evaluated. Without a seed, each would draw different values. Frameworks that the file imports are
+seeded as soon as they are loaded (`create.quiet_frameworks`). Afterwards the state of Python's and
+NumPy's generators is restored.
 
-Callers: `engines/`, where a file is read.
+Callers: `engines/`, around the import of a model file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-# There is no public name for it.
+# Keras has no public name for it.
 _KERAS_GENERATOR = "global_seed_generator"
 
 _seeds: list[int] = []
@@ -31,7 +31,7 @@ def seeded_import(seed: int) -> Iterator[None]:
     """Seed the global random generators for a file that is imported in the block.
 
     Args:
-        seed: The seed of the training, also where its trained model is used.
+        seed: The seed of the training job, also where its trained model is used.
     """
     with kept_state(), _seeding_keras():
         random.seed(seed)
@@ -49,7 +49,7 @@ def seeded_import(seed: int) -> Iterator[None]:
 def kept_state() -> Iterator[None]:
     """Restore the state of the generators of Python and NumPy after the block.
 
-    Frameworks draw while they are loaded, and one process may have loaded them before another.
+    Frameworks draw random numbers while they are loaded, and only some processes load them here.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
     try:
@@ -74,7 +74,7 @@ def seed_loaded(framework: str) -> None:
 
 @contextlib.contextmanager
 def _seeding_keras() -> Iterator[None]:
-    """Let Keras create its global generator again, from a seed that it draws from Python's."""
+    """Let Keras recreate its global generator, with a seed drawn from Python's generator."""
     attributes: Any = sys.modules.get("keras.src.backend.common.global_state")
     if attributes is None:
         yield

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from elasticdl.errors import DefinitionError
 
 _VALIDATION = "val_"
-# Prefixes by which Lightning modules name what they log: train_acc, val/loss.
+# Prefixes in the names of values that Lightning modules log: train_acc, val/loss.
 _STAGES = {
     "train": "",
     "training": "",
@@ -20,7 +20,7 @@ _STAGES = {
 
 
 def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("loss",)) -> None:
-    """Make sure that no metric has the name of another metric, or of the loss.
+    """Check that no metric has the name of another metric, or of the loss.
 
     Args:
         names: Names as reported, of one mode.

@@ -1,8 +1,8 @@
 """Finds labels and ids that are out of range for a model, after a step has failed.
 
-To a framework, a label of 7 in a model with 5 outputs is an index out of range. To a person it is
-a mistake in the data, or a model that is too small, so the error names the label, the number of
-outputs and the records.
+A framework reports a label of 7 in a model with 5 outputs as an index out of range. The cause is
+a mistake in the data, or a model that is too small, so the error here names the label, the number
+of outputs and the records.
 
 Callers: the trainers, after an error from their framework; `engines/finite.py`, after a NaN.
 """
@@ -20,7 +20,7 @@ _MOST_SHOWN = 5
 
 
 def label_mistake(batches: Sequence[Batch], num_outputs: int, where: object) -> DataError | None:
-    """Return the error for labels that are not the index of an output; None if all are.
+    """Return the error for labels that are not the index of an output; None if all are valid.
 
     Args:
         batches: The batches of the failed steps.
@@ -40,7 +40,7 @@ def label_mistake(batches: Sequence[Batch], num_outputs: int, where: object) -> 
 def id_mistake(
     batches: Sequence[Batch], num_rows: int, where: object, layer: str = "an embedding"
 ) -> DataError | None:
-    """Return the error for feature ids for which an embedding has no row; None if there are none.
+    """Return the error for feature ids without a row in an embedding; None if there are none.
 
     Args:
         batches: The batches of the failed steps.
@@ -63,7 +63,7 @@ def id_mistake(
 
 
 def out_of_range(arrays: Arrays, stop: int) -> list[int]:
-    """Return the whole numbers outside 0 .. stop - 1, each once, in order."""
+    """Return the distinct integers outside 0 .. stop - 1, sorted."""
     found: set[int] = set()
     for array in leaves(arrays):
         values = np.asarray(array)
@@ -76,7 +76,7 @@ def out_of_range(arrays: Arrays, stop: int) -> list[int]:
 
 
 def num_scores(outputs: Sequence[int], labels: Arrays) -> int:
-    """Return the number of scores per example, one of which its label selects; 0 if unclear.
+    """Return the number of scores from which an example's label selects one; 0 if unclear.
 
     Args:
         outputs: Shape of the model's outputs, examples first. Scores are the last axis or, as

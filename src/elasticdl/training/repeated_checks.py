@@ -1,9 +1,9 @@
 """Repeats a check of the first batches before later updates, where a failure is a warning.
 
-Models that compare the examples of a batch are refused before the first update. A model may begin
-later: a callback raises a weight from zero, or the weight is learned. By then the training has
-been running, and the difference may come from rounding (a maximum that flips), so it is reported
-and the training continues.
+Models that compare the examples of a batch are refused before the first update. A model may start
+to do so later: a callback raises a weight from zero, or the weight is learned. By then the job has
+been running, and the difference may come from rounding (a maximum that flips), so a warning is
+logged and training continues.
 
 Used by the trainers, where gradients are summed.
 """
@@ -34,11 +34,7 @@ _MOST_EPOCHS = 8
 
 
 class RepeatedChecks:
-    """Decides before which updates a check is repeated, and reports its first failure.
-
-    Args:
-        origin: Prefix of the warning.
-    """
+    """Decides before which updates a check is repeated, and logs its first failure."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin

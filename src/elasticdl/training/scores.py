@@ -1,13 +1,13 @@
-"""Decides by its loss what a classifier's outputs are: probabilities, their logarithms, or logits.
+"""Infers from a classifier's loss whether it outputs probabilities, their logarithms, or logits.
 
     a cross-entropy of     is, for an example of class y,
     probabilities p        -log p[y]
     log-probabilities z    -z[y]
     logits z               log(sum(exp(z))) - z[y]      (a single one: log(1 + exp(z)) - y z)
 
-A loss written by the user is called with made-up outputs and labels: a function that has the value
-of one of these for all of them is that cross-entropy. The outputs of the model itself decide
-nothing, because any numbers may lie between 0 and 1.
+A loss written by the user is called with made-up outputs and labels. If its values are those of one
+of these formulas for all of them, it is that cross-entropy. The model's own outputs are not
+considered, because numbers of any kind may lie between 0 and 1.
 
 Callers: `keras/scores.py` and `torch/scores.py`, which know the losses of their framework.
 """
@@ -23,14 +23,14 @@ import numpy as np
 Scores: TypeAlias = Literal["probabilities", "log_probabilities", "logits"]
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LossOfArrays: TypeAlias = Callable[[Array, Array], Any]
-"""`(outputs, labels)` -> the loss of a batch or of each example; it may raise anything."""
+"""`(outputs, labels)` -> the loss of a batch or of each example; may raise any exception."""
 
 _NUM_EXAMPLES = 5
 _TOLERANCE = 1e-3
 
 
 def scores_by_loss(loss: LossOfArrays, shape: tuple[int, ...]) -> Scores | None:
-    """Return what a loss takes outputs for; None if it is no cross-entropy.
+    """Return the kind of outputs that a loss expects; None if it is not a cross-entropy.
 
     Args:
         loss: The loss.
@@ -69,7 +69,7 @@ def _fitting(
 
 
 def _categorical(num_classes: int) -> Iterator[list[_Trial]]:
-    """Yield trials with labels of one form: numbers of classes, or a row for each example."""
+    """Yield lists of trials; each list has labels of one form: class numbers or one-hot rows."""
     rng = np.random.default_rng(0)
     outputs = rng.dirichlet(np.full(num_classes, 5.0), _NUM_EXAMPLES).astype(np.float32)
     numbers = rng.permutation(np.arange(_NUM_EXAMPLES) % num_classes)

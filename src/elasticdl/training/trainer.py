@@ -1,10 +1,10 @@
 """The `Trainer` protocol: one training step, independent of where it runs.
 
 A `Trainer` is created in the process that trains, from a `ModelDefinition` and one example batch
-(for the shapes). It knows a framework; engines know only this protocol. The elastic engine sees
+(for the shapes). It uses a framework; engines know only this protocol. The elastic engine sees
 one flat buffer, the federated engine sees `state()`.
 
-Laws, which `tests/contracts/test_trainer.py` checks for every trainer:
+Laws (guarantees of every trainer, checked by `tests/contracts/test_trainer.py`):
 
 * **Grouping changes nothing.** `train_steps([a, b])` leaves the same bits as
   `train_steps([a]); train_steps([b])`.
@@ -19,7 +19,7 @@ Laws, which `tests/contracts/test_trainer.py` checks for every trainer:
   metric states. The process that applies the sum divides once, by the summed divisor and the
   summed count, so uneven parts give the same update as the whole batch. A count of 0 means no
   update.
-* **Randomness is a function of (seed, step, rank)**, never of a state that drifts: dropout
+* **Randomness is a function of (seed, step, rank)**, not of accumulated generator state: dropout
   masks are the same after a resume, and different on every rank.
 * `load_state(state())` restores everything, bit for bit.
 """
@@ -55,11 +55,11 @@ Weights: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """What one batch contributes to an update.
+    """The contribution of a batch to an update; contributions are added up over workers.
 
     Attributes:
         buffer: 1-D float32: the divisor of the loss, the gradients multiplied by it, and weighted
-            changes of statistics. Only the trainer knows the layout; everyone else adds.
+            changes of statistics. Only the trainer knows the layout; other code only adds.
         num_examples: Number of examples that it sums over.
     """
 
@@ -82,7 +82,7 @@ class StepResult:
 
 
 class Metrics(Protocol):
-    """Turns metric states into numbers."""
+    """Computes metric values from metric states."""
 
     @property
     def ordered(self) -> Collection[str]:
@@ -103,11 +103,11 @@ class Metrics(Protocol):
 
 
 class Hooks(Protocol):
-    """The events of a run that a framework's callbacks listen to.
+    """Passes the events of a run to the callbacks of a framework.
 
     Attributes:
-        observes_batches: A callback observes single batches, so steps are not grouped.
-        observes_test_batches: A callback observes the batches of an evaluation.
+        observes_batches: Whether a callback observes single batches, so steps are not grouped.
+        observes_test_batches: Whether a callback observes the batches of an evaluation.
         callbacks: The user's callbacks, whose attributes checkpoints contain.
     """
 
@@ -117,14 +117,14 @@ class Hooks(Protocol):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a callback has requested the end of the training."""
+        """Whether a callback has requested the end of training."""
         ...
 
     def check_sharing(self) -> None:
-        """Make sure that callbacks can act identically on several workers.
+        """Check that callbacks can act identically on several workers.
 
         Raises:
-            DefinitionError: A callback depends on something of which each worker sees only a part.
+            DefinitionError: A callback depends on data of which each worker sees only a part.
         """
         ...
 
@@ -139,12 +139,12 @@ class Hooks(Protocol):
         ...
 
     def committed(self, *, leads: bool) -> None:
-        """Report that all workers have passed the events reported so far.
+        """Report that a commit confirmed all events reported so far.
 
         Args:
             leads: Whether this process writes the callbacks' files from now on. If the previous
-                leader has died, it also writes those of the events since the last commit. A process
-                for which this was never called leads.
+                leader has died, it also writes the files for events since the last commit. Before
+                the first call, a process counts as leading.
         """
         ...
 
@@ -153,7 +153,7 @@ class Hooks(Protocol):
         ...
 
     def batch_begin(self, step: int) -> None:
-        """Report that a step is about to be made; called only if `observes_batches`.
+        """Report that a step is about to start; called only if `observes_batches`.
 
         Args:
             step: Step number within the epoch, from 0.
@@ -161,7 +161,7 @@ class Hooks(Protocol):
         ...
 
     def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Report that a step was made; called only if `observes_batches`.
+        """Report that a step has ended; called only if `observes_batches`.
 
         Args:
             step: As in `batch_begin`.
@@ -210,8 +210,8 @@ class Hooks(Protocol):
         """Restore the callbacks' state.
 
         Args:
-            state: What `state` returned.
-            arrays: What `arrays` returned, possibly among others.
+            state: The result of `state`.
+            arrays: The result of `arrays`, possibly among others.
         """
         ...
 
@@ -219,7 +219,7 @@ class Hooks(Protocol):
         """Whether evaluations measure weights other than those stored in a checkpoint.
 
         Args:
-            state: What `state` returned for that checkpoint.
+            state: The result of `state` for that checkpoint.
 
         Returns:
             True if they measure the weights that `Trainer.finish` leaves.
@@ -228,11 +228,11 @@ class Hooks(Protocol):
 
 
 class Trainer(Protocol):
-    """One model in training.
+    """Trains one model; see the module docstring.
 
     Attributes:
-        step: Number of updates made so far.
-        rank: The worker's rank, for randomness; a spare learns it after it was created.
+        step: Number of updates so far.
+        rank: The worker's rank, for randomness; a spare worker gets it after creation.
     """
 
     step: int
@@ -256,7 +256,7 @@ class Trainer(Protocol):
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
     ) -> StepResult:
-        """Make one update per batch: the fused local path.
+        """Apply one update per batch, without a sum over workers (fused into one call).
 
         Args:
             batches: One or more batches of equal size and structure.
@@ -268,7 +268,7 @@ class Trainer(Protocol):
     def gradients(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> tuple[Contribution, StepResult]:
-        """Return what the batch would contribute to the next update, without making it.
+        """Compute the batch's contribution to the next update, without applying it.
 
         Args:
             batch: The batch.
@@ -281,7 +281,7 @@ class Trainer(Protocol):
         ...
 
     def apply(self, total: Contribution) -> None:
-        """Make one update from summed contributions."""
+        """Apply one update from summed contributions."""
         ...
 
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
@@ -300,7 +300,7 @@ class Trainer(Protocol):
         tested on the batches that follow, and rejected once its states turn out not to add up.
 
         Args:
-            why: What adds up the states, for the error message: "several workers".
+            why: The reason for sums, for the error message: "several workers".
 
         Raises:
             DefinitionError: A metric's states do not add up; names the metric.
@@ -314,9 +314,8 @@ class Trainer(Protocol):
     def finish(self) -> None:
         """Turn the trained weights into the weights to publish, once after the last step.
 
-        An optimizer that keeps averages of the weights puts them in place; most optimizers change
-        nothing. A checkpoint holds the state from before this call, so training more epochs later
-        equals one longer run.
+        Averages of the weights, if any, replace the weights. A checkpoint contains the state from
+        before this call, so training more epochs later equals one longer run.
         """
         ...
 
@@ -374,7 +373,7 @@ class PerExampleEvaluator(Protocol):
 
 @runtime_checkable
 class Pulled(Protocol):
-    """A trainer that can pull its weights towards given weights (the proximal term of FedProx)."""
+    """A trainer that supports the proximal term of FedProx: a pull towards given weights."""
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """Add `strength` * (w - weights) to the gradient of each parameter from now on.
@@ -417,10 +416,10 @@ class Exporter(Protocol):
 
 @runtime_checkable
 class Rehearser(Protocol):
-    """A trainer that can prepare for updates without making one."""
+    """A trainer that can compile its update without applying one."""
 
     def rehearse(self, contribution: Contribution) -> None:
-        """Compile what `apply` needs; restores everything as before the contribution was computed.
+        """Compile `apply`, and restore the state from before the contribution was computed.
 
         If a trainer lacks this method, a worker applies an example's contribution before it joins
         the others, and then restores the previous state.
@@ -430,19 +429,19 @@ class Rehearser(Protocol):
 
 @runtime_checkable
 class ExportProbe(Protocol):
-    """A trainer that can find out before training whether its model can be exported."""
+    """A trainer that can check before training whether its model can be exported."""
 
     def why_not_exported(self) -> Mapping[str, str]:
-        """Return what `export` would leave out: name -> reason. Writes nothing."""
+        """Return the exports that `export` would omit: name -> reason. Writes no files."""
         ...
 
 
 @runtime_checkable
 class ScoresProbe(Protocol):
-    """A trainer that knows what a classifier's outputs are."""
+    """A trainer that can tell probabilities, their logarithms and logits apart."""
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """Return what the model's outputs are; None if it is no classifier, or this is unknown.
+        """Return the kind of the model's outputs; None if unknown or not a classifier.
 
         Args:
             shape: Shape of the outputs for one example: `(classes,)`, `(1,)` or `()`.
@@ -452,14 +451,14 @@ class ScoresProbe(Protocol):
 
 @runtime_checkable
 class EvaluationProbe(Protocol):
-    """A trainer that can find out before training whether its model can be evaluated."""
+    """A trainer that can check before training whether its model can be evaluated."""
 
     def check_evaluation(self, batch: Batch) -> None:
-        """Make sure that calling the model outside training changes nothing.
+        """Check that calling the model outside training changes nothing.
 
         Args:
-            batch: A batch like those to come. One call is enough; `evaluate` and `predict` make the
-                check if nothing else has.
+            batch: A representative batch. One call is enough; otherwise the first `evaluate` or
+                `predict` makes the check.
 
         Raises:
             DefinitionError: The model, or its loss, changes a weight or a buffer of the model.

@@ -1,7 +1,7 @@
 """Model zoos: user code from a folder, from a git repository at a commit, or prebuilt.
 
-`define` is the only way from the user's words to a `ModelDefinition`; the other names are for
-callers that need a part of it.
+`define` is the only way from a user's model reference to a `ModelDefinition`; the other names are
+for callers that need only a part of that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def define(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> ModelDefinition:
-    """Return the definition of a model, from the user's words.
+    """Load a user's model and return its definition.
 
     The files are imported again for each call.
 
@@ -52,7 +52,7 @@ def define(
 
     Raises:
         UsageError: The zoo, a file, a symbol or a param is missing or does not fit.
-        DefinitionError: The file cannot be used as it is.
+        DefinitionError: The file's definition of the model is invalid.
         UserCodeError: A user function raised.
     """
     return dialects.resolve(load(model, context, opened), model.dialect)

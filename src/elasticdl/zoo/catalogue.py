@@ -1,7 +1,7 @@
 """Catalogue of the prebuilt models, read from their source without running it.
 
-A listing must be immediate, and running the files would import Keras for seconds. Therefore the
-files are parsed: a model is a class that descends from `keras.Model`, possibly through another
+Running the files would import Keras, which takes seconds; a listing must be immediate. Therefore
+the files are parsed: a model is a class that descends from `keras.Model`, possibly through another
 class of the zoo, or a file that defines `model` or `custom_model`. A model's description is the
 first line of its docstring and the paragraph of the file's docstring that begins with "Data:".
 
@@ -128,7 +128,7 @@ def _constructor_params(node: ast.ClassDef) -> tuple[CatalogueParam, ...]:
 
 
 def _module_params(module: ast.Module) -> tuple[CatalogueParam, ...]:
-    """Return the arguments with defaults of a file's functions; the rest is their contract."""
+    """Return the arguments of a file's functions that have defaults; only these are params."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     params = [param for function in functions for param in _params(function) if param.default]
     return tuple(dict.fromkeys(params))

@@ -6,7 +6,7 @@
     mnist.functional                 the file itself
 
 A zoo is a folder, a git repository (`git.py`) or the prebuilt one. Names cannot leave the zoo's
-folder. Names that fit two places are rejected; the error lists both.
+folder. Names that match two files are rejected; the error lists both.
 
 Callers: `reference.py`, and code that needs a zoo's files (`snapshot.py`).
 """
@@ -50,7 +50,7 @@ class Zoo:
 
 @dataclass(frozen=True)
 class ZooPlace:
-    """Place of a dotted name.
+    """Location of a dotted name in a zoo.
 
     Attributes:
         module: Import name of the file, relative to the zoo.
@@ -89,7 +89,7 @@ def open_zoo(zoo: str | None) -> Zoo:
 
 
 def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooPlace:
-    """Return the place of a dotted name.
+    """Find the file and the symbol that a dotted name refers to.
 
     Args:
         zoo: The zoo to search.
@@ -97,7 +97,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooPlace:
         flag: The flag with this name, for errors.
 
     Raises:
-        UsageError: The name is not found, is found in several places, is not a dotted name, or is a
+        UsageError: The name is not found, is found in several files, is not a dotted name, or is a
             link out of the zoo.
     """
     parts = dotted.split(".")
@@ -109,7 +109,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooPlace:
                 f"--model_zoo={path.parent} {flag}={path.stem}"
             )
         if path.resolve().is_relative_to(zoo.folder):
-            # Completed by a shell, from here.
+            # A path that a shell completed, relative to the current folder.
             path = path.resolve().relative_to(zoo.folder)
         as_name = str(path).removesuffix(".py").strip("./").replace("/", ".")
         way_out = (
@@ -162,7 +162,7 @@ def public_names(file: Path | None) -> list[str]:
 
 
 def _places(root: Path, parts: list[str]) -> Iterator[ZooPlace]:
-    """Yield every place that a name could mean."""
+    """Yield every location that a name could refer to."""
     module, symbol = ".".join(parts[:-1]), parts[-1]
     whole = _file_of(root, parts)
     if whole is not None:
@@ -178,7 +178,7 @@ def _places(root: Path, parts: list[str]) -> Iterator[ZooPlace]:
     package = folder / "__init__.py"
     if package.is_file() and symbol in top_level_names(package):
         # An import such as `from fintech.models import MyKerasModel` names the same object, so its
-        # file is not a second place.
+        # file is not a second match.
         if whole is None:
             yield ZooPlace(module, package, symbol)
         return

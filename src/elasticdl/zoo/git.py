@@ -208,7 +208,7 @@ def resolve(url: GitUrl) -> str:
 
 
 def fetch(url: GitUrl, commit: str, folder: Path) -> None:
-    """Check out one commit elsewhere and move it to its place, replacing what is there.
+    """Check out one commit to a temporary folder and rename it to `folder`, replacing that.
 
     Raises:
         UsageError: git is missing, or cannot fetch the commit.
@@ -251,7 +251,7 @@ def _is_clean(folder: Path, commit: str) -> bool:
 
 
 def _is_local_path(place: str) -> bool:
-    """Return whether the whole text is an existing folder, so that an @ is part of its name."""
+    """Return whether the whole string is an existing folder, so that an @ is part of its name."""
     return Path(place.removeprefix("file://")).exists()
 
 
@@ -277,7 +277,7 @@ def git(
     timeout_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run git without hooks and without prompts, and return what it printed.
+    """Run git without hooks and without prompts, and return its output.
 
     Args:
         arguments: Arguments of the program.
@@ -286,7 +286,7 @@ def git(
         environment: Variables to set beside those of this process.
 
     Raises:
-        GitError: It failed; has its last line.
+        GitError: It failed; the message is the line of its output that gives the reason.
         UsageError: There is no git program.
     """
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
@@ -324,7 +324,7 @@ def git(
 
 
 def _reason(message: str) -> str:
-    """Return the line of git's output that states what went wrong; its last lines are advice."""
+    """Return the line of git's output that gives the reason; its last lines are often advice."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     relevant = [line for line in lines if not line.startswith(_ADVICE)]
     fatal = [line for line in relevant if line.startswith(("fatal:", "error:"))]

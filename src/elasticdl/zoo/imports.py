@@ -2,7 +2,7 @@
 
 The zoo's folder is first on `sys.path`, like a script's own folder, so that its files import each
 other as they do on the user's machine. Files are imported again for each definition: a run depends
-on the files as they are, not on what ran before in the process. Two zoos may have files of the same
+on the current files, not on what ran before in the process. Two zoos may have files of the same
 name; only the newest zoo can be imported from, so functions of an older one that import while they
 run may not find their files. Modules of the prebuilt zoo keep their full names and need no
 `sys.path`.
@@ -43,7 +43,7 @@ _on_path: list[str] = []
 
 
 def forget(zoo: Zoo) -> None:
-    """Make Python import this zoo's files again, and no longer those of another zoo."""
+    """Unload modules so that this zoo's files are imported again, and other zoos' no longer."""
     for folder in _on_path:
         if folder in sys.path:
             sys.path.remove(folder)
@@ -76,7 +76,7 @@ def import_place(zoo: Zoo, place: ZooPlace) -> ModuleType:
     Raises:
         UserCodeError: The file raised; the message has the user's part of the traceback.
         MissingExtraError: The file imports a framework that is not installed.
-        UsageError: Python knows another module by the file's name.
+        UsageError: Python finds another module under the file's name.
     """
     # Before a file can execute `from random import random`.
     generators.install()

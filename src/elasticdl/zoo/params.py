@@ -2,7 +2,7 @@
 
     hidden_units=[10, 100, 20, 5], learning_rate=0.01, activation="relu"
 
-Values are literals: numbers, text in quotes, True, False, None, and lists, tuples and dicts of
+Values are literals: numbers, quoted strings, True, False, None, and lists, tuples and dicts of
 them. `;` is a separator as well, as in later ElasticDL. `check_params` checks them against the
 model's functions.
 
@@ -48,10 +48,10 @@ _SHOWN_WIDTH = 60
 
 
 def parse_params(text: str) -> dict[str, Any]:
-    """Return the values by name in a text like `units=[10, 5], rate=0.01`.
+    """Parse a string such as `units=[10, 5], rate=0.01` to a dict of values by name.
 
     Raises:
-        UsageError: The text is malformed; the message shows where.
+        UsageError: The string is malformed; the message marks the position.
 
     Example:
         >>> parse_params("hidden_units=[10, 100, 20, 5], learning_rate=0.01")
@@ -169,7 +169,7 @@ def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
 
 
 def _no_literal_of_ours(value: Any) -> str:
-    """Return the type of a value that cannot be stored as JSON with the job, if there is one."""
+    """Return the name of a type in the value that JSON cannot store; empty if there is none."""
     if isinstance(value, (list, tuple)):
         return next((kind for item in value if (kind := _no_literal_of_ours(item))), "")
     if isinstance(value, dict):
@@ -188,10 +188,10 @@ def _nameless(text: str, start: int, stop: int, last: str | None) -> UsageError:
 
 
 def _refused(text: str, start: int, stop: int, problem: str, way_out: str) -> UsageError:
-    """Return an error with the text, and a line of carets under the faulty part."""
+    """Return an error with the string, and a line of carets under its faulty part."""
     start += len(text[start:stop]) - len(text[start:stop].lstrip())
     stop = max(start + len(text[start:stop].rstrip()), start + 1)
-    # A window, so that the carets stay under their place in long texts, too.
+    # A window, so that the carets also stay under the faulty part of a long string.
     first = max(0, start - _SHOWN_WIDTH // 2) if len(text) > _SHOWN_WIDTH else 0
     shown = "".join(" " if c.isspace() else c for c in text[first : first + _SHOWN_WIDTH])
     carets = "^" * max(1, min(stop, first + len(shown)) - start)

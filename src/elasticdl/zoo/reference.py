@@ -1,4 +1,4 @@
-"""Loads a `ModelReference` in the user's words into the `Reference` that a dialect reads."""
+"""Imports the code that a `ModelReference` names; returns the `Reference` that a dialect reads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
         dotted: `fintech.credit_data`, `keras.losses.Huber`.
 
     Raises:
-        UsageError: The name is in neither.
+        UsageError: Neither contains the name.
         UserCodeError: A file raised while it was imported.
     """
     opened = open_zoo(zoo)
@@ -122,7 +122,7 @@ def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> R
 
 
 def _flag(model: ModelReference, name: str) -> str:
-    """Return the flag, or the config's line and key, as errors name it."""
+    """Return the origin of an option for errors: its flag, or the config's line and key."""
     if model.config_file is None:
         return f"--{name}"
     key = "model_builder_class" if name == "model_def" else name
@@ -166,7 +166,7 @@ def _in_module(module: ModuleType, place: ZooPlace, flag: str, dotted: str) -> S
 
 
 def _installed(dotted: str) -> Symbol | None:
-    """Return a name of an installed package; None if there is none."""
+    """Import an object of an installed package by its dotted name; None if there is none."""
     parts = dotted.split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])

@@ -54,7 +54,7 @@ def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
         return copy_zoo(zoo.folder, destination, without=runs)
     left_out: list[str] = []
     if model.overrides or specs.open_spec(zoo, model.model_def).custom_objects:
-        # Code imports its neighbours. A spec without code may be beside any other files.
+        # Code may import files beside it. A spec without code may be beside unrelated files.
         left_out = copy_zoo(zoo.folder, destination)
     specs.copy_spec(zoo, model.model_def, destination)
     return left_out

@@ -172,7 +172,7 @@ def _arguments(options: ImageOptions, extra_indexes: Iterable[str]) -> dict[str,
 
 
 def _texts(files: ZooFiles) -> dict[str, str]:
-    """Return the text files that may contain requirements: path -> text."""
+    """Return the text files that may contain requirements: path -> content."""
     return {
         entry.path: entry.source.read_text(errors="replace")
         for entry in files.entries

@@ -1,4 +1,4 @@
-"""Errors of an engine, pip or a registry, translated to messages that say what to do.
+"""Converts errors of an engine, pip or a registry to messages that suggest a fix.
 
 Pure: the requested build and the printed output in, one error out.
 
@@ -48,7 +48,7 @@ class Wanted:
     Attributes:
         base_image: As in the options.
         index_url: Package index; None means pip's own.
-        requirements: Requirements files: path in the zoo -> text.
+        requirements: Requirements files: path in the zoo -> content.
     """
 
     base_image: str

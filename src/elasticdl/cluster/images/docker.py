@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Tell: TypeAlias = Callable[[str], None]
 
-# API version for the request that finds out the engine's version.
+# API version for the request that determines the engine's version.
 _ANY_VERSION = "1.41"
 _ANSWERS_WITHIN_S = 10
 _SILENT_FOR_S = 600
@@ -195,7 +195,7 @@ class DockerEngine:
 
 
 class _Steps:
-    """The steps of a build: reports each one as it starts, and keeps the current one's output."""
+    """The steps of a build: reports each step when it starts, and stores its output."""
 
     def __init__(self, print_fn: Tell) -> None:
         self.number, self.said = 0, list[str]()
@@ -223,7 +223,7 @@ class _Steps:
 
 
 class _Layers:
-    """Push progress of an image's layers."""
+    """Push progress of an image, summed over its layers."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}

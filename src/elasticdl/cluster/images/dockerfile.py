@@ -1,4 +1,4 @@
-"""The Dockerfile of a job's image: stable layers first, so that an edit is rebuilt in seconds.
+"""The Dockerfile of a job's image: stable layers first, so that a zoo edit rebuilds in seconds.
 
     base image                    from the flag
     locked dependencies           minutes; once per version of ElasticDL

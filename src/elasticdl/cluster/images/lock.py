@@ -20,10 +20,10 @@ from packaging.version import Version
 from elasticdl.errors import MissingExtraError, UsageError
 
 PACKAGE = "elasticdl"
-# A training on workers needs the first; a job may need the others: stores, specs, PyTorch models,
-# MLflow.
+# The first is needed for training on workers; a job may need the others: stores, specs, PyTorch
+# models, MLflow.
 _NEEDED, _USEFUL = "elastic", ("gcs", "http", "s3", "specs", "torch", "tracking")
-# The first of them that is installed is used: they contain the same modules.
+# The first that is installed is used: they contain the same modules.
 _TENSORFLOW = ("tensorflow", "tensorflow-gpu")
 # Index of builds with a local version, such as 2.13.0+cpu.
 _BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
@@ -140,7 +140,7 @@ def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> It
 
 @functools.cache
 def _requirements(package: Distribution) -> tuple[Requirement, ...]:
-    # Parsed once for all extras: parsing was half of the time that a lock takes.
+    # Parsed once for all extras: parsing took half of the time of a lock.
     return tuple(map(Requirement, package.requires or ()))
 
 

@@ -43,7 +43,7 @@ class Line:
 
     @property
     def where(self) -> str:
-        """Return file and line."""
+        """`FILE:NUMBER` of the line, for messages."""
         return f"{self.file}:{self.number}"
 
 
@@ -51,7 +51,7 @@ def requirement_files(files: Mapping[str, str]) -> dict[str, str]:
     """Return requirements.txt and the files it includes, checked; empty if there is none.
 
     Args:
-        files: Text files of the zoo: path -> text.
+        files: Text files of the zoo: path -> content.
 
     Raises:
         UsageError: A line is not allowed; the message names its file and number.

@@ -1,8 +1,8 @@
 """Packs the running ElasticDL as a wheel: its installed files and their metadata.
 
-No build is involved: an installed wheel and an editable source tree have the same files, and what
-is packed is what runs. It needs no network. Equal files produce equal bytes, so that the image's
-layer stays valid.
+No build is involved: an installed wheel and an editable source tree have the same files, and the
+running code itself is packed. It needs no network. Equal files produce equal bytes, so that the
+image's layer stays valid.
 
 Format: https://packaging.python.org/specifications/binary-distribution-format/
 Callers: `build.py`.

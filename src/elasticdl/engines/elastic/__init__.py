@@ -3,14 +3,14 @@
 Ray places the processes, torchft forms the quorums, and the training loop is ElasticDL's own.
 
 scaling_policy.py    which workers to start, assign, replace or abandon         (pure)
-voting.py            evaluates the rows of a step: commit, take over, leave     (pure)
+voting.py            decides on a step from the workers' votes                  (pure)
 ranges.py            assigns ranges of records, and decides when to give up     (pure)
-failure_policy.py    counts deaths that would repeat for ever                   (pure)
+failure_policy.py    ends a job whose workers keep dying at the same batch      (pure)
 controller.py        the driver: starts and watches workers, writes their events
 worker.py            a worker: prepares, runs the loop, reports to the controller
-worker_process.py    runs a worker in a process of its own, for Ray's actor
+worker_process.py    runs a worker in a separate process, for Ray's actor
 fork_server.py       forks processes that have the frameworks imported already
-committer.py         makes a step that all workers agree on
+committer.py         performs a step that all workers agree on
 quorum.py            participants of a step, and the sum; only it and gloo.py use torchft
 gloo.py              connections between workers
 peer_watch.py        ends the wait for a frozen worker
@@ -23,11 +23,11 @@ event_buffer.py      a worker's events and checkpoints until the driver has fetc
 event_writer.py      writes them to the log and the output, in the driver
 timeouts.py          timeouts of a run
 inference.py         evaluates and predicts: one Ray task for each range of records
-inference_worker.py  keeps a trained model open in a worker, range after range
+inference_worker.py  applies a trained model to ranges of records, in a worker
 job_registry.py      shows which jobs of a cluster wait for workers
 placement.py         places the processes: in Ray on this machine, or in a cluster
-ray_cluster.py       starts Ray with a token of its own, or joins a cluster with the user's
-ray_watch.py         detects dead processes of Ray, and kills those that stay stopped
+ray_cluster.py       starts Ray with a token for this run, or joins the user's cluster
+ray_watch.py         detects Ray processes that died, and kills those that stay stopped
 index_transfer.py    sends the indexes of the data to the workers
 low_priority.py      runs preparations at low priority
 worker_warnings.py   repeats the warnings of workers in the driver
@@ -37,9 +37,9 @@ Where it is decided that a worker is dead or hung:
 its process has died                     controller.py `_handle`
 it does not answer the driver, or is     scaling_policy.py `_to_end`: hung, so it is killed
 on one batch for too long
-it is silent while others commit         controller.py `carries_on`: it no longer counts as one that
-                                         has the written history
-it does not answer in a sum, or while    peer_watch.py: its peers give up the step or the transfer
+it is silent while others commit         controller.py `carries_on`: it no longer counts as having
+                                         the history that is in the event log
+it does not respond in a sum, or while    peer_watch.py: its peers give up the step or the transfer
 it sends a state
 it sends no heartbeats                   torchft's Lighthouse (quorum.py): a quorum without it
 its rank misses many steps               engines/loop.py: its lease is released
@@ -58,6 +58,6 @@ os.environ.setdefault("RAY_enable_metrics_collection", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 # Ray hides accelerators from actors that request none, and warns that this will change.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# In a notebook, Ray asks for widgets that ElasticDL does not show.
+# In a notebook, Ray warns that widgets are missing, which ElasticDL does not use.
 warnings.filterwarnings("ignore", message="IProgress not found")
 logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)

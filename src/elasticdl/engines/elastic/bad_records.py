@@ -1,8 +1,8 @@
-"""Bad records: reports, or skips if the user wants so, records whose batch kills its workers.
+"""Bad records: skips the records of batches that kill workers, or fails with an error naming them.
 
     driver    five workers died at a batch --leave_out--> every living and future worker
-    workers   none of them touches the batch; one proposes it in its row of the next step, and
-              with that commit all of them skip its records
+    workers   they stop using the batch; one proposes it in its row of the next step, and with
+              that commit all of them skip its records
 
 The skipped batches are part of the state, because the ledger contains them: a checkpoint has them,
 a joining worker takes them over, and all workers agree on whether a batch is trained on or skipped.
@@ -33,18 +33,19 @@ _NEVER_MORE = 0.5
 
 
 class BadRecords:
-    """Bad records of a run; see the module.
+    """Batches whose records a run skips because they kill workers; see the module.
 
     Args:
         run: The run.
         skip: Whether the user wants bad records to be skipped.
 
     Attributes:
-        batches: All batches that workers must not touch any more.
+        batches: All batches that workers must no longer use.
         at_start: Batches that are skipped from the start of this round.
 
     Raises:
-        UsageError: Bad records should be skipped, but batches are not made of records by number.
+        UsageError: Bad records should be skipped, but the batches are not built from numbered
+            records.
     """
 
     def __init__(self, run: Run, *, skip: bool) -> None:
@@ -61,7 +62,7 @@ class BadRecords:
         self.at_start: tuple[BatchId, ...] = ()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Determine which batches a round skips that starts from a checkpoint, or from nothing."""
+        """Determine which batches a round skips, starting from a checkpoint or from scratch."""
         progress = self._run.context.initial_progress()
         if checkpoint is not None:
             progress = TrainProgress.from_json(checkpoint.metadata["progress"])

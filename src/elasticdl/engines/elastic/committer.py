@@ -1,4 +1,4 @@
-"""Elastic committer: makes a step that all workers agree on; `voting.py` defines the agreement.
+"""Elastic committer: performs a step that all workers agree on; `voting.py` defines the agreement.
 
     begin    form a quorum unless one is valid; a worker that is behind takes over a peer's state
     commit   gradients -> one sum over all workers -> agree -> one update, the same everywhere
@@ -115,7 +115,7 @@ def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
 
 
 class ElasticCommitter:
-    """Committer of a worker; see `interfaces.Committer`.
+    """Commits a worker's steps together with all other workers; see `interfaces.Committer`.
 
     Args:
         trainer: The model and its optimizer.
@@ -183,7 +183,7 @@ class ElasticCommitter:
         incarnation: int,
         take_over: Callable[[bytes], None],
     ) -> None:
-        """Take a rank; called before the first step.
+        """Join the run under a rank; called before the first step.
 
         Args:
             quorum: Connection to the other participants.
@@ -298,7 +298,7 @@ class ElasticCommitter:
         return bool(self._ranks) and self._ranks[0] == self._rank
 
     def _contribution_of(self, fed: TrainingBatch, batch: Batch) -> tuple[Contribution, StepResult]:
-        """Compute a batch's contribution; reuse it if the previous try did not commit."""
+        """Compute a batch's contribution, or reuse it if the previous attempt did not commit."""
         if self._computed is None or self._computed[0] is not fed:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
             with (
@@ -385,8 +385,8 @@ class ElasticCommitter:
 
     def _entered(self, decision: Decision, metrics: MetricStates) -> Commit:
         before = self._history.point
-        # Not torchft's step number: a worker that gives up its state resets that to 0, and if the
-        # peer that it should get a state from dies just then, it counts from 0 again.
+        # Not torchft's step number: a worker that gives up its state resets that number to 0. It
+        # counts from 0 again if the peer that should send it a state dies just then.
         point = CommitId(before.num_commits + 1, chain(before.lineage, decision))
         self._history.committed(point)
         return Commit(

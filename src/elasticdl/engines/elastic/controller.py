@@ -2,7 +2,7 @@
 
     workers  --- events, checkpoints --->  driver  --->  events.jsonl, checkpoints/
        ^                                     |
-       +---- rank, checkpoint, the dead -----+
+       +---- rank, checkpoint, deaths -------+
 
 The driver takes no part in a step. It runs the Lighthouse, starts and replaces workers
 (`scaling_policy.py` decides when), and fetches events and checkpoints from one of them. Since only
@@ -105,11 +105,11 @@ _SILENCE_AT_THE_END_S = 5.0
 
 
 class _GaveUpError(UnavailableError):
-    """There were too few workers to train for longer than `--give_up_after`."""
+    """For longer than `--give_up_after`, there were too few workers to train."""
 
 
 def train(job: Job, reporter: Reporter) -> Outcome:
-    """Train on workers that come and go; the same command resumes where an earlier one ended.
+    """Train on workers that may die or join during the run; resume an earlier run of the job.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the event log as well.
@@ -180,7 +180,7 @@ class _Process:
         return now - self.answered_s if self.request is not None else 0.0
 
     def carries_on(self, now: float) -> bool:
-        """Return whether it has the history that was written and still takes part in its steps."""
+        """Return whether it continues the history in the event log and takes part in its steps."""
         continues = self.report is not None and self.report.continues
         return continues and self.silent_s(now) < _LEFT_OUT_S
 
@@ -250,7 +250,7 @@ class _Controller:
                 self._close()
 
     def _enter(self) -> None:
-        """Create everything that needs Ray; after a lost Ray, resume from the newest checkpoint."""
+        """Create everything that needs Ray; if Ray was lost, resume from the newest checkpoint."""
         run, workers = self._run, self._workers
         self._run_id = uuid.uuid4().hex[:12]
         self._report_interval_s = _REPORT_INTERVAL_S
@@ -316,8 +316,8 @@ class _Controller:
         if now - self._finished_s >= limit_of(self._timeouts.batch_timeout_s, self._slowest_s):
             return False
         if lowest.report_of_s < self._finished_s:
-            # Its last report predates the end and proves nothing; a short training may end before
-            # the first report.
+            # Its last report predates the end and proves nothing; a short run may end before the
+            # first report.
             return True
         return lowest.report is not None and lowest.report.doing != WAITING
 
@@ -416,14 +416,14 @@ class _Controller:
     def _start(self) -> None:
         self._num_started += 1
         if self._vacant:
-            # Saves a second compared to a new actor, most of it CPU time.
+            # This is a second faster than a new actor, most of it CPU time.
             actor = self._vacant.pop().actor
         else:
             actor = WorkerActor.options(num_gpus=self._workers.gpus).remote(
                 self._run_id, self._assignment
             )
         process = _Process(self._num_started, actor)
-        # Low priority costs nothing: either there are spare cores for it, or all cores are in use
+        # Low priority does not delay the run: either there are spare cores, or all cores are in use
         # and one worker less makes no difference.
         nobody_waits = len(self._training()) >= self._workers.max
         process.work = actor.prepare.remote(in_background=nobody_waits)
@@ -465,7 +465,7 @@ class _Controller:
         self._last_holder[rank] = process.incarnation
 
     def _end(self, process: _Process, reason: str) -> None:
-        """End a process that is given up, or whose actor is dead."""
+        """Kill a worker's process, and record that the worker is gone."""
         _kill(process)
         self._forget(process, reason)
 
@@ -513,7 +513,7 @@ class _Controller:
     # --- listening ----------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Wait a moment for answers of the workers and process them."""
+        """Wait up to a polling interval for answers of the workers, and process them."""
         self._request_reports()
         waiting: dict[Any, tuple[_Process, str]] = {}
         for process in self._processes:
@@ -534,8 +534,8 @@ class _Controller:
             done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
         now = time.monotonic()
         for answer in done:
-            # For all of them before processing any, so that a delay in this process is not counted
-            # as a worker's silence.
+            # Set for all answers before any is processed, so that a delay in this process does not
+            # count as a worker's silence.
             waiting[answer][0].answered_s = now
         for answer in done:
             process, kind = waiting[answer]
@@ -656,7 +656,7 @@ class _Controller:
     # --- the end ------------------------------------------------------------------------------
 
     def _finish(self, finished: list[_Process]) -> TrainResult | None:
-        """Take the final state and the last events from one worker, so that they agree."""
+        """Fetch the final state and the last events from the same worker, so that they agree."""
         for process in finished:
             try:
                 report = ray.get(
@@ -684,7 +684,7 @@ class _Controller:
         return None
 
     def _save_progress(self) -> None:
-        """Fetch a last checkpoint because the run is being ended from outside."""
+        """Fetch and save a last checkpoint, because the run is interrupted or Ray is lost."""
         publisher = min(self._training(), key=lambda p: p.rank or 0, default=None)
         if publisher is None:
             return

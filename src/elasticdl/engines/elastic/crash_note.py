@@ -1,13 +1,13 @@
 """Crash note: records which batches a process is working on, readable after its death.
 
     the process that trains   with note.working("making", epoch, shard, batch): ...
-    its actor, after its death   note.read() -> the batches it was making, computing or evaluating
+    its actor, after its death   note.read() -> the batches it prepared, computed or evaluated
 
 A segmentation fault or the kernel's out-of-memory killer leaves no time for a message, so the note
 is a file that both processes map into memory. Writing costs about a microsecond.
 
-One thread makes batches while another computes. At batches where workers died before, only one of
-the two threads works at a time, so that the note names the batch that kills.
+One thread prepares batches while another computes. At batches where workers died before, only one
+of the two threads works at a time, so that the note names the batch that causes the death.
 
 Callers: `worker_process.py` creates and reads it, `worker.py` and `committer.py` write.
 """
@@ -37,7 +37,7 @@ class BatchInWork:
     Attributes:
         work: Activity of the process. When evaluating, only the shard of the validation data is
             recorded, not the batch.
-        epoch: Epoch of the training, from 0; 0 when evaluating.
+        epoch: Epoch, from 0; 0 when evaluating.
         shard: Position of the shard in the epoch's order.
         batch: Number of the batch in the shard, from 0.
     """
@@ -55,7 +55,7 @@ class BatchInWork:
 
 
 class CrashNote:
-    """Crash note of a process; see the module.
+    """Record of the batches that a process is working on; see the module.
 
     Args:
         path: The file, created if it does not exist. None keeps the note in this process.
@@ -86,7 +86,7 @@ class CrashNote:
                 _ENTRY.pack_into(self._memory, _offset(work), False, 0, 0, 0)
 
     def read(self) -> Sequence[BatchInWork]:
-        """Return the unfinished work."""
+        """Return the batches that the process was working on."""
         found = []
         for work in _KINDS:
             is_working, epoch, shard, batch = _ENTRY.unpack_from(self._memory, _offset(work))

@@ -30,7 +30,7 @@ class DecryptionError(Exception):
 
 
 def encrypt(data: bytes, key: bytes, step: int, *, chunk_bytes: int = _CHUNK_BYTES) -> bytes:
-    """Encrypt a state.
+    """Encrypt a model state; see the module for the format.
 
     Args:
         data: The state.
@@ -39,7 +39,7 @@ def encrypt(data: bytes, key: bytes, step: int, *, chunk_bytes: int = _CHUNK_BYT
         chunk_bytes: Size of a chunk.
     """
     cipher, view = AESGCM(key), memoryview(data)
-    # A prefix must never be used twice: a run draws one of 2^64 for each state it sends.
+    # A prefix must never be reused; each state that a run sends gets a random one of 2^64.
     prefix = secrets.token_bytes(_PREFIX_BYTES)
     starts = range(0, max(1, len(data)), chunk_bytes)
     sealed = [
@@ -54,7 +54,7 @@ def encrypt(data: bytes, key: bytes, step: int, *, chunk_bytes: int = _CHUNK_BYT
 
 
 def decrypt(sealed: bytes, key: bytes, step: int, *, chunk_bytes: int = _CHUNK_BYTES) -> bytes:
-    """Decrypt a state that `encrypt` encrypted.
+    """Decrypt and authenticate a state that `encrypt` encrypted.
 
     Args:
         sealed: The encrypted state.

@@ -28,7 +28,7 @@ WAITING = "waiting for the others"
 
 @dataclass(frozen=True, order=True)
 class CommitId:
-    """Identifies a state of the run by the number of commits that led to it and their hash.
+    """A point in the history of a run: how many commits led to it, and a hash of them.
 
     Attributes:
         num_commits: Commits since the workers were started.
@@ -41,7 +41,7 @@ class CommitId:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """A worker's answer to the controller.
+    """A worker's progress report to the controller.
 
     Attributes:
         point: The point of its current state.
@@ -93,7 +93,7 @@ class EventBuffer:
         """Do nothing, because the controller fetches the events."""
 
     def committed(self, point: CommitId) -> None:
-        """Record a commit."""
+        """Record a commit; `point` is the point after it."""
         with self._lock:
             self._points.append(point)
 
@@ -165,9 +165,9 @@ class EventBuffer:
 class SnapshotBuffer:
     """Checkpoints that wait for the controller; a `CheckpointSink`.
 
-    A newer checkpoint replaces one that was not fetched. The best one is kept, though, and so is
-    the last confirmed one until a newer one is confirmed, because with a checkpoint at every commit
-    the newest is never confirmed.
+    A newer checkpoint replaces one that was not fetched, except the best one. The last confirmed
+    one is also kept until a newer one is confirmed, because with a checkpoint at every commit the
+    newest is never confirmed.
     """
 
     history: EventBuffer

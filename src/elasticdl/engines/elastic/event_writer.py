@@ -5,8 +5,8 @@ the steps that precede it. A checkpoint counts, and its event is written, once i
 
 A job that resumes from a checkpoint voids all events after it, so no event may span a checkpoint.
 Only the worker that copies its state knows where it did so, and the events may come from another
-worker. Therefore events end at each step with a checkpoint by number. A requested checkpoint that
-falls within an event nevertheless is discarded; another one will follow.
+worker. Therefore events end at each step with a checkpoint by number. If a requested checkpoint
+falls within an event, it is discarded; another one will follow.
 
 Callers: `controller.py`, which fetches the reports.
 """
@@ -72,7 +72,7 @@ class EventWriter:
         self._seen = self._run.records_done(checkpoint)
 
     def take(self, report: WorkerReport) -> None:
-        """Write the new events of a report; two workers may report the same ones."""
+        """Write the events of a report that are new; two workers may report the same ones."""
         for point, event in report.events:
             if self.known is None or point > self.known:
                 self._collect(event)

@@ -1,12 +1,12 @@
 """Failure policy: ends a job whose workers keep dying at the same batch or without progress.
 
 A worker that dies is replaced, any number of times. But if a record makes the process that reads it
-crash (a bug in a decoder, a batch that needs more memory than there is), each replacement dies in
-the same place, and the job would never end.
+crash (a bug in a decoder, a batch that needs more memory than there is), each replacement dies at
+the same batch, and the job would never end.
 
-While a worker computes on one batch, it makes the following ones, so its death has two suspects.
-After the second death at a batch, workers do one thing at a time in its shard (`crash_note.py`), so
-that all further deaths are counted for the batch that causes them.
+While a worker computes one batch, it prepares the following ones, so any of these may have caused
+its death. After the second death at a batch, workers do one thing at a time in its shard
+(`crash_note.py`), so that all further deaths are counted for the batch that causes them.
 
 Callers: `controller.py`.
 """
@@ -27,7 +27,7 @@ MAX_ROUNDS_WITHOUT_A_STEP = 10
 MAX_MEMORY_LOSSES_A_WORKER = 3
 _SUSPICIOUS_DEATHS = 2
 
-# (Is validation data, epoch, shard, batch), regardless of whether it was made or computed on.
+# (Is validation data, epoch, shard, batch), regardless of whether it was prepared or computed.
 _Key: TypeAlias = tuple[bool, int, int, int]
 
 
@@ -38,7 +38,7 @@ class RepeatedFailure:
     Attributes:
         batch: The batch at which most of them died.
         num_deaths: Number of deaths.
-        others: Other batches that the last of them was working on.
+        others: Other batches that the last worker that died was working on.
     """
 
     batch: BatchInWork
@@ -48,7 +48,7 @@ class RepeatedFailure:
 
 @dataclass
 class FailureCounter:
-    """Counter of the deaths of a run.
+    """Counts worker deaths per batch, and losses of all workers without a further step.
 
     Attributes:
         furthest_step: The last step that any worker reached.
@@ -69,11 +69,11 @@ class FailureCounter:
         )
 
     def at(self, batches: Iterable[BatchInWork], step: int) -> RepeatedFailure | None:
-        """Count the death of a worker.
+        """Count the death of a worker at the batches it was working on.
 
         Args:
             batches: The batches it was working on.
-            step: The last step of the training.
+            step: The last step of the run so far.
 
         Returns:
             The batch if this death reaches its limit, the first time; otherwise None.
@@ -97,10 +97,10 @@ class FailureCounter:
         return RepeatedFailure(worst, num_deaths, tuple(b for b in counted if b != worst))
 
     def of_all(self, step: int) -> None:
-        """Count the loss of all workers.
+        """Count a loss of all workers at once.
 
         Args:
-            step: The last step of the training.
+            step: The last step of the run so far.
 
         Raises:
             TrainingError: This happened too many times without a further step.

@@ -4,12 +4,12 @@
     fork(server, function, *arguments)          the connection now belongs to the new process
 
 Importing TensorFlow and PyTorch takes over six seconds of CPU time, which each replacement would
-take away from the workers that train; forking takes 0.02. The server imports modules and does
+take away from the workers that train; forking takes 0.02 s. The server imports modules and does
 nothing else: it has no session, no device and no Python threads, none of which would survive a
 fork. (Python's own `multiprocessing.forkserver` serves the processes of one parent, but the parents
 here may die.)
 
-The caller reads the end of the stream once its process is gone. The kernel kills the process once
+The caller reads end-of-file once its process is gone. The kernel kills the process once
 the caller's end is closed, even if the process is stopped or stuck.
 
 Linux only, like the rest of the elastic engine. Callers: `worker_process.py`.
@@ -183,7 +183,7 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """Runs in the new process."""
+    """Handles one connection, in the new process."""
 
     server: _Server
 

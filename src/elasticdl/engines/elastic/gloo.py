@@ -26,7 +26,7 @@ NEVER = timedelta(days=1)
 
 
 class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no types
-    """Gloo that listens at the address which the others use, and notices that a host is lost.
+    """Gloo process group with a fixed listening address and detection of lost hosts.
 
     By default Gloo resolves this machine's name to an address, which other machines may not reach,
     and it waits until the step's timeout for a host that is gone without closing its connections.

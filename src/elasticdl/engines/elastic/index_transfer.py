@@ -2,8 +2,8 @@
 
     driver   indexes_of --send--> Assignment, Instructions --receive--> open_records   worker
 
-Indexes are part of a worker's start arguments, because these reach every machine, whereas an output
-may be a local folder of the driver. Workers on the driver's machine get large indexes as a file,
+Indexes are part of a worker's start arguments, because these reach every machine; an output may be
+a local folder of the driver. Workers on the driver's machine get large indexes as a file,
 because Ray sends start arguments again for each worker.
 
 Does not depend on Ray.
@@ -52,7 +52,7 @@ def send(indexes: Mapping[str, DataIndex], *, same_machine: bool) -> SentIndexes
 
 
 def receive(sent: SentIndexes) -> dict[str, DataIndex]:
-    """Return the indexes that were sent.
+    """Decode the indexes that `send` returned.
 
     Raises:
         CorruptDataError: An index is damaged.

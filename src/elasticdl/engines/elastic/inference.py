@@ -81,7 +81,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
 
 
 def predict(job: Job, reporter: Reporter) -> Outcome:
-    """Write a trained model's outputs for records with many workers, as one process would.
+    """Predict with a trained model on many workers; the output is the same as from one process.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`. The output is then unchanged.
@@ -168,7 +168,7 @@ _results_task: Any = ray.remote(num_cpus=1, max_retries=_MAX_OUT_OF_MEMORY)(_res
 def _crew(
     opened: OpenedModel, title: str, reporter: Reporter, parts: PredictionParts | None = None
 ) -> Iterator[_Crew]:
-    """Start workers here or join a cluster; none of them is working when the block has ended."""
+    """Start workers here or in a cluster; when the block has ended, all of them have stopped."""
     with connected(_workers_of(opened.job)) as ray_here, Interrupts() as interrupts:
 
         def check() -> None:
@@ -193,7 +193,7 @@ class _Task:
 
     Attributes:
         range_: The range.
-        worker_id: Number of the worker, unique at any time.
+        worker_id: Number of the worker, unique among the running ones.
         identity: Machine and process of the worker; None before it has the model.
         finished: The result; None before the range is done.
     """
@@ -258,7 +258,7 @@ class _Crew:
         """Yield each range when it is done.
 
         Raises:
-            ElasticDLError: The error of a worker, or the reason why the work is given up.
+            ElasticDLError: The error of a worker, or the reason for giving up.
         """
         while not self._work.is_done:
             while (range_ := self._work.take()) is not None:
@@ -318,8 +318,8 @@ class _Crew:
     def _handle(self, answers: Any) -> Finished | None:
         """Process one message of a task; return the result of the range once the task has ended.
 
-        Not before the end, because Ray would give the next range to another process, which would
-        have to load the model, while this one has not quite ended.
+        It waits for the end of the task, because until then Ray would give the next range to
+        another process, which would have to load the model.
 
         Raises:
             ElasticDLError: The error of the worker.

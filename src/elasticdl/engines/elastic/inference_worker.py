@@ -1,4 +1,4 @@
-"""Inference worker: keeps a trained model open in a process and applies it to ranges of records.
+"""Inference worker: applies a trained model to ranges of records, one after another.
 
 The model is opened with the first range and kept for the following ones, because importing a
 framework and building a model takes seconds, which may be longer than a range. The worker yields
@@ -160,7 +160,7 @@ class InferenceWorker:
         except BaseException as error:  # noqa: BLE001 - user code may call `sys.exit()`
             return self._failure(job_error(error))
 
-    # --- the two things it does --------------------------------------------------------------
+    # --- evaluation and prediction -----------------------------------------------------------
 
     def _evaluate(self, opened: OpenedModel, range_: Range) -> Iterator[Message]:
         with opened.feed(range_.start, range_.stop) as feed:
@@ -208,7 +208,7 @@ class InferenceWorker:
                     yield done - range_.start
         yield Finished({})
 
-    # --- what it takes -----------------------------------------------------------------------
+    # --- model and data ----------------------------------------------------------------------
 
     def _open(self, worker_id: int) -> OpenedModel:
         if self._opened is not None:
@@ -260,7 +260,7 @@ class InferenceWorker:
 
 
 def _written(files: Mapping[str, bytes]) -> Path:
-    """Write files into a new folder, which this process, or else the next one, removes."""
+    """Write files into a new temporary folder, which this process or a later one removes."""
     folder = Path(mkdtemp(prefix="sent-model-", dir=scratch.folder()))
     for name, content in files.items():
         file = folder / name

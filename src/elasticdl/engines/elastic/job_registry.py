@@ -29,18 +29,13 @@ _PRIORITIES = get_args(Priority)
 
 
 class JobRegistry:
-    """Missing workers of each job in a cluster. Entries expire by the registry's own clock."""
+    """Number of workers that each job of a cluster waits for; entries expire after a timeout."""
 
     def __init__(self) -> None:
         self._posts: dict[str, tuple[float, int, int]] = {}
 
     def post(self, job: str, priority: Priority, num_missing: int) -> int:
-        """Update the entry of a job.
-
-        Args:
-            job: Unique name of the job.
-            priority: Its priority.
-            num_missing: Number of workers that it waits for.
+        """Update the number of workers that a job waits for.
 
         Returns:
             Number of workers that jobs of higher priority wait for.

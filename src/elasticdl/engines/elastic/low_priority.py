@@ -21,9 +21,9 @@ _T = TypeVar("_T")
 def low_priority(function: Callable[[], _T]) -> _T:
     """Call a function in a thread of low priority and return its result.
 
-    Raising a priority again needs privileges, but on Linux each thread has a priority of its own.
-    Threads that the function starts keep the low one, so start threads that compute later before
-    calling this.
+    It uses a thread because on Linux each thread has its own priority, and raising a priority again
+    needs privileges. Threads that the function starts keep the low priority, so start threads that
+    compute later before calling this.
     """
     with ThreadPoolExecutor(1, "elasticdl-nicely", _give_way) as thread:
         return thread.submit(function).result()

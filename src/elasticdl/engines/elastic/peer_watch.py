@@ -3,7 +3,7 @@
 A process that is stopped (SIGSTOP, a debugger, memory swapped out, a read from a dead NFS server)
 keeps its connections, and its operating system acknowledges what it receives. So a worker that
 waits for its part of a sum, or for its state, notices nothing. torchft's server within each worker
-distinguishes a busy process from a stopped one: it has threads of its own and answers while the
+distinguishes a busy process from a stopped one: it has its own threads and answers while the
 worker computes, even while Python is blocked, but not while the process is stopped.
 
 The wait for peers that answer has a limit: ten times the slowest wait so far, so that a slow model

@@ -56,7 +56,7 @@ class PlacedWorker(WorkerProcess):
 
 
 LighthouseActor: Any = ray.remote(num_cpus=0, max_restarts=0)(LighthouseProcess)
-# Calls in the group `watch` have threads of their own and are answered during training.
+# Calls in the group `watch` run in separate threads and are answered during training.
 WorkerActor: Any = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"watch": 2})(  # type: ignore[call-overload]
     PlacedWorker
 )

@@ -4,9 +4,9 @@ torchft calls itself alpha, so only this module and `gloo.py` use it. They use i
 for each start of a job, in the driver; it alone forms quorums), its Manager (one per worker), and
 its Gloo or NCCL process group, which is formed again for each quorum.
 
-Not used are its default transport, which unpickles what a peer sends; its averaging, which would
-count workers without a batch; and its step as our step, because it counts commits, including empty
-ones.
+Three parts of torchft are not used: its default transport, which unpickles what a peer sends; its
+averaging, which would count workers without a batch; and its step number, which also counts empty
+commits.
 
 Callers: the driver runs the Lighthouse (`lighthouse.py`), `committer.py` uses the Quorum.
 """
@@ -52,7 +52,7 @@ _OWN_VOTE = timedelta(seconds=60)
 class Lighthouse:
     """Server that decides which workers take part in the next step.
 
-    It should have its own process, because it writes a line for each request past Python's streams.
+    Run it in its own process: it writes a line for each request, bypassing Python's streams.
 
     Args:
         host: Address under which workers reach this machine.
@@ -287,7 +287,7 @@ class Quorum:
         self._manager.load_state_dict({"step": 0, "batches_committed": 0})
 
     def close(self) -> None:
-        """Leave; the others continue when the heartbeats stop."""
+        """Leave the quorum; the others continue when the heartbeats stop."""
         self._watch.close()
         _close(self._manager, self._thread)
 

@@ -125,7 +125,7 @@ class RangeQueue:
         return range_
 
     def begun(self, now_s: float) -> None:
-        """Record that a worker has the model and begins."""
+        """Record that a worker has loaded the model and begins."""
         self._heard_s = now_s
         self._fruitless = 0
 

@@ -78,10 +78,10 @@ class RayLostError(Exception):
 
 @dataclass(frozen=True)
 class ConnectedRay:
-    """The Ray that this process is connected to.
+    """The Ray instance that this process is connected to.
 
     Attributes:
-        host: Address of this machine in that Ray.
+        host: Address of this machine in that instance.
         why_lost: Returns a sentence on why Ray can no longer be used; None if it can.
         answers: Returns whether its control store answers; if not, calls to it may block.
         check_room: Raises `OutputError` if the disk of its temporary files here is full.
@@ -95,7 +95,7 @@ class ConnectedRay:
 
 @contextlib.contextmanager
 def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
-    """Run a Ray that belongs to this run.
+    """Start Ray on this machine for this run, and end it with the block.
 
     Args:
         num_cpus: Number of logical cores, which limits how many actors that request a core run at
@@ -199,7 +199,7 @@ def _start(num_cpus: int, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _without_processes_of_clusters() -> Iterator[None]:
-    """Keep Ray from starting processes that a single machine does not need; it has no option."""
+    """Keep Ray, which has no option for this, from starting processes that only clusters need."""
     node: Any = ray._private.node.Node  # noqa: SLF001
     before = {name: getattr(node, name) for name in _OF_CLUSTERS}
     for name in before:
@@ -226,7 +226,7 @@ def _folder_of_ray(temporary: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def joined_cluster(address: str) -> Iterator[ConnectedRay]:
-    """Join the user's cluster.
+    """Connect this process to the user's Ray cluster while the block runs.
 
     Raises:
         UnavailableError: Nothing answers at the address; it may later.
@@ -276,7 +276,7 @@ class _ControlStore:
 def _connect(address: str, **options: Any) -> None:
     """Call `ray.init` and keep this process's handler of SIGTERM.
 
-    Ray installs a handler of its own, which would end a training without its last checkpoint.
+    Ray installs its own handler, which would end a run without saving a last checkpoint.
     """
     handler = signal.getsignal(signal.SIGTERM)
     ray.init(
@@ -292,7 +292,7 @@ def _connect(address: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _users_authentication(address: str) -> Iterator[None]:
-    """Detect within seconds how to authenticate to a cluster; Ray would try for 90 seconds.
+    """Detect within seconds how to authenticate to a cluster; Ray alone would take 90 seconds.
 
     As with the `ray` command, an available token is used if the cluster requires one. If it does
     not, a stray token file must be ignored: with a token, the driver would refuse calls of the

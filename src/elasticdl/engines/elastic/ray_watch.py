@@ -1,8 +1,8 @@
 """Ray watch: detects dead processes of the local Ray, and kills those that stay stopped.
 
 A killed process is noticed at once. A stopped one (SIGSTOP, a debugger, a frozen container) neither
-answers nor dies, and calls to it wait for minutes. So a thread, which runs no matter what the
-driver is waiting for, checks the states of Ray's processes and kills one that has been stopped for
+answers nor dies, and calls to it wait for minutes. So a thread, which runs even while the driver is
+waiting, checks the states of Ray's processes and kills one that has been stopped for
 `STOPPED_AFTER_S`. From then on it is handled like any other death.
 
     running --stopped, seen for STOPPED_AFTER_S--> killed --> `why_lost` returns the reason
@@ -27,7 +27,7 @@ STOPPED_AFTER_S = 30.0
 """How long a process of Ray may be stopped before it is killed."""
 
 _LOOK_INTERVAL_S = 1.0
-# Checks are counted as well, because time in which this process itself was stopped must not count.
+# A minimum number of checks as well, because time in which this process was stopped must not count.
 _FEWEST_LOOKS = 15
 _STOPPED = ("T", "t")
 # The agents set these process titles in place of their command.

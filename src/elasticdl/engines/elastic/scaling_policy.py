@@ -2,7 +2,7 @@
 
     starting -> ready -> training -> finished
        |          |          |
-       +----------+----------+-----> gone      (died, hung, its machine goes, others need the room)
+       +----------+----------+-----> gone      (died, hung, machine taken away, room needed)
 
 The controller describes the current state, and `decide` returns the actions to take. There is
 neither a clock nor Ray in here, so a unit test can describe every situation.
@@ -60,7 +60,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """Status of all workers, and the target.
+    """Status of all workers, and the limits of the job; the input of `decide`.
 
     Attributes:
         min_workers: Minimum number of workers to train with.
@@ -89,14 +89,14 @@ class ClusterState:
 
 @dataclass(frozen=True)
 class StartWorkers:
-    """Start processes."""
+    """Action: start a number of processes."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class AssignRank:
-    """Let a ready process train under a rank."""
+    """Action: have a ready process train under a rank."""
 
     incarnation: int
     rank: int
@@ -104,7 +104,7 @@ class AssignRank:
 
 @dataclass(frozen=True)
 class KillWorker:
-    """End a process; the reason is shown to the user."""
+    """Action: end a process; the reason is shown to the user."""
 
     incarnation: int
     reason: str
@@ -112,7 +112,7 @@ class KillWorker:
 
 @dataclass(frozen=True)
 class FailJob:
-    """End the job as failed.
+    """Action: end the job as failed.
 
     Attributes:
         reason: Why the job fails.

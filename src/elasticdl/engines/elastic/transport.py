@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<QQ")
 
 
 class TransportError(Exception):
-    """A state did not arrive; the step is not made and will be retried."""
+    """A state did not arrive; the step fails and will be retried."""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -45,10 +45,10 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """Return the checkpoint that `encode` wrote.
+    """Decode a checkpoint from the bytes that `encode` returned.
 
     Raises:
-        OutputError: The bytes are not what `encode` writes.
+        OutputError: The bytes were not written by `encode`.
     """
     try:
         num_metadata_bytes, step = _LENGTH.unpack_from(data)
@@ -157,11 +157,11 @@ class Fetch:
         self._connection = http.client.HTTPConnection(where, timeout=timeout_s)
 
     def read(self) -> bytes:
-        """Return the state.
+        """Receive the state and decrypt it.
 
         Raises:
-            TransportError: The peer is gone, no longer serves that state, is too slow, or is not of
-                this run.
+            TransportError: The peer is gone, is too slow, no longer serves that state, or belongs
+                to another run.
         """
         try:
             self._connection.request("GET", f"/{self._secret}/{self._step}")

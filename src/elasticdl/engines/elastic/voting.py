@@ -126,7 +126,7 @@ class Decision:
         ranks: Ranks that took part, lowest first.
         rows: Contribution of each rank that had a batch or finished its lease.
         lost: Ranks whose worker is dead and that did not take part.
-        stop: Whether the training ends here; the contributions of this step then do not count.
+        stop: Whether the run ends here; the contributions of this step then do not count.
         num_examples: Examples of all workers.
         asks: Whether a worker requests a new quorum. After a step that does not commit, a new one
             is formed in any case.

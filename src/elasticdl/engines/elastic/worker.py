@@ -2,7 +2,7 @@
 
     prepare()   create the model, compile every step on an example: no other worker waits for it
     run(...)    take a rank, join the others, train to the end
-    report(...) answer the controller from a second thread, whatever the first one does
+    report(...) answer the controller from a second thread, even while the first one is busy
 
 Errors are returned instead of raised, since exceptions do not travel well between processes.
 
@@ -99,7 +99,7 @@ class InitialState:
         generation: Number of the job's start.
         round: Number of the round within that start.
         lighthouse: Address of the Lighthouse, which forms the quorums.
-        checkpoint: Checkpoint to resume from; None for a new training.
+        checkpoint: Checkpoint to resume from; None for a new run.
         left_out: Batches whose records the round skips from its start.
         bad: Batches that killed workers: all workers have yet to agree to skip their records.
         suspects: (epoch, shard) of batches at which workers died; there a worker does one thing at
@@ -122,7 +122,7 @@ class Identity:
     """Machine and process of a worker.
 
     Attributes:
-        host: Name of its machine, for people.
+        host: Name of its machine, for display.
         pid: Process ID.
         node: Ray's ID of the machine; empty outside Ray.
     """
@@ -245,7 +245,7 @@ class Worker:
             return self._failure(job_error(error))
         return None
 
-    # --- in threads of their own -------------------------------------------------------------
+    # --- in other threads ---------------------------------------------------------------------
 
     def report(
         self, known: CommitId | None, *, with_events: bool
@@ -302,7 +302,7 @@ class Worker:
 
     def leave_out(self, bad: Sequence[BatchId], suspects: Collection[tuple[int, int]]) -> None:
         """Record the batches at which workers died; see `InitialState`."""
-        # Takes effect before the next batch is made, in the thread that makes batches.
+        # Takes effect before the next batch is prepared, in the thread that prepares batches.
         self._bad += [batch for batch in bad if batch not in self._bad]
         self._note.suspects = suspects
         if self._committer is not None:
@@ -376,7 +376,7 @@ class Worker:
             checkpoint = transport.decode(data, "a state received from a peer")
             loop.join(checkpoint)
             history.take_over(checkpoint.metadata["history"])
-            # That state may lack batches which this worker had agreed with others to skip.
+            # That state may not contain batches that this worker had agreed with others to skip.
             committer.leave_out(self._bad)
 
         lighthouse = self._lighthouse or start.lighthouse
@@ -413,7 +413,7 @@ class Worker:
     def _noted_batches(
         self, left_out: Collection[BatchId], epoch: int, lease: ShardLease
     ) -> Iterator[TrainingBatch]:
-        """Yield the batches of a lease, recording the one being made in the crash note."""
+        """Yield the batches of a lease, recording the one being prepared in the crash note."""
         batches = self._context.shard_batches(
             epoch,
             lease,
@@ -434,7 +434,7 @@ class Worker:
             yield fed
 
     def _holds_back(self, batch: BatchId, left_out: Collection[BatchId]) -> bool:
-        """Whether a batch must not be made yet; a loop that reaches it opens another feed."""
+        """Whether a batch must not be prepared yet; a loop that reaches it opens another feed."""
         if batch in self._bad and batch not in left_out:
             # Wait until all workers have agreed to skip it.
             return True
@@ -503,7 +503,7 @@ class Worker:
         return WorkerFailure(type(error).__name__, self._with_users_paths(str(error)))
 
     def _with_users_paths(self, message: str) -> str:
-        """Replace paths of this worker's copy of the zoo by those of the user's files."""
+        """Replace paths in this worker's copy of the zoo by the paths of the user's own files."""
         zoo = self._assignment.job.model.zoo if self._assignment.job.model else None
         if zoo is not None and self._code is not None:
             for path in (str(self._code), tracebacks.shown_path(self._code)):

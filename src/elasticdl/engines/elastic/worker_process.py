@@ -40,7 +40,7 @@ _WHAT_A_WORKER_IMPORTS = ("elasticdl.engines.elastic.quorum", "elasticdl.engines
 
 @dataclass(frozen=True)
 class Died:
-    """Result of any call of a worker whose process is dead.
+    """Result of a call to a worker whose process is dead.
 
     Attributes:
         working_on: The batches it was working on, as far as known.
@@ -50,7 +50,7 @@ class Died:
 
 
 class WorkerProcess:
-    """Starts and calls a worker in a process of its own; see the module.
+    """Starts a worker in a separate process and calls its methods; see the module.
 
     Args:
         assignment: Settings of the run.
@@ -128,7 +128,7 @@ class _Reachable:
     """Makes a worker's methods callable from the other process.
 
     Args:
-        worker: The worker. Each call runs in a thread of its own.
+        worker: The worker. Each call runs in a separate thread.
     """
 
     def __init__(self, worker: Worker) -> None:

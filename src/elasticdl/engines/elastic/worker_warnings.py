@@ -19,7 +19,7 @@ _MOST_KEPT = 100
 
 
 class WarningLog(logging.Filter):
-    """Collects ElasticDL's warnings in this process; each passes once, and at most 100 pass.
+    """Collects this process's ElasticDL warnings; lets each pass once, and at most 100 in total.
 
     It is a filter, because a handler would keep Python from printing warnings in a program that has
     not configured its logging.

@@ -1,21 +1,21 @@
-"""Federated engine: parties that keep their data train one model together.
+"""Federated engine: trains one model with parties that keep their own data.
 
     server/aggregator.py       rounds: send requests, combine the parties' updates, publish
     server/client_registry.py  which parties take part, and which have replied
          |  RoundRequest, Reply (protocol/messages.py), checked by server/replies.py,
          |  combined by strategies/fusions.py
-    protocol/parties.py        the interface to parties: simulation/ here, flower/ elsewhere
+    protocol/parties.py        interface to the parties: simulation/ or flower/ (other machines)
          |
     client/party.py            one party: its data, its trainer, its client state
 
-Neither side knows how messages travel. The aggregator sees arrays and counts, never records.
+Neither side depends on the transport. The aggregator sees arrays and counts, never records.
 
 training.py    a federated job, from the claim on its output to its TrainedModel
 config/        YAML configs -> settings -> jobs; IBM FL's class names (`ibmfl_names.py`)
 strategies/    fusions, server optimizers, central differential privacy (pure)
-protocol/      messages and their fields, and arrays on a stream between two processes
+protocol/      messages and their fields; encoding of arrays for sockets
 server/        the aggregator; backoff for parties that did not reply
-client/        a party; its client state, the file of its own metrics, redaction of its errors
+client/        a party; its client state, its metrics file, redaction of its errors
 control/       user commands to a running aggregator or party: socket, commands, status
 simulation/    all parties on one machine; partitions of one data set for them
 flower/        parties on other machines, connected through Flower

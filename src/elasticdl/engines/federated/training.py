@@ -1,10 +1,10 @@
-"""Federated training from claiming its output to its TrainedModel; like `engines/run.py`.
+"""A federated training job, from the claim on its output to its TrainedModel; like `run.py`.
 
     claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 
 A serving aggregator repeats the last two stages on command (`aggregator_commands.py`). The global
-model is a TrainedModel like any other. The callers pass in how to reach the parties, and the
-source of the commands.
+model is published as a TrainedModel like any other. The callers pass in the connection to the
+parties and the source of the commands.
 
 Callers: `simulate.py` and `flower/`.
 """
@@ -70,11 +70,11 @@ def train(
     Args:
         job: The federated training job.
         reporter: Shows progress and notes to the user.
-        open_parties: Opens the connection to the parties, for the duration of the training.
+        open_parties: Opens the connection to the parties while the block runs.
         make_trainer: Builds the aggregator's own model; None means `trainer_for`.
         open_control: Opens the source of user commands; it receives the functions that answer
             commands immediately.
-        serves: Train on command, and run until commanded to stop.
+        serves: Whether to train on command, and run until commanded to stop.
         address: The address that parties connect to, for display.
 
     Raises:
@@ -131,14 +131,14 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _Recorder:
-    """Records the start and the end of each training: events, tracking, the TrainedModel."""
+    """Records the start and the end of each training run: events, tracking, the TrainedModel."""
 
     begun: Attempt
     job: Job
     definition: ModelDefinition
 
     def begin(self, step: int, num_rounds: int) -> None:
-        """Record the start of a training after `step` rounds that ends at round `num_rounds`."""
+        """Record the start of a training run after round `step` that ends at round `num_rounds`."""
         begun, job = self.begun, self.job
         assert job.model is not None  # noqa: S101 - a training job
         about = attempt_of(job, begun.generation, self.definition, versions())
@@ -160,7 +160,7 @@ class _Recorder:
         )
 
     def publish(self, one: Aggregator) -> None:
-        """Publish the global model as a TrainedModel, and record that the training is done."""
+        """Publish the global model as a TrainedModel, and record that the training run is done."""
         model, trainer = one.trained()
         begun = self.begun
         begun.reporter.ended()
@@ -199,7 +199,7 @@ def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], Metri
 
 
 def trainer_for(job: Job, definition: ModelDefinition, example: Mapping[str, Any]) -> Trainer:
-    """Return a trainer of a job's model, for examples of which only the shapes are known.
+    """Return a trainer of a job's model, built from only the shapes of the examples.
 
     Args:
         job: How the model is trained.

@@ -1,6 +1,6 @@
 """Rules for the arrays and the sizes of a split.
 
-The rules inspect arrays and read no data; their callers provide the place that an array came from.
+The rules inspect arrays and read no data; their callers pass the location that an array came from.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Places:
-    """Places in the user's code that make a split, for messages.
+    """Locations of the user's code that produces a split, for messages.
 
     Attributes:
         split: `training`, `validation` or `test`.
         loader: The method that creates the generator.
         images: The method that preprocesses x.
         labels: The method that preprocesses y.
-        batchify: The method that makes batches.
+        batchify: The method that builds batches.
     """
 
     split: str
@@ -39,7 +39,7 @@ class Places:
 
 
 def arrays(batches: Sequence[Batch], places: Places) -> Iterator[CheckFinding]:
-    """Yield arrays that cannot be trained on, and values that are NaN or infinite."""
+    """Yield findings for arrays that cannot be trained on, and for non-finite values."""
     for name, found in _columns([batch.features for batch in batches]):
         said = f"{places.split}: x{name} {describe(found[0])}"
         if found[0].dtype == object and not _are_texts(found):
@@ -83,7 +83,7 @@ def counts(
     """Yield mistakes in the declared size of an epoch.
 
     Args:
-        places: Where the sizes are declared.
+        places: Locations where the sizes are declared.
         num_examples: As declared by the loader.
         num_batches: As declared by the preprocessor.
         size: Size of the first batch.
@@ -136,7 +136,7 @@ def _shown(name: str, arrays: Sequence[Any]) -> str:
 
 
 def _columns(trees: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield each array of a nested structure with its name, from each of several batches."""
+    """Yield the name of each array in a nested structure, with that array of each batch."""
     first = trees[0]
     names = [f"[{name!r}]" for name in first] if isinstance(first, Mapping) else None
     columns = list(zip(*(leaves(tree) for tree in trees), strict=False))

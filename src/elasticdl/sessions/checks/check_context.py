@@ -1,4 +1,4 @@
-"""State of a check: results of the groups, for the groups that follow."""
+"""State of a check: results of the groups so far, for the groups that follow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return a result of an earlier group; a group declares what it needs, so it is not None."""
+    """Return a result of an earlier group; not None, because a group declares what it needs."""
     assert value is not None  # noqa: S101 - as above
     return value
 
@@ -39,7 +39,7 @@ class CheckContext:
         config: Content of the config.
         data_dir: As requested.
         started: Start time, on the monotonic clock.
-        said: One line on what the current group has checked.
+        said: One-line summary of what the current group has checked.
         session: The session.
         asked: Keys of the config that were read.
         components: Created from the user's classes.
@@ -47,7 +47,7 @@ class CheckContext:
         others: The first batch of the validation split and of the test split.
         trainer: A trainer with the model.
         metrics: Metrics of a batch.
-        reported: Texts of all findings so far.
+        reported: Messages of all findings so far.
     """
 
     run_name: str
@@ -76,7 +76,7 @@ class CheckContext:
         return time.monotonic() - self.started
 
     def place(self, key: str, *methods: str) -> str:
-        """Return the place of the first of some methods that the user's class defines itself."""
+        """Return the location of the first of some methods that the user's class defines itself."""
         reference = made(self.components).reading.reference
         symbol = reference.symbol if key == "model_builder_class" else reference.overrides.get(key)
         for method in methods:
@@ -86,7 +86,7 @@ class CheckContext:
         return str(symbol) if symbol is not None else self.config.where(key)
 
     def places(self, split: str) -> Places:
-        """Return the places in the user's code that make a split."""
+        """Return the locations of the user's code that produces a split."""
         own = ("add_preprocess",)
         key = "preprocessor_class"
         return Places(

@@ -1,4 +1,4 @@
-"""Findings of a check: values, readable for programs and for people."""
+"""Findings of a check, as values that can be printed or written as JSON."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class CheckFinding:
     Attributes:
         severity: An error ends the session sooner or later; a warning lets it run, though probably
             not as intended.
-        what: The problem, with its value, and what was expected.
-        where: `file:line`, or another name of the place; empty if `what` names it.
+        what: The problem, with the wrong and the expected value.
+        where: `file:line`, or another name of the location; empty if `what` names it.
         fix: How to fix it.
     """
 
@@ -38,14 +38,14 @@ class CheckFinding:
     fix: str = ""
 
     def __str__(self) -> str:
-        """Return the finding as text for people, without the severity."""
+        """Return the finding as a message for the user, without the severity."""
         place = f"{self.where}: " if self.where else ""
         lines = [f"{place}{self.what}", *([self.fix] if self.fix else [])]
         return "\n".join(lines).replace("\n", "\n  ")
 
 
 def of_error(problem: ElasticDLError) -> CheckFinding:
-    """Return a raised error as a finding with the same text."""
+    """Return a raised error as a finding with the same message."""
     found = re.match(r"(\S+:\d+): (.*)", str(problem), re.DOTALL)
     return error(str(problem)) if found is None else error(found[2], found[1])
 
@@ -71,7 +71,7 @@ class CheckGroup:
 
     Attributes:
         title: Title of the group.
-        looked_at: One line on what was checked; or why it was skipped.
+        looked_at: One-line summary of what was checked, or why it was skipped.
         findings: In the order they were found.
         seconds: Duration.
         skipped: Whether the group was skipped.
@@ -106,7 +106,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error."""
+        """Whether the check found no error."""
         return not self.of(Severity.ERROR)
 
     @property

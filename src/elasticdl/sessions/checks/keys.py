@@ -35,7 +35,7 @@ class NotingConfig(ConfigStruct):
 
     Args:
         plain: The config itself.
-        asked: Key paths that were read; added to.
+        asked: Set that receives the key paths that are read.
         section: Key path of this section.
     """
 
@@ -76,7 +76,7 @@ class NotingConfig(ConfigStruct):
         return getattr(self, name) if name in self else default
 
     def with_values(self, **values: Any) -> NotingConfig:
-        """Return the same config with other values, which records reads in the same set."""
+        """Return a config with some values changed; its reads are recorded in the same set."""
         return NotingConfig(self._plain.with_values(**values), self._asked, self._section)
 
     def where(self, name: str = "") -> str:
@@ -89,7 +89,7 @@ def unread_keys(config: ConfigStruct, asked: set[str]) -> Iterator[CheckFinding]
 
     Args:
         config: Content of the file.
-        asked: Key paths that were read.
+        asked: Key paths that components read.
     """
     known = {*asked, *_OURS}
     unread = [key for key in config.flat() if key not in known]

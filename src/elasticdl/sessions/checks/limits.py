@@ -15,7 +15,7 @@ from typing import NoReturn
 
 _AGAIN_S = 1.0
 PATIENCE_S = 20.0
-"""A generator that is still silent after this time may be in an endless loop."""
+"""A generator that has yielded nothing for this time may be in an endless loop."""
 
 
 class TooLongError(BaseException):
@@ -74,7 +74,7 @@ def leaving_no_trace() -> Iterator[None]:
 
 @contextlib.contextmanager
 def heard() -> Iterator[list[str]]:
-    """Collect the messages of our own logger instead of printing them."""
+    """Collect the warnings of our own logger instead of printing them."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SPARSE = "sparse_categorical_crossentropy"
 _ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy")
 _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
-# They compare number with number; a user function may do otherwise.
+# Losses that compare number with number; a user function may do otherwise.
 _ELEMENTWISE = {"mean_squared_error", "mean_absolute_error", "huber", "log_cosh", "poisson"}
 _SQUASHED = {"softmax", "sigmoid", "log_softmax", "hard_sigmoid"}
 
@@ -33,7 +33,7 @@ def shapes(facts: ModelFacts, batch: Batch, where: str, places: Places) -> Itera
         facts: Facts about the model.
         batch: A batch of a split.
         where: The method that creates the model.
-        places: The places that make the split.
+        places: Locations of the code that produces the split.
     """
     arrays = leaves(batch.features)
     if len(facts.inputs) != len(arrays):
@@ -60,7 +60,7 @@ def shapes(facts: ModelFacts, batch: Batch, where: str, places: Places) -> Itera
 
 
 def last_layers(facts: ModelFacts, outputs: Any, where: str, logits: str) -> Iterator[CheckFinding]:
-    """Yield disagreements between the last layer and the loss on logits.
+    """Yield disagreements between the last layer's activation and a loss on logits.
 
     Args:
         facts: Facts about the model.
@@ -179,7 +179,7 @@ def _numbers(arrays: Sequence[Any], output: Any, where: str) -> Iterator[CheckFi
 def best(
     config: ConfigStruct, metrics: Mapping[str, Any], direction: Callable[[str], str | None]
 ) -> Iterator[CheckFinding]:
-    """Yield mistakes in `export`, which selects the best model.
+    """Yield mistakes in `export`, the section of the config that selects the best model.
 
     Args:
         config: Config of the session.
@@ -234,7 +234,7 @@ def _pairs(facts: ModelFacts, outputs: Any) -> list[tuple[OutputFacts, Any]]:
 
 
 def _by_values(array: Any) -> str | None:
-    """Return a description of an output by its values, if its layer is unknown."""
+    """Guess the activation of an output from its values; None if they do not suggest one."""
     if array.ndim < 2 or array.shape[-1] < 2 or not np.isfinite(array).all():  # noqa: PLR2004
         return None
     if array.min() >= 0 and np.allclose(array.sum(axis=-1), 1, atol=1e-3):
@@ -247,5 +247,5 @@ def _are_numbers(array: Any) -> bool:
 
 
 def _broadcasts(y: tuple[int, ...], out: tuple[int, ...]) -> bool:
-    """Return whether one number of y is compared with several of an output."""
+    """Return whether y has one number where an output has several, so that it is broadcast."""
     return math.prod(y) == 1 and math.prod(out) > 1

@@ -41,12 +41,12 @@ class Module:
 
     @property
     def place(self) -> str:
-        """The file as a person would write it."""
+        """The file as the user would type it."""
         return shown_path(self.file)
 
     @cached_property
     def imports(self) -> dict[str, int]:
-        """Dotted names of modules that it cannot be imported without -> line."""
+        """Module names that the file's import depends on -> line."""
         found: dict[str, int] = {}
         for node in _unguarded(self._tree.body):
             if isinstance(node, ast.Import):
@@ -59,7 +59,7 @@ class Module:
     @cached_property
     def undefined(self) -> dict[str, int]:
         """Names that it uses but never defines -> line of the first use."""
-        # Reports what the parser accepts and the compiler does not, such as a `return` by itself.
+        # Reports code that the parser accepts but the compiler does not, such as a stray `return`.
         compile(self._tree, str(self.file), "exec", dont_inherit=True)
         uses = [
             (message.lineno, message.message_args[0])
@@ -139,8 +139,8 @@ def lacks(file: Path, name: str, where: str) -> Iterator[CheckFinding]:
 
     Args:
         file: A Python file.
-        name: The name to context for.
-        where: The place that uses the name.
+        name: The name to look for.
+        where: The location that uses the name.
     """
     there = top_level_names(file)
     if there and name not in there and "*" not in there:
@@ -154,7 +154,7 @@ def lacks(file: Path, name: str, where: str) -> Iterator[CheckFinding]:
 
 
 def _reached(source: Path, modules: Mapping[Path, Module], wanted: Collection[Path]) -> set[Path]:
-    """Return some files and all the files that they import, directly or indirectly."""
+    """Return the wanted files and all the files that they import, directly or indirectly."""
     reached: set[Path] = set()
     waiting = [file for file in wanted if file in modules]
     while waiting:
@@ -184,7 +184,7 @@ def can_be_imported(name: str, source: Path) -> bool:
 
 
 def _unguarded(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that an import always executes: not those in a `try` or `if`."""
+    """Yield the statements that an import always executes, so none within `try` or `if`."""
     for node in body:
         yield node
         if isinstance(node, (ast.With, ast.ClassDef)):

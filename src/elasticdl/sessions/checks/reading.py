@@ -1,6 +1,6 @@
-"""Reads the beginning of each split, as the training and the evaluation will.
+"""Reads the beginning of each split in the same way as training and evaluation.
 
-Everything is created again for each reading: a generator that was read from is not trained on.
+Everything is created again for each reading: a generator that was read from is not used to train.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _NUM_BATCHES = 3
 _NUM_EXAMPLES = 4
-# Reading time of a split beyond the first batches, to see whether it ends where it should.
+# Time limit for reading a split beyond its first batches, to see whether it ends too early.
 _READING_S = 2.0
-# After its last example, a generator ends at once or never.
+# After its last example, a generator either ends immediately or never.
 _END_S = 2.0
 _NUM_PARTS = 3
 
@@ -168,7 +168,7 @@ def digest(batches: Iterable[Batch]) -> int:
 
 
 def order(split: Split, seed: int) -> list[int]:
-    """Return a hash of each example of a split created with a seed, until the time is up."""
+    """Return a hash of each example of a split created with a seed, up to a time limit."""
     found = []
     started = time.monotonic()
     examples = Stream(seed).drawn(split.raw)
@@ -176,7 +176,7 @@ def order(split: Split, seed: int) -> list[int]:
         value = 0
         for leaf in leaves(example[:2]):
             array = np.asarray(leaf)
-            # Texts are objects: the array holds their addresses, not their content.
+            # Strings are objects: the array holds their addresses, not their content.
             told = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
             value = zlib.crc32(told, value)
         found.append(value)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_config(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield mistakes in the config; creates the session."""
+    """Yield mistakes in the config; stores the session in the context."""
     found = [
         of_error(problem)
         for problem in project_files.problems(context.config, context.project, context.data_dir)
@@ -36,7 +36,7 @@ def check_config(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_code(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield what is missing in the code, without running it."""
+    """Yield missing files, classes, names and imports of the code, without running it."""
     source = context.project / str(context.config.get("src_code_path") or "")
     if not source.is_dir() or not context.config.get("src_code_path"):
         context.said = "there is no folder of code"
@@ -61,7 +61,7 @@ def check_code(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_components(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield mistakes in the classes; creates the components."""
+    """Yield mistakes in the classes; stores the components in the context."""
     job = context.job
     assert job.model is not None  # noqa: S101 - a training job
     reference = zoo.load(job.model, context_of(job, Mode.TRAINING))
@@ -86,7 +86,7 @@ def check_keys(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_project(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield what will not be recorded about the code."""
+    """Yield a finding if the code cannot be identified by a commit."""
     commit = git.commit_of(context.project)
     if commit is None:
         context.said = "not in a git repository"

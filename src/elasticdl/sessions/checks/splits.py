@@ -23,7 +23,7 @@ _SHOWN_IDS = 3
 
 
 def check_training(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield problems with the training data; keeps its first batches."""
+    """Yield problems with the training data; stores its first batches in the context."""
     job, places = context.job, context.places("training")
     with within():
         own = IterableData(made(context.components).definition(), job)
@@ -65,7 +65,7 @@ def check_training(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_validation(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield problems with the validation data and its ids; keeps its first batch."""
+    """Yield problems with the validation data and ids; stores its first batch in the context."""
     job, places, data = context.job, context.places("validation"), made(context.session).data
     components = made(context.components)
     with within(), seeded(job.training.seed):
@@ -105,7 +105,7 @@ def check_validation(context: CheckContext) -> Iterator[CheckFinding]:
     yield from _repeated(ids, "validation", where)
     with within():
         one, two = (reading.order(split, seed) for seed in (1, 2))
-    # Compared as far as both passes came in their time.
+    # Compared only as far as both passes got within their time limit.
     if any(a != b for a, b in zip(one, two, strict=False)):
         yield error(
             "validation: the order of the generator's examples is random, so the reports would "
@@ -117,7 +117,7 @@ def check_validation(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_test(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield problems with the test data and its ids; keeps its first examples."""
+    """Yield problems with the test data and its ids; stores its first examples in the context."""
     places = context.places("test")
     with within():
         split, _ = report.open_split(made(context.components), made(context.session).data, "test")
@@ -149,7 +149,7 @@ def check_test(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def _repeated(ids: Sequence[Any], split: str, where: str) -> Iterator[CheckFinding]:
-    """Yield a finding if examples cannot be told apart by their ids."""
+    """Yield a finding if several examples have the same id."""
     texts = as_texts(ids)
     twice = [text for text, number in collections.Counter(texts).items() if number > 1]
     if twice:

@@ -33,7 +33,7 @@ _LARGE_MODEL_BYTES = 500 * 2**20
 
 
 def check_model(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield problems with the model and with one step; creates a trainer."""
+    """Yield problems with the model and with one step; stores a trainer in the context."""
     batch, where = (
         made(context.batches)[0],
         context.place("model_builder_class", "get_compiled_model"),
@@ -75,7 +75,7 @@ def check_model(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_callbacks(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield callbacks that are left out, or that monitor nothing."""
+    """Yield callbacks that are ignored, or that monitor a metric that is not measured."""
     builder = made(context.components).model_builder
     everything = list((getattr(builder, "get_callbacks", list)()) or [])
     where = context.place("model_builder_class", "get_callbacks")
@@ -124,7 +124,7 @@ def check_round_trip(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_export(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield a finding if the model cannot be exported, or predicts something else elsewhere."""
+    """Yield a finding if the model cannot be exported, or predicts differently in a new process."""
     from elasticdl.sessions.export import copy_verified  # noqa: PLC0415 - imports TensorFlow
 
     trainer = made(context.trainer)
@@ -179,7 +179,7 @@ def _evaluated(
 ) -> Iterator[CheckFinding]:
     """Evaluate examples and write them as a report to a temporary folder.
 
-    Yields what a function raises, and removes the function from the list.
+    Yields a finding for each function that raises, and removes the function from the list.
     """
     outputs = trainer.predict(some.features)
     for function in list(functions):
@@ -228,7 +228,7 @@ def _why_no_trainer(
 
 
 def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[CheckFinding]:
-    """Run one step; yield what went wrong."""
+    """Run one step; yield its problems."""
     before = {name: array.copy() for name, array in trainer.state().items()}
     result = trainer.train_steps([made(context.batches)[0]])
     after = trainer.state()
@@ -258,7 +258,7 @@ def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[Check
 
 
 def _line_with(text: str, where: str) -> str:
-    """Return the first line with a text in a place's file; the place itself if there is none."""
+    """Return `file:line` of the first line of a location's file with `text`, or the location."""
     file = where.rpartition(":")[0]
     try:
         lines = user_files.read_text(file).splitlines()

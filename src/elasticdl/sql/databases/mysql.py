@@ -327,7 +327,7 @@ class _Transaction(Transaction):
 
     def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
         made = ", ".join(f"{name} {type_}" for name, type_ in columns.items() if name not in like)
-        # Created by SELECT, because the type of a text includes its collation.
+        # Created by SELECT, because the type of a string column includes its collation.
         selected = ", ".join(f"{column_name(key, '`')} AS {name}" for name, key in like.items())
         source = f" SELECT {selected} FROM {table} LIMIT 0" if like else ""
         self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({made}) ENGINE=InnoDB{source}")

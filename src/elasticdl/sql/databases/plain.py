@@ -1,4 +1,4 @@
-"""Plain column types: the few Arrow types that everything behind the databases works with.
+"""Plain column types: the few Arrow types to which the values of all databases are converted.
 
 | In the database                       | Here                                                  |
 |---------------------------------------|-------------------------------------------------------|
@@ -9,7 +9,7 @@
 | BOOLEAN, MySQL's TINYINT(1) and BIT(1) | bool                                                 |
 | DATE, TIMESTAMP                       | date, timestamp; years 1 to 9999, others are rejected |
 | TIMESTAMP WITH TIME ZONE              | timestamp in UTC                                      |
-| texts, ENUM, UUID, JSON               | string                                                |
+| strings, ENUM, UUID, JSON             | string                                                |
 | BYTEA, BLOB                           | binary                                                |
 | arrays of the above                   | list; several dimensions become one in PostgreSQL     |
 | INTERVAL, UNION, BIT, money, ranges, geometry | rejected by name: convert it in the SELECT    |
@@ -46,7 +46,7 @@ _PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_40
 
 
 class UnreadableTypeError(Exception):
-    """A type that no record can hold; the message explains what to write in the SELECT instead."""
+    """An unsupported column type; the message explains what to write in the SELECT instead."""
 
 
 def plain_rows(
@@ -162,8 +162,8 @@ def check_years(array: pa.Array) -> pa.Array:
     """Return an array unchanged, after checking its dates or times.
 
     Raises:
-        ValueError: A value is infinite or outside of the years 1 to 9999, with which nothing
-            behind the database can compute.
+        ValueError: A value is infinite or outside of the years 1 to 9999, which is not supported
+            anywhere else.
     """
     if pa.types.is_date(array.type):
         numbers, per_day = array.cast(pa.date32()).view(pa.int32()), 1
@@ -184,7 +184,7 @@ def check_years(array: pa.Array) -> pa.Array:
 
 
 def as_decimal(digits: int, scale: int) -> Plain:
-    """Return the type of DECIMAL(digits, scale) and the conversion from texts."""
+    """Return the type of DECIMAL(digits, scale) and the conversion from strings."""
     if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
         return pa.float64(), lambda array: array.cast(pa.float64())
     exact = pa.decimal128(digits, scale)

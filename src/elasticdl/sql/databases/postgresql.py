@@ -214,7 +214,7 @@ class PostgreSQL(BaseDatabase):
         return plain_type(found)
 
     def _is_text(self, type_name: str) -> bool:
-        """Return whether the binary form of a type is its text: enumerations, and citext."""
+        """Return whether a type's binary form equals its text form: enumerations, and citext."""
         unnamed = re.fullmatch(r"unnamed<oid:(\d+)>", type_name)
         which = f"oid = {unnamed[1]}" if unnamed else f"typname = {literal(type_name)}"
         found = self._fetch(f"SELECT typtype::text, typname::text FROM pg_type WHERE {which}")
@@ -344,7 +344,7 @@ class _Transaction(Transaction):
 
 
 def _numeric(typmod: bytes) -> Plain:
-    """Return the type of a NUMERIC and the conversion from texts; -1 means one without digits."""
+    """Return the type of a NUMERIC and the conversion from strings; -1 means one without digits."""
     modifier = int(typmod) - _OPAQUE_SIZE
     if modifier < 0:
         return pa.float64(), lambda array: array.cast(pa.float64())

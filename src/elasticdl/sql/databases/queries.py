@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 
 # A vanished database never confirms a cancel; its query is then left to its own thread.
 PATIENCE_S = 10.0
-# The same, after another Ctrl-C.
+# The same limit after a second Ctrl-C.
 IMPATIENCE_S = 1.0
 _AGAIN_S = 0.2
 
@@ -39,7 +39,7 @@ class Queries:
 
     @contextlib.contextmanager
     def begun(self, cancel: Callable[[], None]) -> Iterator[DatabaseQuery]:
-        """Yield a query that can be ended with `cancel`.
+        """Register a query for the block; `Queries.cancel` cancels it.
 
         Args:
             cancel: Ends whatever the connection is running, from any thread; does nothing if it is
@@ -65,7 +65,7 @@ class Queries:
             query.cancel()
 
     def close(self, close: Callable[[], None]) -> None:
-        """Close a cursor or a connection; if a call could not be cancelled, close after its end."""
+        """Close a cursor or a connection; after the end of a call that could not be cancelled."""
         if self._abandoned is None or not self._abandoned.then(close):
             close()
 

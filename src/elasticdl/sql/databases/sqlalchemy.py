@@ -140,7 +140,7 @@ class SQLAlchemyConnection(BaseDatabase):
             yield query
 
     def _cancel(self, driver: Any) -> None:
-        """Cancel what a driver's connection is running, if the driver supports it."""
+        """Cancel the statement that a connection is running, if the driver supports it."""
         # "cancel" for psycopg and Oracle's driver, "interrupt" for SQLite's and DuckDB's.
         for name in ("cancel", "interrupt"):
             cancel = getattr(driver, name, None)

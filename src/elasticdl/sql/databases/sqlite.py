@@ -6,9 +6,9 @@ find the types of its values, then to read them. Types are converted as in `plai
 * Integers are int64. Reals are float64, also when mixed with integers, and so are numbers in
   columns declared NUMERIC or DECIMAL.
 * Columns declared BOOLEAN are bool, those declared DATE are dates, DATETIME or TIMESTAMP are
-  timestamps (texts in ISO 8601; a zone is converted to UTC and dropped). Any other value in them
+  timestamps (strings in ISO 8601; a zone is converted to UTC and dropped). Any other value in them
   is rejected.
-* Numbers and texts in one column are rejected by name; so are texts and blobs.
+* Numbers and strings in one column are rejected by name; so are strings and blobs.
 * Row numbers are the key if there is no other. A VACUUM by another program between the SELECT and
   the UPDATE can change them; a PRIMARY KEY prevents that.
 
@@ -131,7 +131,7 @@ class SQLite(BaseDatabase):
 
     @contextlib.contextmanager
     def _snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Keep one state of the database, unless a transaction already does."""
+        """Read one snapshot of the database in the block, even if other processes write."""
         with self._errors():
             connection.execute("SAVEPOINT elasticdl_read")
         try:

@@ -405,7 +405,7 @@ def until_cancelled(
 
 
 class watched:  # noqa: N801 - used as a function
-    """Rows whose own errors are re-raised in place of the driver's version of them."""
+    """Context manager: re-raises an error of the rows' source instead of the driver's error."""
 
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows

@@ -42,7 +42,7 @@ _ERROR = re.compile(r"(?:internal )?error: ")
 
 
 def check_kept(url: str) -> None:
-    """Raise a `UsageError` if a URL names a database in memory; opens nothing."""
+    """Raise a `UsageError` if a URL is that of a database in memory; does not connect to it."""
     if _IN_MEMORY.fullmatch(url):
         raise _empty(url)
 
@@ -84,7 +84,7 @@ class Turns:
 
     @contextlib.contextmanager
     def turn(self, url: str, stop: threading.Event, waiting: Callable[[], None]) -> Iterator[None]:
-        """Wait until the database is free.
+        """Wait until the database's file is free, and lock it for the block.
 
         Args:
             url: URL of the database.

@@ -1,8 +1,8 @@
 """Jobs: programs that run without their client, which fetches the output from time to time.
 
-An id cannot be guessed, so knowing it is the permission to fetch. Only the newest part of the
-output is kept; a message in its place reports the number of dropped responses. A finished job is
-kept for an hour, and at most a hundred of them are kept.
+An id cannot be guessed, so any client that has it may fetch. Only the newest part of the output is
+kept; a message reports the number of dropped responses. A finished job is kept for an hour, and at
+most a hundred of them are kept.
 
 Used by `service.py`.
 """
@@ -60,7 +60,10 @@ class JobOutput:
         return self._ended_s
 
     def since(self, number: int) -> tuple[list[sqlflow_pb2.Response], int, bool]:
-        """Return the responses from a number on, the next number, and whether this is the end."""
+        """Return the responses from a number on, the next number, and whether these are the last.
+
+        If responses were dropped, the first one is a message about them.
+        """
         with self._lock:
             found, size = [], 0
             if number < self._first:

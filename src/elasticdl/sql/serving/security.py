@@ -1,8 +1,8 @@
-"""Access rules of the server: where it may listen, and who may call it.
+"""Access rules of the server: allowed listen addresses and allowed callers.
 
-Without TLS it listens on loopback only, and likewise with neither a token nor client certificates.
-On loopback, a server with neither of these two serves only processes of the user who started it
-(on Linux).
+Without TLS, or with neither a token nor client certificates, the server listens on loopback only.
+On Linux, a server without token and client certificates serves only processes of the user that
+started it.
 
 Used by `service.py`.
 """

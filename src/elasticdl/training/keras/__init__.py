@@ -7,7 +7,7 @@ optimizers.py       creation and checks of optimizers
 seeds.py            the random numbers of a step
 metrics.py          metrics as states that add up
 inputs.py           how a batch's features are passed to a model
-labels.py           labels that are numpy arrays to the user and tensors to TensorFlow
+labels.py           labels: numpy arrays for the user's functions, tensors for TensorFlow
 hooks.py            the user's Keras callbacks
 export.py           exports for serving
 """

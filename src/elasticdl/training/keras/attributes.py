@@ -1,8 +1,8 @@
 """Python attributes (numbers, switches) that a step reads when it is compiled.
 
 A step reads `optimizer.weight_decay`, `layer.rate` or `layer.trainable` when it is compiled, and
-never again. `fit` compiles it at the first batch, after callbacks were called for the first time; a
-resumed training compiles it in the middle, and workers compile it before the training begins:
+never again. `fit` compiles it at the first batch, after the first calls of callbacks; a resumed
+run compiles it in the middle, and workers compile it before training begins:
 
     made by the model file          as_made(): every step is compiled with these
     changed before the first step   rejected: only `fit` would see it, once
@@ -54,7 +54,7 @@ class Attributes:
 
     @contextlib.contextmanager
     def as_made(self) -> Iterator[None]:
-        """Set the attributes to the values of the model file; changes made in the block stay."""
+        """Set the attributes to the model file's values for the block; changes in it are kept."""
         moved = []
         for owner, made in zip(self._owners, self._made, strict=True):
             for name, value in _changes(owner, made, _values(owner)).items():
@@ -99,7 +99,7 @@ def _values(owner: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return a single number of NumPy or TensorFlow, as callbacks compute them, as Python's."""
+    """Convert a NumPy or TensorFlow scalar to a Python number; return other values unchanged."""
     if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
         value = value.numpy()
     is_number = isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0
@@ -107,7 +107,7 @@ def _number(value: Any) -> Any:
 
 
 def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are new; an object may override an attribute of its class."""
+    """Return the attributes whose values differ; an object may override one of its class."""
     return {
         name: value
         for name, value in now.items()

@@ -2,17 +2,17 @@
 
 Callbacks are called on every worker, because they have state. Only one worker writes:
 
-    the lowest rank   writes in place, as `fit` does
+    the lowest rank   writes to the final path, as `fit` does
     another worker    holds back its files until the next commit. If the lowest rank took part
                       in that commit, it has written the same files, and those held back are
-                      dropped. If it has died, the next worker puts its own in place.
+                      dropped. If it has died, the next worker moves its own to the final path.
 
-    commit -> callbacks write -> commit: who leads?  -- another one --> drop
-                                                     -- this one -----> put in place
+    commit -> callbacks write -> commit: which leads?  -- another one --> drop
+                                                       -- this one -----> move to the final path
 
-Held back are: whole models, in a temporary folder (`model.save`, `save_weights`, `export`, so also
-those of `ModelCheckpoint` and users' own callbacks), TensorBoard's event files, there as well, and
-the rows of a `CSVLogger`, in memory. Files that a user's callback opens itself are not handled.
+Whole models are held back in a temporary folder (`model.save`, `save_weights`, `export`, so also
+those of `ModelCheckpoint` and users' own callbacks), and so are TensorBoard's event files. The rows
+of a `CSVLogger` are held in memory. Files that a user's callback opens itself are not handled.
 
 Callers: `hooks.py`.
 """
@@ -42,7 +42,7 @@ class CallbackFiles:
         model: Their model.
 
     Attributes:
-        leads: Whether this process writes in place. A single process always does.
+        leads: Whether this process writes to the final paths. A single process always does.
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model) -> None:
@@ -98,7 +98,7 @@ class CallbackFiles:
         }
 
     def committed(self, *, leads: bool) -> None:
-        """Put files that were held back in place, or drop them; see the module docstring."""
+        """Move held-back files to their final paths if this process now leads; else drop them."""
         self.leads = leads
         if not leads:
             self._is_shared = True
@@ -124,7 +124,7 @@ class CallbackFiles:
             self.committed(leads=True)
 
     def flush(self) -> None:
-        """Write buffered data; a checkpoint that is made now assumes that it is written."""
+        """Write buffered data; called before a checkpoint, which assumes that it is written."""
         for board in self._boards:
             board.flush()
 
@@ -146,7 +146,7 @@ class CallbackFiles:
             # The file name extension determines the format.
             private = self._new_folder() / Path(target).name
             if "://" not in target:
-                # A callback may change the working directory before the file is put in place.
+                # A callback may change the working directory before the file is moved.
                 target = os.path.abspath(target)  # noqa: PTH100 - `..` of a link as `save` does it
             written = method(str(private), *args, **named)
             self._held.append((private, target))
@@ -166,8 +166,8 @@ class CallbackFiles:
 class LoggedRows:
     """The file of a `CSVLogger`: holds all rows logged since the job began.
 
-    The file therefore equals what a checkpoint holds, whichever process writes it and whatever a
-    killed process wrote beyond the checkpoint.
+    After a restart, the file can therefore be rewritten as of the checkpoint, by any process, even
+    if a killed process had written more rows.
 
     Args:
         path: Path of the file, possibly in a store.
@@ -197,7 +197,7 @@ class LoggedRows:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is not yet in the file, if this process leads.
+        """Write the rows that are not yet in the file, if this process leads.
 
         Raises:
             OSError: The folder does not exist, or the disk is full.
@@ -241,7 +241,7 @@ class TensorBoardFiles:
 
     def __init__(self, callback: Any, private: Callable[[], Path]) -> None:
         self._callback, self._private = callback, private
-        # Folder of the events held back; None while the callback writes in place.
+        # Folder of the events held back; None while the callback writes to its own folder.
         self._folder: Path | None = None
 
     @contextlib.contextmanager
@@ -256,7 +256,7 @@ class TensorBoardFiles:
             self._callback.log_dir = log_dir
 
     def committed(self, *, leads: bool) -> None:
-        """If leading, put held-back events in place and write there from now on; else drop them."""
+        """Move held-back events to the callback's folder if this process leads; else drop them."""
         held = self._folder
         if not leads:
             self.drop()

@@ -56,7 +56,7 @@ def attributes_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 def is_code(value: Any) -> bool:
-    """Whether a value is recreated by the user's code and has no state of its own."""
+    """Whether a value is recreated by the user's code, so that it is not stored."""
     return (
         isinstance(value, (type, keras.Model, keras.optimizers.Optimizer))
         or inspect.isroutine(value)

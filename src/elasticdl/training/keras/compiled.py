@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def check(model: keras.Model, origin: Origin) -> None:
-    """Make sure that a model can be trained as it was compiled.
+    """Make sure that a model was compiled with an optimizer.
 
     Raises:
-        DefinitionError: It was not compiled.
+        DefinitionError: It was not.
     """
     if not getattr(model, "compiled", False) or model.optimizer is None:
         raise DefinitionError(
@@ -74,7 +74,7 @@ def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
 
 
 class _GivenLoss(keras.losses.Loss):
-    """A definition's loss in place of a compiled one."""
+    """Wraps a definition's loss as the compiled loss that Keras expects."""
 
     def __init__(self, loss: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__(name="loss")

@@ -5,10 +5,10 @@ the examples of a batch (a minibatch standard deviation, attention across the ba
 batches on two workers than in one process. The first batches are run through the model, whole and
 in two parts, and outputs and losses are compared. The model runs as in training, because some
 models mix examples in training only, but without dropout and with BatchNormalization as in
-inference. If its outputs are random then, it runs in inference mode. If it moves a statistic, it
-may be a normalization of the user's own: differences in training are a warning then, because each
-worker normalizes over its own batch as BatchNormalization does, and it runs in inference mode as
-well.
+inference. If its outputs are still random, it runs in inference mode. If it changes a statistic, it
+may contain a custom normalization: each worker would normalize over its own batch, as
+BatchNormalization does. Differences in training are then only a warning, and the model runs in
+inference mode as well.
 
 The loss is computed right after each run, because it may read what the model left in an attribute.
 
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
 _RTOL = 1e-3
 _HALF_PRECISION = {"float16", "bfloat16"}
 _HALF_PRECISION_RTOL = 0.02
-# Attributes that say how much a layer draws in training; 0 switches it off.
+# Attributes that set the amount of randomness of a layer in training; 0 switches it off.
 _RATES = ("rate", "stddev")
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """How a model is run on some examples.
+    """Functions that run a model on some examples.
 
     Attributes:
-        forward: Returns the outputs for a trial; then an integer that determines its random
-            numbers, and whether the model runs as in training.
+        forward: Takes a trial, an integer that determines the random numbers, and whether the
+            model runs as in training. Returns the outputs.
         loss_of: Returns the loss of a trial that has outputs.
         divisor_of: Returns what that loss was divided by.
-        normalizes_by_batch: Whether a trial moves statistics of a BatchNormalization in inference
+        normalizes_by_batch: Whether a trial changes statistics of a BatchNormalization in inference
             mode, so that its outputs are known to depend on the batch.
-        moves_statistics: Whether a trial moves a statistic in training.
+        moves_statistics: Whether a trial changes a statistic in training.
     """
 
     forward: Callable[[Trial, int, bool], Any]
@@ -70,7 +70,7 @@ class Runs:
 
 
 def check(runs: Runs, batch: Trial, model: keras.Model, origin: Origin, of_loss: Origin) -> bool:
-    """Check that the outputs and the loss of a batch are those of its parts.
+    """Check that the outputs and the loss of a batch can be computed from its parts.
 
     Args:
         runs: How the model is run.
@@ -80,8 +80,8 @@ def check(runs: Runs, batch: Trial, model: keras.Model, origin: Origin, of_loss:
         of_loss: Prefix of error messages about the loss.
 
     Returns:
-        Whether the outputs differ in training only, where the model also moves a statistic: it may
-        be a normalization.
+        Whether the outputs differ in training only, where the model also changes a statistic, so
+        that a normalization may be the reason.
 
     Raises:
         DefinitionError: They differ, and neither randomness nor a normalization explains it.
@@ -157,7 +157,7 @@ def _compare(
 
 @contextmanager
 def _quiet(model: keras.Model) -> Iterator[None]:
-    """Run BatchNormalization as in inference, and let no layer of Keras draw."""
+    """Run BatchNormalization as in inference, and disable random layers of Keras in the block."""
     # A loaded SavedModel has layers of another kind within.
     layers = [] if hasattr(model, "inner") else list(model._flatten_layers())  # noqa: SLF001 - Keras has no public name
     rates = [
@@ -172,7 +172,7 @@ def _quiet(model: keras.Model) -> Iterator[None]:
         for layer, name, _ in rates:
             vars(layer)[name] = 0.0
         for layer in normalizing:
-            # Past __setattr__, which tracks what a layer has.
+            # Bypasses __setattr__, which tracks a layer's attributes.
             vars(layer)["call"] = functools.partial(_call_in_inference, layer.call)
         yield
     finally:
@@ -187,7 +187,7 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
 
 
 def joined(one: Trial, other: Trial) -> Trial | None:
-    """Return two trials as one; None if they do not fit or are equal."""
+    """Concatenate two trials; None if their shapes do not match or they are equal."""
     before = leaves([one.features, one.labels, one.weights])
     after = leaves([other.features, other.labels, other.weights])
     if len(before) != len(after) or any(

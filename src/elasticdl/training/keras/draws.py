@@ -1,10 +1,10 @@
 """Random numbers drawn outside layers: `tf.random.*`, and `keras.random.*` without a seed.
 
-TensorFlow's operations draw from states that cannot be read or set, and Keras' functions without
-a seed from one generator per thread. Steps would then draw other numbers after a resume, and the
-same ones on every worker. While a step is traced, both draw from one generator of the trainer
-instead. The trainer sets its state for every step, as it sets those of dropout layers. Draws that
-cannot be replaced are rejected.
+TensorFlow's operations draw from states that cannot be read or set. Keras' functions without a seed
+draw from one generator per thread. Steps would then draw other numbers after a resume, and the same
+ones on every worker. While a step is traced, both are made to draw from a generator of the trainer
+instead. The trainer sets the generator's state for every step, as it does for dropout layers. Draws
+that cannot be replaced are rejected.
 
 Callers: `trainer.py`.
 """
@@ -166,7 +166,7 @@ class KerasDraws:
                 op_callbacks.remove_op_callback(self._warn_of_callback)
 
     def check_uncompiled(self) -> None:
-        """Make sure that nothing was replaced, because steps that run uncompiled draw unreplaced.
+        """Reject TensorFlow's own draws, which cannot be replaced in steps that run uncompiled.
 
         Raises:
             DefinitionError: TensorFlow's own operations draw.
@@ -178,7 +178,7 @@ class KerasDraws:
             )
 
     def check(self, traced: Any, known: Sequence[Any]) -> None:
-        """Make sure that a traced step draws from nothing else.
+        """Make sure that a traced step draws only from known generators.
 
         Args:
             traced: A concrete function that was traced while draws were replaced.

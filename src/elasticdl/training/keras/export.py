@@ -89,7 +89,7 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
 
 
 def why_not_exported(model: keras.Model, example: Example) -> dict[str, str]:
-    """Return what `export` would leave out, and why. Writes nothing and creates no other model."""
+    """Return the files that `export` would omit -> the reason. Writes nothing, copies no model."""
     reasons = {}
     try:
         with _one_line(), _quiet():
@@ -130,7 +130,7 @@ def _write_saved_model(model: keras.Model, folder: Path, example: Example) -> No
 
 
 def _serving(model: keras.Model, example: Example) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that is served, and its signature.
+    """Return the function to serve and its signature.
 
     Raises:
         ExportError: It cannot be compiled, or its outputs differ from the model's predictions.
@@ -255,7 +255,7 @@ def _quiet() -> Any:
         # reported.
         warnings.simplefilter("ignore")
         # TensorFlow logs where it has written a model, and warns of functions that are compiled
-        # often: after several trainings in one process, each with its own model.
+        # often: after several runs in one process, each with its own model.
         logger = logging.getLogger("tensorflow")
         level = logger.level
         logger.setLevel(max(level, logging.ERROR))

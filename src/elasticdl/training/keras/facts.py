@@ -1,6 +1,6 @@
-"""Facts of a compiled Keras model: inputs, last layers, losses.
+"""Describes a compiled Keras model: inputs, last layers, losses.
 
-Inspects only; `sessions/checks/model.py` decides what follows.
+Called by `sessions/checks/model.py`, which draws the conclusions.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def loss_of(model: keras.Model) -> keras.losses.Loss | None:
 
 
 class _Given(keras.losses.Loss):
-    """A function of labels and predictions that a model was compiled with."""
+    """Wraps a loss function of labels and predictions as a Keras loss object."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def _activation(tensor: Any) -> str | None:
 
 
 def _losses(loss: Any, tensors: list[Any], outputs: int) -> list[Any]:
-    """Return a loss for each output, as far as known."""
+    """Return a loss for each output; None for an unknown one."""
     if isinstance(loss, Mapping):
         loss = list(loss.values()) if len(loss) == 1 else None
     if isinstance(loss, (list, tuple)):
@@ -130,7 +130,7 @@ def _losses(loss: Any, tensors: list[Any], outputs: int) -> list[Any]:
 
 
 def name_and_logits(loss: Any) -> tuple[str | None, bool | None]:
-    """Return a loss' name and whether it takes logits; None for what it does not state."""
+    """Return a loss' name and whether it takes logits; None for each if unknown."""
     if isinstance(loss, str):
         try:
             loss = keras.losses.get(loss)

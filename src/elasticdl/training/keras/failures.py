@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from elasticdl.definition import ModelDefinition
 
-# Messages of the operation that compares, and of the one that looks up rows, which also compares
-# where operations are deterministic.
+# Messages of the operation that compares labels with scores, and of the one that looks up rows.
+# Where operations must be deterministic, the latter also compares labels.
 _OUT_OF_RANGE = re.compile(
     r"(?:label value of -?\d+ which is outside the valid range of|= -?\d+ is not in) \[0, (\d+)\)"
 )
-# The gradient of the latter; its positions in a flat table mean nothing to a person.
+# The gradient of the latter; its positions in a flat table mean nothing to users.
 _OF_A_GRADIENT = re.compile(r"segment_ids\[\d+\] = \d+ is out of range \[0, \d+\)")
 _COMPARES = ("label value of", "sparse_categorical_crossentropy", "SparseSoftmaxCrossEntropy")
 _LOOKS_UP = ("layers/core/embedding.py", "Embedding.call()")
@@ -61,7 +61,7 @@ def out_of_range(
     definition: ModelDefinition,
     predict: Callable[[Arrays], Arrays],
 ) -> DataError | None:
-    """Return the error for a label or an id that is out of range; None for any other mistake.
+    """Return the error for a label or an id that is out of range; None for any other failure.
 
     Args:
         error: TensorFlow's exception.
@@ -141,10 +141,10 @@ def of_an_update(error: Exception, step: int, definition: ModelDefinition) -> El
 def naming(
     what: str, batch: Batch, definition: ModelDefinition, predict: Callable[[Arrays], Arrays]
 ) -> Iterator[None]:
-    """Turn an exception from user code into an error that names the batch and their lines.
+    """Turn an exception from user code into an error that names the batch and the user's lines.
 
     Args:
-        what: What runs, as the error names it: "the model or its loss".
+        what: The code that runs, for the error: "the model or its loss".
         batch: Its input.
         definition: The model's definition.
         predict: Returns the model's outputs for features.

@@ -39,11 +39,11 @@ _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 _NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
 # A compiled step keeps the optimizer and the loss that it was compiled with.
 _NEVER = ("compile",)
-# The rows that a CSVLogger has written.
+# Key of the rows that a CSVLogger has written.
 _ROWS = "$rows"
 
 _STOPS = "stop_training"
-# The weights of a model that a callback holds in addition to the trained one.
+# Key of the weights of a model that a callback holds in addition to the trained one.
 _WEIGHTS = "$weights"
 
 
@@ -57,7 +57,8 @@ class KerasHooks:
         direction: Returns whether lower or higher values of a metric are better, for a model that
             was not compiled with its metrics, so that Keras cannot find out.
         is_compiled: Whether the model was compiled with its loss and metrics.
-        drawing: Takes an event, and the number of a batch in it; seeds what is drawn meanwhile.
+        drawing: Takes an event, and the number of a batch in it; seeds the random numbers drawn in
+            its block.
         only_in_validation: Names of metrics that are not measured in training, as far as they are
             known before it.
     """
@@ -136,7 +137,7 @@ class KerasHooks:
             only_in_validation: Names of metrics that are not measured in training.
 
         Raises:
-            DefinitionError: A callback does.
+            DefinitionError: There is such a callback.
         """
         for each in self._callbacks:
             name = getattr(each, "monitor", None)
@@ -148,13 +149,13 @@ class KerasHooks:
                 )
 
     def check_grouping(self, steps: int) -> None:
-        """Make sure that no user callback counts batches that `fit` would not report.
+        """Reject user callbacks with batch methods: `fit` would call them once for several batches.
 
         Args:
             steps: `steps_per_execution` of the model.
 
         Raises:
-            DefinitionError: A callback does.
+            DefinitionError: There is such a callback.
         """
         for each in self._callbacks:
             for moment in _BATCH_MOMENTS:
@@ -237,7 +238,7 @@ class KerasHooks:
         """See `trainer.Hooks`; `SwapEMAWeights` swaps the averages in for an evaluation."""
         return any(
             isinstance(each, keras.callbacks.SwapEMAWeights)
-            # With `swap_on_epoch` they are in place from the end of an epoch to the next.
+            # With `swap_on_epoch` the model holds them from the end of an epoch to the next.
             and not state.get(self._key(number), {}).get("_ema_weights_in_model", False)
             for number, each in enumerate(self._callbacks)
         )
@@ -246,7 +247,7 @@ class KerasHooks:
 
     def state(self) -> dict[str, Any]:
         """See `trainer.Hooks`: `EarlyStopping.wait`, `.best`, ..."""
-        # A callback may have requested the end just before a checkpoint.
+        # A callback may have requested to stop training just before a checkpoint.
         return {**self._keep()[0], _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
@@ -306,7 +307,7 @@ class KerasHooks:
         return values, arrays
 
     def _weights_beside(self, value: Any) -> list[Any]:
-        """Return the variables of a model or optimizer that is not part of the trained one."""
+        """Return the variables of a separate model or optimizer; none if it shares trained ones."""
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []
         optimizer = getattr(self._model, "optimizer", None)
@@ -369,7 +370,7 @@ class KerasHooks:
 
     @contextlib.contextmanager
     def _moment(self, name: str, number: int = 0) -> Iterator[None]:
-        """Call callbacks in this block: refuse methods they must not call, and name their errors.
+        """Make methods of the model that callbacks must not call raise, and translate errors.
 
         Raises:
             UserCodeError: A callback raised.

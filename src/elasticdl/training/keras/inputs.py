@@ -1,9 +1,9 @@
 """Finds how a batch's features are passed to a model.
 
 Input functions return a dict of features. A functional model names its inputs; a subclass model
-does not, and the first generation of model files expects the only tensor of a one-entry dict. The
-form that fits is found by tracing the model, once, on symbolic inputs: no weight and no statistic
-changes.
+does not, and first-generation model files expect the only tensor of a one-entry dict. The form that
+fits is found by tracing the model once on symbolic inputs, which changes no weight and no
+statistic.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
 
 
 def _symbolic(array: Any) -> Any:
-    # Text is stored as objects or as bytes of one length; lookup layers accept both.
+    # Strings are stored as objects or as bytes of one length; lookup layers accept both.
     dtype = "string" if array.dtype.kind in "OSU" else array.dtype.name
     return keras.KerasTensor((None, *array.shape[1:]), dtype=dtype)
 

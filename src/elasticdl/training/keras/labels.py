@@ -1,9 +1,9 @@
-"""Labels that are numpy arrays to the user's functions and tensors to TensorFlow.
+"""Wraps label tensors so that the user's functions can use them as numpy arrays.
 
-Model files of the first generation call `labels.flatten()`: their labels were numpy arrays. In a
-compiled step a label is a symbolic tensor, so it is passed in this wrapper, which implements
-numpy's methods and functions with TensorFlow's numpy API and converts to its tensor wherever
-TensorFlow or Keras takes one (`__tf_tensor__`).
+First-generation model files call `labels.flatten()`, because their labels were numpy arrays. In a
+compiled step labels are symbolic tensors. The wrapper implements numpy's methods and functions with
+TensorFlow's numpy API, and converts to its tensor wherever TensorFlow or Keras takes one
+(`__tf_tensor__`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NumpyLabels:
         self._tensor = tensor
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
-        """Return the tensor: TensorFlow's own conversion protocol."""
+        """Return the tensor; TensorFlow calls this method to convert an object."""
         del name
         return self._tensor if dtype is None else tf.cast(self._tensor, dtype)
 
@@ -124,7 +124,7 @@ class NumpyLabels:
     def __index__(self) -> int:
         raise NotANumpyFunctionError("array[labels]")
 
-    # Two labels arrays are compared element by element, so they have no hash, as in numpy.
+    # Arrays are compared element by element, so they have no hash, as in numpy.
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -181,7 +181,7 @@ def wrap(value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return a value with wrapped tensors unwrapped."""
+    """Return a value with its wrapped tensors, at any depth, replaced by the tensors."""
     if isinstance(value, NumpyLabels):
         return value._tensor  # noqa: SLF001 - the same file
     if isinstance(value, tuple):

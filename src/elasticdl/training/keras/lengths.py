@@ -1,10 +1,10 @@
-"""Open axes of compiled steps.
+"""Finds the axes that compiled steps leave open, so that sequence lengths may vary.
 
 A function is compiled for the shapes of the example batch. An axis along which a batch differs in
-size from the example (sequences padded to the longest of a batch) is left open, so that each length
-does not cost a compilation. A function with an open axis need not return the bits of one without
+size from the example (sequences padded to the longest of a batch) is left open, so that not every
+length costs a compilation. A function with an open axis may return other bits than one without
 (measured on TensorFlow 2.21, CPU: convolutions, attention, SimpleRNN and BatchNorm differ in the
-last digit; Dense, LSTM, GRU, Embedding and LayerNormalization do not). Which function is called
+last digit; Dense, LSTM, GRU, Embedding and LayerNormalization do not). The choice of the function
 therefore depends only on the shapes of the batch and of the example, never on earlier batches,
 which a resumed process has not seen.
 """
@@ -28,10 +28,10 @@ _MAX_FUNCTIONS = 64
 
 
 class Lengths:
-    """Compares batches with the shapes of the example, part by part: features, labels.
+    """Compares the shapes of batches with those of the example batch.
 
     Args:
-        parts: The parts of the example batch.
+        parts: The parts of the example batch: features, labels.
 
     Attributes:
         seen: Axes of the features along which a batch differed in size.
@@ -87,8 +87,8 @@ class Functions:
     """Cache of compiled functions; drops those least recently called.
 
     Attributes:
-        last: The last request, in the caller's terms, and its function: nearly all batches have
-            the shapes of the one before.
+        last: The last key of the caller, and its function: a shortcut, because nearly all batches
+            have the shapes of the one before.
     """
 
     def __init__(self) -> None:

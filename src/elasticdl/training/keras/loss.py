@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from elasticdl.training.keras.splitting import Trial
 
     Forward: TypeAlias = Callable[[Trial, int, bool], tuple[Any, Sequence[float]]]
-    """Of a trial, a seed, and whether in training: the model's outputs, and what layers added."""
+    """Takes a trial, a seed, and whether in training; returns outputs, losses added by layers."""
 
 _log = logging.getLogger("elasticdl")
 
@@ -65,13 +65,13 @@ class TrainingLoss:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a loss."""
+        """Whether the model has a loss, from any of the three sources."""
         definition = self._definition
         return definition.compiled or definition.loss is not None or self.of_the_model
 
     @property
     def is_by_example(self) -> bool:
-        """Whether each example has a loss of its own."""
+        """Whether the loss of each example can be computed separately."""
         return not self._definition.compiled and not self.of_the_model
 
     def __call__(
@@ -102,7 +102,7 @@ class TrainingLoss:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
         loss = made(self._definition.loss)
         if isinstance(loss, WeighableLoss):
-            # It looks for masks itself. Without a reduction of its own, it is averaged.
+            # It looks for masks itself. If it does not reduce its values, they are averaged.
             return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
         self._warn_of_broadcast(loss, outputs, labels)
         values = tf.cast(unwrap(loss(outputs, self._theirs(labels))), tf.float32)
@@ -110,7 +110,7 @@ class TrainingLoss:
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
 
     def by_example(self, outputs: Any, labels: Any, weights: Any, *, eager: bool) -> tf.Tensor:
-        """Return each example's loss, as that of a batch of it alone: float32 [examples]."""
+        """Return the loss of each example, computed as a batch of one: float32 [examples]."""
         masks = reduction.masks_of(outputs)
         # None cannot be mapped over examples.
         beside = {str(i): mask for i, mask in enumerate(masks) if mask is not None}
@@ -127,14 +127,9 @@ class TrainingLoss:
         return examples.one_by_one(one, outputs, labels, beside, eager=eager)
 
     def averaged_parts(self, trial: Trial, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
-        """Return the average loss of a batch's parts, as workers would compute it, traced.
+        """Return the average loss of a batch's parts, as workers would compute it; traced.
 
-        If the loss is certain to be a mean, one batch has proved it, and the result is `loss`.
-
-        Args:
-            trial: The batch.
-            loss: Loss of the batch.
-            divisor: What it was divided by.
+        If the loss is certain to be a mean, the result is `loss`: one batch was proof enough.
         """
         if self._is_known(trial.outputs, trial.labels):
             return loss
@@ -190,11 +185,6 @@ class TrainingLoss:
         The check is repeated in later batches, because such a loss may be zero at first, as with a
         weight that warms up.
 
-        Args:
-            trial: A batch.
-            forward: Calls the model.
-            divisor: What its loss is divided by.
-
         Raises:
             DefinitionError: They are not.
         """
@@ -231,7 +221,7 @@ class TrainingLoss:
             )
 
     def _of_trial(self, trial: Trial) -> float:
-        """Return the loss to be split; losses added by layers are checked separately."""
+        """Return the loss of a trial; without losses added by layers, if they can be separated."""
         if not self.is_there:
             return 0.0
         if self.is_by_example:
@@ -274,7 +264,8 @@ class TrainingLoss:
             return
         if outputs.shape.rank != 2 or outputs.shape[1] != 1 or labels.shape.rank != 1:  # noqa: PLR2004
             return
-        # A length that occurs nowhere else. Shapes show what values may hide: labels may be alike.
+        # A length that occurs nowhere else. Shapes are compared because equal labels hide the
+        # mistake in the values.
         size = 8191
         specs = tf.TensorSpec([size, 1], outputs.dtype), tf.TensorSpec([size], labels.dtype)
         # An exception here is raised again by the step.

@@ -1,4 +1,4 @@
-"""Tests before it matters whether the states of user metrics add up over batches.
+"""Tests early, on a few examples, whether the states of user metrics add up over batches.
 
 A metric's states after two parts of a batch are compared with their sum (`states.py`): those of a
 mean add up, those of a maximum do not.
@@ -40,7 +40,7 @@ class MetricProbe:
     Args:
         definition: The definition of the model.
         forward: Returns the model's outputs for features; has no side effects.
-        loss: The loss, which is measured too.
+        loss: The loss, which is a metric too.
         generators: The generators that Python code draws from.
         predict: Returns the model's outputs for features, as arrays.
     """
@@ -71,7 +71,7 @@ class MetricProbe:
             self.on(example, metrics)
 
     def if_unproved(self, batch: Batch, metrics: Metrics) -> None:
-        """Test on a batch the metrics for which the example was inconclusive."""
+        """Test the metrics for which the example batch was inconclusive, on a training batch."""
         if metrics.variables.unproved and not metrics.variables.ordered:
             self.on(batch, metrics)
 

@@ -1,10 +1,10 @@
 """Keras metrics as states that add up over batches and workers.
 
-Keras keeps a metric's state in variables; `states.py` computes what a batch adds to them. These
-shares are summed and written back into the variables to read the result. Metrics that layers and
-the model have as attributes are updated while the model is called, and reported as by Keras. Plain
-scalars (first-generation `eval_metrics_fn`, a spec's `create_metrics`) become example-weighted
-means.
+Keras keeps a metric's state in variables; `states.py` computes the share that a batch adds to them.
+The shares are summed, and the sum is written into the variables to read the result. Metrics that
+are attributes of layers or the model are updated while the model is called, and reported as by
+Keras. Plain scalars (first-generation `eval_metrics_fn`, a spec's `create_metrics`) become
+example-weighted means.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class KerasMetrics:
-    """Computes the states of one mode's metrics (compiled) and reads them (uncompiled).
+    """Computes the states of one mode's metrics in compiled steps, and reads them outside.
 
     Args:
         functions: The metrics.
@@ -157,7 +157,7 @@ class KerasMetrics:
 def _summed(
     values: tf.Tensor, mask: Any | None, num_examples: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a sum and its divisor for a function's values; uses the mask as Keras does."""
+    """Return the sum of a metric function's values and its divisor; uses the mask as Keras does."""
     if mask is not None and values.shape.rank and values.shape.rank == mask.shape.rank:
         counted = tf.cast(mask, tf.float32)
         return tf.reduce_sum(values * counted), tf.reduce_sum(counted)
@@ -181,7 +181,7 @@ def in_numbers(name: str, result: Any) -> dict[str, float | list[float]]:
 
 
 def tracked_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
-    """Return the metrics that a model's layers and its own methods update, as Keras finds them."""
+    """Return the metrics that the model updates itself, without those that Keras adds."""
     # Keras has no public names for its own metrics among them.
     own = [getattr(model, "_loss_tracker", None), getattr(model, "_compile_metrics", None)]
     own += getattr(getattr(model, "_compile_loss", None), "metrics", [])

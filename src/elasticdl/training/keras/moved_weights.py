@@ -1,9 +1,9 @@
-"""Trained weights that a model itself changes when it is called in training mode.
+"""Rejects models that change a trained weight when called, differently on each worker.
 
 Spectral normalization sets its kernel in each call, to the same value on all workers, because it
-depends on the kernel alone. A weight set from the examples (a first batch that initializes, a
-running mean in a trained weight) or from random numbers would differ on each worker, and their
-gradients would be those of different models.
+depends on the kernel alone. A weight that is set from the examples (by the first batch, or as a
+running mean) or from random numbers would differ on each worker. The gradients to be summed would
+then be those of different models.
 
 Callers: `trainer.py`, before the first gradients that are summed.
 """
@@ -43,7 +43,7 @@ def check_alike(
     others: Sequence[Any],
     origin: Origin,
 ) -> None:
-    """Make sure that a call leaves the same trained weights whatever its examples are.
+    """Make sure that the trained weights after a call do not depend on its examples.
 
     Args:
         call: Calls the model in training mode on some examples, as the worker of a rank.

@@ -27,11 +27,6 @@ def create(
 ) -> keras.optimizers.Optimizer:
     """Return the built optimizer; it is also set on the model, as `compile` does.
 
-    Args:
-        definition: What to train.
-        model: Its model.
-        trainable: The variables to train.
-
     Raises:
         DefinitionError: It is not a Keras 3 optimizer, or `tf.distribute` distributes the model.
     """
@@ -59,7 +54,7 @@ def create(
 
 
 def plain(optimizer: Any) -> list[Any]:
-    """Return the optimizers that make the updates, without their wrappers."""
+    """Return the optimizers that compute the updates, without their wrappers."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return plain(inner)
@@ -71,7 +66,7 @@ def may_draw(optimizer: Any, trainable: Sequence[Any]) -> bool:
     """Return whether an update runs user code, which may draw random numbers.
 
     Args:
-        optimizer: Makes the update.
+        optimizer: The optimizer.
         trainable: The variables to train; their constraints are part of the update.
     """
     constraints = [variable.constraint for variable in trainable]
@@ -81,10 +76,6 @@ def may_draw(optimizer: Any, trainable: Sequence[Any]) -> bool:
 
 def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
     """Reject weights whose "gradient" is their next value, such as scales of float8.
-
-    Args:
-        trainable: The variables to train.
-        origin: Prefix of errors.
 
     Raises:
         DefinitionError: There is such a weight.
@@ -102,17 +93,11 @@ def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:
 def warn_of_repeated_rows(
     optimizer: Any, trainable: Sequence[Any], gradients: Sequence[Any], origin: Origin
 ) -> None:
-    """Log if the sum over workers is a different gradient than that of one process.
+    """Warn if the optimizer treats gradients summed over workers differently than in one process.
 
     In one process an embedding's gradient is a list of rows, and Keras squares rows of the same
     id one by one: a^2 + b^2. A sum over workers is dense, and its square is (a + b)^2, as it is
     for Keras on JAX and PyTorch.
-
-    Args:
-        optimizer: The optimizer that uses the gradients.
-        trainable: The variables to train.
-        gradients: The gradient of each.
-        origin: Prefix of the warning.
     """
     paths = [
         variable.path
@@ -131,6 +116,6 @@ def warn_of_repeated_rows(
 
 
 def _is_linear(optimizer: Any) -> bool:
-    """Whether an update by rows of the same id equals an update by their sum."""
+    """Whether an update with several rows of one id equals an update with their sum."""
     kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
     return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)

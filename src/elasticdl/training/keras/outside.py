@@ -1,4 +1,4 @@
-"""Variables that a step uses but no checkpoint contains.
+"""Detects changes of variables that a step uses but that no checkpoint contains.
 
 A model's weights are the variables that Keras tracks. A compiled step can also use a `tf.Variable`
 in a layer, or a variable outside the model that its loss reads:
@@ -36,7 +36,7 @@ class Outside:
     Args:
         model: The model whose layers are searched for names.
         optimizer: Its optimizer, likewise.
-        known: Returns all variables that are kept, or reset for each step.
+        known: Returns all variables that are in checkpoints, or reset for each step.
         origin: Prefix of errors.
     """
 
@@ -94,7 +94,7 @@ class Outside:
         return f"the variable {variable.name}"
 
     def _is_of_optimizer(self, variable: Any) -> bool:
-        # Keras' own attributes are not searched: what they hold is known.
+        # Keras' own attributes are not searched: their variables are known.
         own = [value for name, value in vars(self._optimizer).items() if not name.startswith("_")]
         return any(handle(each) is variable.handle for value in own for each in _variables(value))
 
@@ -108,7 +108,7 @@ class Outside:
 
 
 def _variables(value: Any) -> Iterable[Any]:
-    """Return what may be variables in an attribute's value.
+    """Return the values in an attribute that may be variables.
 
     These are the items of a list, tuple or dict; else the value itself and, for an optimizer, its
     `variables`.

@@ -1,9 +1,9 @@
-"""Checks which parts of Keras' own training a user's model class overrides.
+"""Rejects models that override methods of Keras' own training that are not called here.
 
-`Model.fit` calls these methods, but steps here are not made by `fit`. `compute_loss` is called, in
-training and in evaluation. A method that is never called would silently change the results compared
-with `fit`, so models that override one are rejected before the first step. The property
-`trainable_weights` determines what is trained, as in `fit`.
+`Model.fit` calls these methods, but ElasticDL does not train with `fit`. Without an overridden
+method the results would silently differ from those of `fit`, so such models are rejected before the
+first step. `compute_loss` is called, in training and in evaluation. The property
+`trainable_weights` determines the trained weights, as in `fit`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MODELS_OF_KERAS = {"distillation", "premade_models"}
 
 
 def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
-    """Make sure that everything a model's class defines about its training takes effect.
+    """Make sure that everything a model class defines about training takes effect.
 
     Args:
         model: The user's model.
@@ -74,7 +74,7 @@ def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
 
 
 def _place_of(method: Any, model: Any, origin: Origin) -> object:
-    """Return the user's line: that of their method, or that of the model."""
+    """Return the location to report: that of the user's method, or that of the model."""
     return origin if is_of_keras(model) else place(method) or origin
 
 
@@ -86,7 +86,7 @@ class TrainedWeights:
         origin: Prefix of errors.
 
     Attributes:
-        trained: What the property returns.
+        trained: The weights that the property returns.
         others: All other variables of the model, including those that the property leaves out.
 
     Raises:
@@ -169,7 +169,7 @@ def is_of_keras(loss: Any) -> bool:
 
 
 def _is_base(kind: type) -> bool:
-    """Return whether a class is Keras' own, and trains as all models do."""
+    """Return whether a class is Keras' own and does not have its own way of training."""
     return _is_of_library(kind.__module__) and not _MODELS_OF_KERAS & {*kind.__module__.split(".")}
 
 

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
 
 class Pull:
-    """Pulls the parameters of a model towards given weights.
-
-    Args:
-        trainable: The parameters.
+    """Adds the gradient of the proximal term, which pulls parameters towards given weights.
 
     Attributes:
-        is_on: Whether they are pulled.
+        is_on: Whether the term is in use.
     """
 
     def __init__(self, trainable: Sequence[Any]) -> None:
@@ -40,14 +37,14 @@ class Pull:
         return self._anchors + ([] if self._strength is None else [self._strength])
 
     def release(self) -> None:
-        """End the pull."""
+        """Stop adding the term."""
         self.is_on = False
 
     def towards(self, weights: Weights, paths: Sequence[str], strength: float) -> None:
-        """Start to pull.
+        """Set the anchors and the strength, and start adding the term.
 
         Args:
-            weights: At least the parameters.
+            weights: The anchors; may contain more than the parameters.
             paths: The name of each parameter in `weights`.
             strength: mu in the paper.
         """
@@ -60,7 +57,7 @@ class Pull:
         self._strength.assign(strength)
 
     def added_to(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
-        """Add the gradients of the term, in the scale of the loss' gradients; traced."""
+        """Return gradients plus those of the term, scaled as the optimizer scales the loss."""
         pulled = []
         for gradient, variable, anchor in zip(
             gradients, self._trainable, self._anchors, strict=True

@@ -1,13 +1,12 @@
-"""Random numbers that Python code draws in a step: while it is traced, and when it is called.
+"""Rejects random numbers that Python code draws in a compiled step and that cannot be seeded.
 
     x * np.random.rand()                         drawn once, when the step is traced
     tf.numpy_function(noise, [x], tf.float32)    drawn in each step, in a thread of TensorFlow's
 
 The first is a constant of the compiled step, here as in `fit`; the trainer seeds it for each trace,
 so that it is the same after a resume. A model meant to run eagerly would draw in each step, so for
-such a model it is rejected. The second is rejected, too: TensorFlow calls such functions without
-passing which step of a group it is making. Functions that are called but do not draw are left
-alone.
+such a model it is rejected. The second is always rejected, because TensorFlow does not pass such
+functions the number of the step. Functions that do not draw are not affected.
 
 Callers: `trainer.py`.
 """
@@ -32,18 +31,14 @@ _ADVICE = "Draw with tf.random or with keras.random, which are seeded for each s
 
 
 class PythonCode:
-    """Rejects draws from `numpy.random` and `random` that compiled steps must not make.
-
-    Args:
-        origin: Prefix of errors.
-    """
+    """Rejects draws from `numpy.random` and `random` that compiled steps must not make."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
         self._refused: DefinitionError | None = None
         self._called = Generators(self._refuse_called)
         self.eager_only = Generators(self._refuse_traced)
-        """What is in use while a step of a model is traced that is to run eagerly."""
+        """Generators to use while tracing a step of a model that requests to run eagerly."""
         # TensorFlow holds only weak references to functions.
         self._watched: dict[bytes, Any] = {}
 

@@ -1,7 +1,7 @@
 """Reduces the losses of examples, or of time steps, to the loss of a batch, as Keras does.
 
     no mask    sum(weight * loss) / number of values
-    a mask     sum(weight * loss where the mask is) / number of values where it is
+    a mask     sum(weight * loss where the mask is true) / number of values where it is true
 
 A mask travels with a tensor, in an attribute that Keras sets (`_keras_mask`).
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Divisor(StrEnum):
-    """What the summed loss of a batch is divided by."""
+    """The number that the summed loss of a batch is divided by."""
 
     EXAMPLES = "examples"
     STEPS = "steps"
@@ -120,7 +120,7 @@ def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
 
 
 class _Values(keras.losses.Loss):
-    """Reduces values as every Keras loss does."""
+    """A Keras loss that returns the predictions, to use Keras' reduction on given values."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         del y_true

@@ -1,4 +1,4 @@
-"""Decides what the outputs of a Keras classifier are: by its last layer, then by its loss.
+"""Decides whether a Keras classifier returns probabilities or logits: by last layer, then loss.
 
 Callers: `trainer.py`.
 """
@@ -28,7 +28,7 @@ _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
 def scores_of(
     model: keras.Model, definition: ModelDefinition, shape: tuple[int, ...]
 ) -> Scores | None:
-    """Return what a model's outputs are; None if it is no classifier, or this is unknown.
+    """Return the kind of scores a model returns; None if it is not a classifier, or unknown.
 
     Args:
         model: The model.
@@ -44,7 +44,7 @@ def scores_of(
     if scores is not None and is_binary and activation == "sigmoid":
         # A loss `from_logits` uses the logits of this layer.
         return "probabilities"
-    # Without an activation, these are no probabilities, whatever the loss takes them for.
+    # Without an activation, these are not probabilities, even if the loss treats them as such.
     return None if scores == "probabilities" and activation == "linear" else scores
 
 

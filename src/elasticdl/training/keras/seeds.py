@@ -25,10 +25,10 @@ _UPDATE = zlib.crc32(b"update")
 
 
 class Seeds:
-    """Seeds everything that a model draws from.
+    """Seeds all random generators that a model uses.
 
     Args:
-        seed: Seed of the training.
+        seed: Seed of the job.
         variables: The variables that determine the next draws; their order is fixed, and the last
             one is that of draws outside layers.
         generators: The generators that Python code draws from.
@@ -58,10 +58,10 @@ class Seeds:
             variable.assign(tf.cast(values, variable.dtype))
 
     def set_for_update(self, step: tf.Tensor) -> None:
-        """Make an update's draws a function of its number only, since all workers make the same.
+        """Make the draws of an update the same on all workers: a function of its number only.
 
-        Optimizers and constraints draw during an update. They belong to no layer, so only the last
-        variable is set, that of draws outside layers.
+        Optimizers and constraints may draw during an update. They do not belong to a layer, so only
+        the last variable is set, that of draws outside layers.
 
         Args:
             step: Number of the update, int64.
@@ -77,22 +77,16 @@ class Seeds:
         variable.assign(tf.cast(values, variable.dtype))
 
     def of_moment(self, step: int, moment: str, number: int = 0) -> int:
-        """Return a seed that is a function of the training's seed and the arguments.
-
-        Args:
-            step: See `drawing`.
-            moment: See `drawing`.
-            number: See `drawing`.
-        """
+        """Return a seed that is a function of the job's seed and the arguments; see `drawing`."""
         return derive_seed(self._seed, step, zlib.crc32(moment.encode()), number)
 
     @contextlib.contextmanager
     def drawing(self, step: int, moment: str, number: int = 0) -> Iterator[None]:
-        """Seed what Python code draws in the block, by the training's seed and the arguments.
+        """Seed what Python code draws in the block, by the job's seed and the arguments.
 
         Args:
             step: Number of the step.
-            moment: What runs, such as the name of a callback's method.
+            moment: The code that runs, such as the name of a callback's method.
             number: Number of the batch, if callbacks are called for a batch of an evaluation;
                 otherwise 0.
         """

@@ -1,9 +1,9 @@
-"""Checks that the loss of a batch follows from those of its parts, as a sum over workers needs.
+"""Checks that the loss of a batch follows from those of its parts, as sums over workers require.
 
-The first batch is cut into two unequal parts, and their losses, each multiplied by its divisor,
-must add up to that of the whole. Masks, sample weights and outputs are made up for this trial: in
-a batch without padding, or with a model that returns the same for all examples, every divisor
-would fit, and another worker could choose another one.
+The first batch is cut into two unequal parts. Their losses, each multiplied by its divisor, must
+add up to that of the whole. Masks, sample weights and outputs are synthetic in this trial: in a
+batch without padding, or with a model that returns the same for all examples, every divisor would
+fit, and workers could choose different ones.
 
 Callers: `trainer.py`, before the first gradients.
 """
@@ -87,7 +87,7 @@ class Trial:
 def find_divisor(
     loss_of: Callable[[Trial], float], batch: Trial, origin: Origin, *, weights_in_labels: bool
 ) -> Divisor | None:
-    """Return what a batch's loss is divided by.
+    """Determine what a batch's loss is divided by.
 
     Args:
         loss_of: Returns the loss of some examples.
@@ -143,7 +143,7 @@ def check_run(
     sizes: tuple[int, int],
     origin: Origin,
 ) -> None:
-    """Compare the loss of a batch with those of two parts, running the model for each.
+    """Compare the loss of a batch with those of two parts, for each of which the model was run.
 
     Args:
         loss: Loss of the batch.
@@ -202,10 +202,10 @@ def check_parts(loss: float, averaged: float, num_examples: int, origin: Origin)
 
 
 def check_ignores_nothing(losses: Sequence[Any], origin: Origin) -> None:
-    """Make sure that no Keras loss divides by the number of labels that it does not ignore.
+    """Reject Keras losses that ignore some labels and divide by the number of the others.
 
     Raises:
-        DefinitionError: A loss does: that number differs between minibatches.
+        DefinitionError: There is such a loss. The number differs between minibatches.
     """
     for loss in losses:
         if (ignored := getattr(loss, "ignore_class", None)) is not None:
@@ -251,8 +251,8 @@ def check_added(
         kind: What its loss is divided by.
         origin: Prefix of errors.
         in_training: Whether the model runs as in training.
-        differs_in_parts: Whether the model then draws random numbers or looks at other examples of
-            the batch, so that parts may differ from the whole for that reason alone.
+        differs_in_parts: Whether outputs then depend on other examples of the batch (BatchNorm), so
+            that parts may differ from the whole for that reason alone.
 
     Returns:
         The reason why the check was inconclusive, if it was.
@@ -291,7 +291,7 @@ def check_added(
 
 # Runs with different seeds that must agree before a result counts as not random.
 _NUM_DRAWS = 8
-# A sum of thirds is 1.8 times their average.
+# The sum of the losses of two parts, 1/3 and 2/3 of a batch, is 1.8 times their average.
 _SUM_RTOL = 0.2
 
 _COUPLED = (
@@ -327,7 +327,7 @@ def _close(one: float, other: float, outputs: Any) -> bool:
 
 
 def _cut(batch: Trial) -> tuple[Trial, list[Trial]]:
-    """Return the examples ordered by their labels, whole and in two parts: a third and the rest."""
+    """Order the examples by label; return them whole and in two parts: a third and the rest."""
     if batch.num_examples == 1:
         # One example has no parts; but if it is repeated, a sum is still twice as large.
         once = np.array([0])
@@ -344,7 +344,7 @@ def _parts(batch: Trial) -> tuple[Any, Any]:
 
 
 def _order(batch: Trial) -> Any:
-    """Return the rows with like labels next to each other, so that parts differ most."""
+    """Return row numbers sorted by label, so that the two parts differ most."""
     for labels in leaves(batch.labels):
         if labels.shape.rank and (labels.dtype.is_floating or labels.dtype.is_integer):
             flat = np.asarray(labels, np.float64).reshape(batch.num_examples, -1)
@@ -353,7 +353,7 @@ def _order(batch: Trial) -> Any:
 
 
 def _made_up(batch: Trial, rng: Any, weights_in_labels: bool, *, perturbed: bool) -> Trial:
-    """Return the batch with other masks, weights and outputs, where it has any.
+    """Return the batch with synthetic masks, weights and outputs, where it has any.
 
     They differ between the two parts; otherwise a wrong divisor could pass for the right one.
     """

@@ -1,6 +1,6 @@
 """States of Keras metrics: summed if sums are correct, else carried from batch to batch.
 
-A metric's share of a batch is the value of its variables after `reset_state` and one update. Shares
+A batch's share of a metric is the value of its variables after `reset_state` and one update. Shares
 add up for all of Keras' own metrics. Others are tested on two batches:
 
     update(A) + update(B)  =  update(A); update(B)      and     2 update(A)  =  update(A); update(A)
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Values = list[np.ndarray[Any, Any]]
 
 _TOLERANCE = 1e-4
-# Numbers in these metrics that change with each update are settings that they look up; tests check
-# that their states add up.
+# These metrics are not tested at run time: unit tests check that their states add up. Numbers in
+# them that change with each update are only settings that they look up.
 _KERAS_OWN = ("keras.src.metrics.", "keras.metrics.")
 
 
@@ -63,16 +63,16 @@ class MetricVariables:
     # --- in a compiled step -----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start a batch's share, traced into a step; called before the model is."""
+        """Reset metrics for a batch's share; traced into a step, before the model is called."""
         ordered = self.ordered
         for name, metric in self.members.items():
             if name not in ordered:
                 metric.reset_state()
 
     def shares(self) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the states that this batch adds, by metric, without the metrics that are carried.
+        """Return the states that this batch adds: metric -> values; traced into a compiled step.
 
-        Traced into a compiled step.
+        Metrics that are carried are left out.
         """
         ordered = self.ordered
         return {
@@ -84,7 +84,7 @@ class MetricVariables:
     # --- around it --------------------------------------------------------------------------
 
     def resume(self, so_far: MetricStates | None) -> None:
-        """Set the metrics that are carried to the states before a step."""
+        """Set the carried metrics to their states before a step."""
         for name in self.ordered:
             if so_far and name in so_far:
                 self._assign(name, so_far[name])
@@ -92,7 +92,7 @@ class MetricVariables:
                 self.members[name].reset_state()
 
     def carried(self) -> dict[str, tuple[np.ndarray[Any, Any], ...]]:
-        """Return the states of the metrics that are carried, after a step."""
+        """Return the states of the carried metrics after a step."""
         return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
 
     def result(self, name: str, states: tuple[Any, ...]) -> Any:
@@ -217,7 +217,7 @@ def _values(metric: keras.metrics.Metric) -> Values:
 
 
 def _difference(start: Values, one: Values, other: Values, both: Values, twice: Values) -> str:
-    """Return how states differ from their sum; empty if they do not, as far as these show."""
+    """Describe how states differ from their sum; empty if these values show no difference."""
     for s, a, b, ab, aa in zip(start, one, other, both, twice, strict=True):
         if s.dtype.kind not in "iuf" and s.dtype.name != "bfloat16":
             return f"one is of the type {s.dtype.name}"

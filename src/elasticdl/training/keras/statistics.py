@@ -1,4 +1,4 @@
-"""Statistics: variables that training changes without a gradient, sent as changes that add up.
+"""Statistics: variables that training changes without a gradient, sent as summable changes.
 
 BatchNorm's running mean and variance are such variables, and so are the user's counters. Each
 batch starts from the same values, so workers send changes:
@@ -11,7 +11,7 @@ batch starts from the same values, so workers send changes:
 
 Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
 of its two halves are compared with that of the whole. The result is sent as votes, because a
-worker whose batches never changed a counter cannot know it.
+worker whose batches never changed a variable cannot determine it.
 
 Callers: `trainer.py`.
 """
@@ -44,7 +44,7 @@ _PART_BITS = 16
 # workers.
 _MODULUS = 251
 _MAX_COMPARED = 256
-# Shifts at which a change that depends on the value shows it: below and above the sizes of rings.
+# Shifts that reveal a change that depends on the value: below and above the sizes of ring buffers.
 _SHIFTS = (1, 1000, 65_521)
 _ROUNDED = 1e-2
 
@@ -106,7 +106,7 @@ class KerasStatistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """Variables that tell a compiled step which statistics are known, and which are sums."""
+        """Variables that tell a compiled step which statistics are known and which are sums."""
         return [self._is_known, self._is_sum]
 
     # --- in a compiled step -------------------------------------------------------------------
@@ -116,7 +116,7 @@ class KerasStatistics:
         return [tf.identity(each.variable.value) for each in self._statistics]
 
     def take_changes(self, before: Sequence[tf.Tensor], num_examples: tf.Tensor) -> tf.Tensor:
-        """Return the changes since `copies` as one block, and restore the variables.
+        """Return the changes since `copies` as one flat tensor (block); restore the variables.
 
         Args:
             before: What `copies` returned.
@@ -157,7 +157,7 @@ class KerasStatistics:
     # --- between steps ------------------------------------------------------------------------
 
     def must_be_classified(self, block: np.ndarray[Any, Any]) -> bool:
-        """Whether a variable changed that is not yet known to be a mean or a sum."""
+        """Whether a variable changed that is not yet classified as a mean or a sum."""
         is_known = self._is_known.numpy()
         return any(
             not is_known[number] and np.any(self._part(each, block))
@@ -165,7 +165,7 @@ class KerasStatistics:
         )
 
     def classify(self, num_examples: int, changes: Callable[[slice | None], Changes]) -> None:
-        """Determine for each variable that changes whether it is a mean or a sum.
+        """Classify each variable that changes as a mean or a sum.
 
         Args:
             num_examples: Number of examples in the batch.
@@ -243,10 +243,11 @@ class KerasStatistics:
         num_examples: int,
         changes: Callable[[slice | None], Changes],
     ) -> list[bool]:
-        """Return for each of some variables whether its change does not depend on its value.
+        """Return for each given variable whether its change is independent of its value.
 
         A moving average that starts at 0 has a first change that adds up over examples; its second
-        one does not. A position in a ring, or a number with a limit, shows it at some values only.
+        one does not. A position in a ring buffer, or a number with a limit, shows this at some
+        values only.
         """
         are_counters = [True] * len(numbers)
         before = [np.array(self._statistics[number].variable) for number in numbers]
@@ -309,7 +310,7 @@ class KerasStatistics:
                     each.variable.assign(summed.astype(each.variable.dtype))
 
     def mean_changes(self, block: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        """Return by how much a summed block changes each variable."""
+        """Return the change of each variable by a summed block."""
         num_batches = round(float(block[1]))
         found: list[np.ndarray[Any, Any]] = []
         for number, each in enumerate(self._statistics):
@@ -419,7 +420,7 @@ def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.
         return tf.cast(tf.stack([low, high, rest, rest * rest]), tf.float32)
     dtype = tf.float64 if kind == "float64" else tf.float32
     before, after = tf.cast(old, dtype), tf.cast(new, dtype)
-    # An attention mask's -inf stays what it is; -inf - -inf is NaN.
+    # Equal values count as unchanged: an attention mask may hold -inf, and -inf - -inf is NaN.
     is_same = tf.equal(before, after) | (tf.math.is_nan(before) & tf.math.is_nan(after))
     change = tf.where(is_same, tf.zeros([], dtype), after - before) * tf.cast(weight, dtype)
     return _in_parts(change) if kind == "float64" else change

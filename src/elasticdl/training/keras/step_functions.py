@@ -4,9 +4,8 @@
                                                               | TensorFlow cannot compile the model
                                                               +--> all functions run uncompiled
 
-While a function is traced, random numbers drawn outside layers are replaced. Variables outside the
-model that a step changes are rejected, and so is code that counts in Python, because it would run
-only once in a compiled step.
+While a function is traced, random numbers drawn outside layers are replaced. A step must not change
+variables outside the model, nor count in Python, which would run only once in a compiled step.
 
 Callers: `trainer.py`.
 """
@@ -40,22 +39,22 @@ if TYPE_CHECKING:
     from elasticdl.training.keras.seeds import Seeds
 
 _log = logging.getLogger("elasticdl")
-# Tolerates rounding in any precision; code that relies on lengths is off by more.
+# Tolerates rounding in any precision; code that relies on lengths causes larger differences.
 _LOOSELY = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """What a trainer checks and replaces while its functions are traced.
+    """The parts that check and replace operations while a trainer's functions are traced.
 
     Attributes:
-        draws: Random numbers drawn outside layers.
-        seeds: All randomness.
+        draws: Replaces random numbers drawn outside layers.
+        seeds: Seeds all randomness.
         generators: The generators that Python code draws from.
-        python_code: Python calls within a compiled function.
+        python_code: Rejects Python calls in a compiled function that draw random numbers.
         attributes: Attributes of the model and the optimizer, as the model file set them.
-        outside: Variables that do not belong to the model; None for a model that declares its own
-            variables.
+        outside: Checks variables that do not belong to the model; None for a model that declares
+            its own variables.
         asks_for_eager: Whether the model requests to run uncompiled, which is not granted.
     """
 
@@ -72,9 +71,9 @@ class StepFunctions:
     """Compiles and calls functions of tensors.
 
     Args:
-        definition: What is trained.
-        example: A batch like those to come.
-        watched: What is checked while functions are traced.
+        definition: Definition of the model.
+        example: An example batch; only its shapes and dtypes matter.
+        watched: Checks and replacements while functions are traced.
         drawing: Seeds what Python code draws in an uncompiled step.
         predict: Returns the model's outputs for features, through `call`.
 
@@ -205,7 +204,7 @@ class StepFunctions:
 
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Call functions uncompiled in the block: compiling one for a single call does not pay."""
+        """Call functions uncompiled in the block: compiling for a single call takes longer."""
         eager, functions = self.is_eager, self._compiled
         self.is_eager, self._compiled = True, Functions()
         try:
@@ -241,7 +240,7 @@ class StepFunctions:
         return found if self._opens else frozenset()
 
     def _says_the_same_opened(self, features: Arrays) -> bool:
-        """Compare a batch's outputs with and without open axes; some code relies on lengths."""
+        """Whether open axes leave a batch's outputs the same; some code relies on fixed lengths."""
         try:
             opened = leaves(self._predict(features))
         except (DataError, TrainingError, UserCodeError):
@@ -290,7 +289,7 @@ class StepFunctions:
         return concrete
 
     def _uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """Reject code that counts in Python and expects to run for each step."""
+        """Reject code that counts in Python, if the model requests to run each step eagerly."""
         if not self._watched.asks_for_eager:
             return contextlib.nullcontext()
         return self._watched.attributes.watched(

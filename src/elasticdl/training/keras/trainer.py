@@ -89,7 +89,7 @@ class KerasTrainer:
 
     Args:
         definition: What to train.
-        example: A batch like those to come; only its shapes and dtypes matter.
+        example: An example batch; only its shapes and dtypes matter.
         minibatch_size: Examples in a full batch.
         seed: Determines the initial weights and, with step and rank, all randomness of steps.
         rank: This worker's rank.
@@ -443,10 +443,10 @@ class KerasTrainer:
         statistics = [paths[id(v)] for v in self._statistics]
         return gradients, dict(zip(statistics, changes, strict=True))
 
-    # --- the steps, as TensorFlow sees them ---------------------------------------------
+    # --- functions that TensorFlow traces -----------------------------------------------
 
     def _train_group(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-        """Make one update per entry of the first axis."""
+        """Train one step for each entry of the first axis."""
         num_steps = tf.shape(leaves(features)[0])[0]
 
         def batch(i: Any) -> tuple[Any, Any, Any, tf.Tensor]:
@@ -534,7 +534,7 @@ class KerasTrainer:
         scale = self._loss_scale()
         gradients: list[Any] = [None] * len(self._trainable)
         for i, part in zip(self._with_gradient or [], parts, strict=True):
-            # If no time step of any example counts, there is nothing to divide.
+            # The divisor is 0 if every time step of every example is masked.
             mean = tf.math.divide_no_nan(part, divisor)
             gradient = tf.reshape(mean * scale, self._trainable[i].shape)
             gradients[i] = tf.cast(gradient, self._trainable[i].dtype)
@@ -542,7 +542,7 @@ class KerasTrainer:
         self._changes.add_means_and_sums(block)
 
     def _update(self, gradients: Sequence[Any], step: tf.Tensor) -> None:
-        """Make one update by the method that `fit` calls, which a user's optimizer may override."""
+        """Apply gradients by the method that `fit` calls; a user's optimizer may override it."""
         if self._update_may_draw:
             self._seeds.set_for_update(step)
         if self._trainable:
@@ -608,7 +608,7 @@ class KerasTrainer:
     def _forward_without_trace(
         self, features: Any, at: tf.Tensor, *, training: bool = False
     ) -> Any:
-        """Run the model without side effects: a layer fixed to `training=True` changes nothing."""
+        """Run the model and restore statistics, which a layer fixed to `training=True` changes."""
         before = [tf.identity(v.value) for v in self._statistics]
         self._seeds.set(at)
         outputs = self.model(self._adapt(features), training=training)
@@ -630,7 +630,7 @@ class KerasTrainer:
         return outputs, loss, gradients
 
     def _looked_at(self, features: Any) -> Any:
-        """Return the model's outputs before the first step, uncompiled."""
+        """Return the model's outputs for features, uncompiled and without side effects."""
         return self._forward_without_trace(features, tf.zeros([2], tf.int64))
 
     # --- calling them -----------------------------------------------------------------------
@@ -664,7 +664,7 @@ class KerasTrainer:
 
     @contextlib.contextmanager
     def _at_moment(self, moment: str, number: int) -> Iterator[None]:
-        """Let callbacks draw, but not change what `fit` would compile its step with."""
+        """Seed callbacks in the block; reject changes that compiled steps would not see."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._drawing_at(moment, number))
             if self.hooks.are_of_users:
@@ -734,7 +734,7 @@ class KerasTrainer:
         return variables
 
     def _all_variables(self) -> list[Any]:
-        """Return all variables that a step may change: kept ones and those reset for each step."""
+        """Return all variables that a step may change, including those reset for each step."""
         measured = (*self.training_metrics.variables.members.values(), *self.model.metrics)
         measured = (*measured, *self.evaluation_metrics.variables.members.values())
         return [
@@ -759,11 +759,11 @@ class KerasTrainer:
         self.model(self._adapt(features), training=True)
 
     def _check_loss_splits(self, batch: Batch) -> None:
-        """Find the divisor of the loss, or that the loss cannot be split into parts.
+        """Find the divisor of the loss, and make sure that the loss can be split into parts.
 
         A worker's first batch repeats two records, which may be alike, so the outputs for its
-        second batch are checked too. Later checks are those of `RepeatedChecks`; a loss added by a
-        layer is refused then as well.
+        second batch are checked too. `RepeatedChecks` schedules later checks, which also reject a
+        loss added by a layer.
         """
         is_again, is_early = self._loss_was_split, self._num_output_checks < _CHECKS_OF_OUTPUTS
         has_callbacks = self.hooks.are_of_users
@@ -788,7 +788,7 @@ class KerasTrainer:
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
         if trial.num_examples == 1 and is_early:
-            # A single example has no parts.
+            # A single example cannot be split, so it is joined with the previous one.
             pair = None if self._single is None else coupled_outputs.joined(self._single, trial)
             self._single, trial = trial, pair or trial
         predict = self._predict_uncompiled
@@ -872,7 +872,7 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 
 
 def _after(output: tf.Tensor) -> tf.Tensor:
-    """Return an output that is available only after what the enclosing block waits for."""
+    """Return an output that depends on the operations that the enclosing block waits for."""
     waited = tf.identity(output)
     reduction.carried(waited, reduction.mask_of(output))
     # A loss `from_logits` finds the logits of a softmax here, in Keras as in training.

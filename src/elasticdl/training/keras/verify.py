@@ -3,7 +3,7 @@
     python -m elasticdl.training.keras.verify PROBE MODEL [MODEL ...]
 
 PROBE is a file of `write_probe`: a batch, and the model's outputs for it. Prints one JSON line per
-model: its largest difference, or the error. No user code is imported, as in any process that will
+model: its largest difference, or the error. Does not import user code, like a process that will
 serve the model.
 """
 
@@ -47,7 +47,7 @@ def _served(array: Any) -> Any:
 
 
 def _named(tree: Any, name: str = "") -> dict[str, Any]:
-    """Return the arrays of a nesting by their position, because a SavedModel reorders dicts."""
+    """Return position -> array for a nested structure, because a SavedModel reorders dicts."""
     if isinstance(tree, Mapping):
         parts = list(tree.items())
     elif isinstance(tree, (list, tuple)):
@@ -81,7 +81,7 @@ def _outputs_of(model: Path, features: Arrays) -> Any:
 
 
 def _arranged(features: Arrays, asked: Any) -> Arrays:
-    """Return features as a SavedModel requires them, where Keras accepts another form."""
+    """Convert features to the form that a SavedModel requires; Keras accepts more forms."""
     if hasattr(asked, "dtype") and isinstance(features, Mapping) and len(features) == 1:
         # A model of one input may receive its entry by name.
         return next(iter(features.values()))
@@ -93,7 +93,7 @@ def _arranged(features: Arrays, asked: Any) -> Arrays:
 
 
 def _difference(outputs: Any, expected: Mapping[str, Any]) -> float:
-    """Return the largest difference; infinite if only one of the two is a number.
+    """Return the largest difference of outputs; infinite if only one of two values is NaN.
 
     Raises:
         ValueError: There are other outputs, or one has another shape.

@@ -3,8 +3,8 @@
 trainer.py      the steps
 determinism.py  seeds and deterministic kernels
 inputs.py       how a batch's features are passed to a module
-outputs.py      what a module returns: dicts, namedtuples, dataclasses
-losses.py       the loss of a batch, and what its mean divides by
+outputs.py      nested outputs of a module: dicts, namedtuples, dataclasses
+losses.py       the loss of a batch, and the divisor of its mean
 buffers.py      persistent buffers of a module: BatchNorm's running statistics
 statistics.py   how changes of buffers add up over workers
 optimizer.py    the user's optimizer, and its state as named arrays
@@ -15,8 +15,8 @@ averages.py     averages of the weights: EMA, SWA
 precision.py    steps in bfloat16 and float16
 metrics.py      metrics as states that add up
 parameter_moves.py  detects that forward writes into parameters
-refusals.py     rejects what would be ignored, lost or summed wrongly, by the model's class
-outside.py      detects state that is in no checkpoint
+refusals.py     rejects model classes with features that would be ignored, lost or summed wrongly
+outside.py      detects state that checkpoints do not contain
 hooks.py        the events of a run: callbacks and schedulers
 tensors.py      arrays as tensors and back
 export.py       exports for serving

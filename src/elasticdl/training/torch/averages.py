@@ -29,7 +29,7 @@ class Averages:
     """The averages of a model's weights; see the module docstring.
 
     Args:
-        definition: Creates them, if it defines any.
+        definition: Creates the averages, if it defines any.
         model: The model to average, before its first update.
 
     Raises:
@@ -85,7 +85,7 @@ class Averages:
         return {name: to_array(tensor) for name, tensor in self._averaged.state_dict().items()}
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state, unless there are problems; returns one line for each."""
+        """Restore a state; if its names do not match, change nothing and return the mismatches."""
         tensors = {} if self._averaged is None else self._averaged.state_dict()
         problems = [
             f"{name}: in {'the checkpoint' if name in state else 'the model file'} only"

@@ -19,8 +19,8 @@ from elasticdl.training.torch.tensors import to_array
 def is_kept(module: nn.Module, name: str) -> bool:
     """Return whether a buffer of a module is persistent.
 
-    A module may override `state_dict()` and `named_buffers()`, to save only a part of it. A resumed
-    training needs all of it, so neither is called.
+    `state_dict()` and `named_buffers()` are not called, because a module may override them to save
+    only a part of its buffers, and a resumed run needs all of them.
     """
     return name not in module._non_persistent_buffers_set  # noqa: SLF001 - no public name
 
@@ -35,11 +35,11 @@ def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
 class Buffers:
     """The persistent buffers of a module, in a fixed order.
 
-    A module may write into a buffer or replace it by another tensor, so they are looked up each
+    A module may write into a buffer or replace it by another tensor, so buffers are looked up each
     time.
 
     Args:
-        model: Its lazy buffers, whose shape is not yet known, are left out.
+        model: The module. Lazy buffers, whose shape is not yet known, are left out.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -75,7 +75,7 @@ class Buffers:
                     setattr(module, leaf, before[name].copy_(copies[name]))
 
     def set(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Set the buffers to the values of copies."""
+        """Copy values into the buffers, in place."""
         with torch.no_grad():
             for name, (module, leaf) in self._places.items():
                 getattr(module, leaf).copy_(values[name])

@@ -2,7 +2,7 @@
 
 Extends `training/callback_state.py` with:
 
-    a tensor                                          its numbers
+    a tensor                                          its values
     a weight or a module of the trained model         its name; also for a detached view of a
                                                       weight, as in model.state_dict()
     anything with state_dict() and load_state_dict()  its state: a copy of the model, a scheduler
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import State
 
 _STATE_DICT = "$state_dict"
-# Writers have no state that a training depends on.
+# Writers have no state that training depends on.
 _WRITERS = {"SummaryWriter"}
 
 
@@ -58,11 +58,11 @@ class TorchValues(CallbackValues):
 
     Args:
         model: The trained model; its weights and modules are stored by name, not copied.
-        optimizer: Its optimizer.
+        optimizer: The optimizer of the model.
         callbacks: All callbacks: a callback that refers to another does not store it.
 
     Attributes:
-        made: Path -> object that `encode` has met and that is restored in place.
+        made: Path -> object (or its type) that `encode` found and that is restored in place.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TorchValues(CallbackValues):
             self._by_storage.setdefault(_storage_of(weight), []).append((name, weight))
 
     def digest(self, value: Any) -> int | None:
-        """See `CallbackValues.digest`; code has none, so no function is mistaken for another."""
+        """See `CallbackValues.digest`; None for code, so that two functions never look equal."""
         self._is_compared = True
         try:
             return super().digest(value)
@@ -201,24 +201,19 @@ class TorchValues(CallbackValues):
         is_weight = is_like and _storage_of(current) in map(_storage_of, self._weights().values())
         if is_like and not is_weight:
             with torch.no_grad():
-                # In place, because others may hold the same object.
+                # In place, because other objects may refer to the same tensor.
                 kept: torch.Tensor = current.copy_(tensor)
                 return kept
         return tensor.to(here(device))
 
 
 class CallbackMemory:
-    """The state of a training's callbacks.
-
-    Args:
-        callbacks: The user's callbacks.
-        values: Converts their state to arrays.
-    """
+    """Saves and restores the state of a job's callbacks; `values` converts it to arrays."""
 
     def __init__(self, callbacks: Callbacks, values: TorchValues) -> None:
         self._callbacks, self._values = callbacks, values
-        # The user's code sets arguments and class attributes again; one that a callback has changed
-        # is state.
+        # The user's code sets arguments and class attributes again, so they are state only if a
+        # callback has changed them.
         self._first = [
             {
                 name: (value, values.digest(value))
@@ -240,7 +235,7 @@ class CallbackMemory:
         self._values.begin()
         for number in range(len(self._callbacks.objects)):
             for name, value in self._callbacks.remembered(number).items():
-                # An argument that cannot be stored need not be, as long as it is unchanged.
+                # An argument that cannot be stored is not needed as long as it is unchanged.
                 with contextlib.suppress(CannotKeepError):
                     self._values.encode(value, self._path(number, name), {})
         self._made = self._values.made
@@ -249,7 +244,7 @@ class CallbackMemory:
         """Return the state as JSON and arrays.
 
         Raises:
-            DefinitionError: Something cannot be stored.
+            DefinitionError: A value cannot be stored.
         """
         values: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -278,7 +273,7 @@ class CallbackMemory:
                 value = self._values.decode(kept, current.get(name), arrays)
                 is_of_class = name in current and name not in vars(callback)
                 setattr(type(callback) if is_of_class else callback, name, value)
-        # Logs at every start which attributes cannot be stored.
+        # Raises now if an attribute cannot be stored, rather than at the next checkpoint.
         self.keep()
 
     def _encoded(
@@ -299,7 +294,7 @@ class CallbackMemory:
         return kept
 
     def _check_made(self, below: str) -> None:
-        """Make sure that the objects to restore into will exist.
+        """Check that the objects to restore into will exist.
 
         Raises:
             CannotKeepError: An object was created after `on_train_begin`.
@@ -327,7 +322,7 @@ class CallbackMemory:
 
 
 def _is_code(value: Any) -> bool:
-    """Whether a value is recreated by the user's code and has no state of its own."""
+    """Whether a value is recreated by the user's code and has no state."""
     plain = (
         type, ModuleType, functools.partial, io.IOBase, logging.Logger, logging.LoggerAdapter,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The callbacks of a PyTorch model file: which objects are callbacks, and how they are called.
+"""Callbacks of a PyTorch model file: checks the user's objects, and calls their methods.
 
 `callbacks()` returns a list of the user's objects. Each may have any of the methods of `MOMENTS`,
 with Keras' names and arguments; there is no base class. Before training each one receives the model
@@ -55,7 +55,7 @@ MOMENTS: Mapping[str, int] = {
     "on_test_batch_begin": 1,
     "on_test_batch_end": 1,
 }
-"""Method -> number of its arguments before `logs`: the number of the epoch or batch."""
+"""Method -> number of its arguments before `logs`: 1 if it takes an epoch or batch number."""
 
 BATCH_MOMENTS = ("on_train_batch_begin", "on_train_batch_end")
 TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
@@ -101,10 +101,10 @@ _CHANGEABLE = (list, dict, set, deque, np.ndarray, torch.Tensor)
 
 
 class Callbacks:
-    """The callbacks of a training.
+    """The user's callbacks.
 
     Args:
-        objects: What the user's function returned.
+        objects: The objects that the user's function returned.
         where: The user's function, for errors.
 
     Raises:
@@ -125,15 +125,15 @@ class Callbacks:
         self._given: list[Mapping[str, Any]] = [{} for _ in self.objects]
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are callbacks."""
         return bool(self.objects)
 
     def any_has(self, moments: Collection[str]) -> bool:
-        """Return whether a callback has one of some methods."""
+        """Return whether a callback has one of these methods."""
         return any(moment in moments for _, moment in self._methods)
 
     def with_one_of(self, moments: Sequence[str]) -> tuple[Any, str] | None:
-        """Return the first callback that has one of some methods, and the method; else None."""
+        """Return the first callback that has one of these methods, and the method; else None."""
         return next(
             ((self.objects[n], moment) for n, moment in self._methods if moment in moments), None
         )
@@ -149,7 +149,7 @@ class Callbacks:
             if callable(getattr(each, "set_model", None)):
                 self._call(each, "set_model", (model,))
                 del given["model"]
-            # A callback may use the attribute for something else, such as the name of an optimizer.
+            # A callback may use the attribute otherwise, such as for the name of an optimizer.
             given = {name: value for name, value in given.items() if _is_free(each, name, value)}
             for name, value in given.items():
                 setattr(each, name, value)
@@ -167,7 +167,7 @@ class Callbacks:
             UserCodeError: A callback raised.
             DefinitionError: A callback has replaced the model or optimizer passed to it.
         """
-        # As in Keras, one callback may add what a later one reads.
+        # As in Keras, a callback may add entries for later callbacks.
         shared = dict(logs or {})
         for number, each in enumerate(self.objects):
             takes_logs = self._methods.get((number, moment))
@@ -187,9 +187,9 @@ class Callbacks:
         return any(getattr(each, "stop_training", False) is True for each in self.objects)
 
     def remembered(self, number: int) -> dict[str, Any]:
-        """Return the attributes of a callback and of its class, except those passed to it.
+        """Return the attributes of a callback and of its class, except those set by `give`.
 
-        Methods, and other members of a class that hold no value, are left out.
+        Methods and other members of a class that are not values are left out.
         """
         each = self.objects[number]
         found = {
@@ -302,7 +302,7 @@ def _moments_of(each: Any) -> list[str]:
 
 
 def _kept_around(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield methods that may change a variable of the function around a class, and the variable."""
+    """Yield (method, variable) where a method may change a variable of an enclosing function."""
     methods = {
         name: value
         for ancestor in reversed(kind.__mro__)
@@ -322,7 +322,7 @@ def _kept_around(kind: type[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _is_free(each: Any, name: str, value: Any) -> bool:
-    """Return whether an attribute of a callback is not used for something else."""
+    """Return whether an attribute of a callback is unused, or already has the value to set."""
     if isinstance(inspect.getattr_static(type(each), name, None), property):
         return False
     return getattr(each, name, None) in (None, value)

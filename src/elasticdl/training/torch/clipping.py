@@ -20,7 +20,7 @@ from elasticdl.training.torch.outside import digest
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
-# A function calls others, which hold values.
+# Deep enough to include the values in functions that a clipping function calls.
 _DEPTH = 7
 
 
@@ -36,8 +36,8 @@ def clipping_of(
         callbacks: The callbacks of the model file, whose attributes checkpoints contain.
 
     Raises:
-        DefinitionError: Raised by the returned function if the user's keeps state elsewhere. The
-            calls 1, 2, 4, 8 and so on are checked.
+        DefinitionError: Raised by the returned function if the user's function keeps state outside
+            the callbacks; checked at the calls 1, 2, 4, 8 and so on.
     """
     clipping = definition.gradient_clipping
     if clipping is None:

@@ -1,4 +1,4 @@
-"""Determinism: makes PyTorch's generators, kernels and compiler repeatable."""
+"""Determinism: makes PyTorch's generators, kernels and compiler reproducible."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed PyTorch's generators, and restore them afterwards.
 
-    torch.random.fork_rng does the same for every possible device, which takes 50 times as long:
-    too long for a small step.
+    torch.random.fork_rng does the same for all devices, but takes 50 times as long, too long for a
+    small step.
     """
     generators = [torch.default_generator]
     if device.type == "cuda":
@@ -32,14 +32,14 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def be_deterministic() -> None:
-    """Make operations return the same bits each time, from now on in this process."""
+    """Make PyTorch use deterministic kernels where it has them, in all of this process."""
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Torch's compiler reads it when it is first used.
     os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
     # An operation without a deterministic kernel only warns, because an error would reject the
-    # model. The better known `use_deterministic_algorithms` imports that compiler, which takes two
-    # seconds.
+    # model. The better known `use_deterministic_algorithms` imports PyTorch's compiler, which takes
+    # two seconds.
     torch.set_deterministic_debug_mode("warn")
     torch.backends.cudnn.benchmark = False
     # Otherwise every new tensor is written twice, for programs that read uninitialized memory.
@@ -50,10 +50,10 @@ def be_deterministic() -> None:
 def keep_uncompiled(module: str) -> None:
     """Exclude a module's functions from torch.compile, for all of this process.
 
-    Otherwise it would compile the functions behind `numpy.random` and `random`, and turn the
-    values they read into constants.
+    For the functions behind `numpy.random` and `random`: torch.compile would turn the values that
+    they read into constants.
     """
-    # Not imported above, because it takes a second; an optimizer imports it in any case.
+    # Imported late, because it takes a second; an optimizer imports it in any case.
     from torch._dynamo import trace_rules  # noqa: PLC0415
 
     trace_rules.add(module)

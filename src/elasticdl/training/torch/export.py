@@ -34,8 +34,8 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
         folder: An existing folder.
 
     Returns:
-        The names written. A module that PyTorch cannot export still trains and predicts: the
-        reason is logged and the name omitted.
+        Names of the files written. A module that PyTorch cannot export still trains and predicts:
+        the reason is logged and the name omitted.
     """
     if arguments is None:
         _log.warning(
@@ -45,7 +45,7 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
         return []
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            # Warnings of torch.export concern its own future.
+            # Warnings of torch.export announce changes in later versions of PyTorch.
             warnings.simplefilter("ignore")
             on_cpu = copy.deepcopy(model).cpu().eval()
             args, kwargs = map_arrays(lambda tensor: tensor.cpu(), arguments)

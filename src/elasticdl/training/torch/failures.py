@@ -2,7 +2,7 @@
 
     a label or an id that is out of range   DataError       the label, the outputs, the records
     any other error in user code            UserCodeError   the user's line
-    tensors on the CPU beside others on a GPU               advice, at the end of that error
+    tensors on the CPU and on a GPU         advice, at the end of that error
 
 Callers: `trainer.py`, after a failure.
 """
@@ -34,7 +34,7 @@ _DEVICE = re.compile(
 
 
 class _FoundError(Exception):
-    """Ends a run of the model at an id for which an embedding has no row."""
+    """Ends a run of the model at an id that is out of range for an embedding."""
 
     def __init__(self, name: str, num_rows: int) -> None:
         super().__init__(name)
@@ -55,9 +55,10 @@ def out_of_range(
     Args:
         error: PyTorch's exception.
         model: The trained model.
-        run: Runs it on the batch again and returns its outputs, without side effects.
-        shape: Shape of its outputs for another batch: after an error on a GPU nothing runs there.
-        batch: The batch that was being computed.
+        run: Runs the model on the batch again and returns its outputs, without side effects.
+        shape: Shape of its outputs for another batch, because after an error on a GPU the model
+            cannot run again.
+        batch: The batch of the failed step.
         definition: The model's definition.
     """
     text = str(error)
@@ -80,7 +81,10 @@ def out_of_range(
 
 
 def device_advice(error: Exception) -> str:
-    """Return advice where tensors are on several devices, as a line of its own; or nothing."""
+    """Return advice, as a separate line, on an error about tensors on several devices.
+
+    Empty for other errors.
+    """
     if not torch.cuda.is_available() or not _DEVICE.search(str(error)):
         return ""
     return (
@@ -92,7 +96,7 @@ def device_advice(error: Exception) -> str:
 
 
 def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | None:
-    """Run the model again, checking the ids that its embeddings receive."""
+    """Run the model again and return the embedding that receives an id out of range, if any."""
 
     def checking(name: str, num_rows: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def check(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:

@@ -2,8 +2,8 @@
 
 At the end of a step nearly all memory that it allocated is free. glibc then returns the end of its
 heap to the system, and the next step faults in each of its pages again: up to 5 % of a step on a
-CPU (ResNet-18: 12,000 pages per step). A plain loop often avoids this by its gradients, which it
-keeps until the next step, and which lie at the heap's end.
+CPU (ResNet-18: 12,000 pages per step). A plain loop often avoids this because it keeps gradients
+until the next step, and these are located at the end of the heap.
 
 Callers: `trainer.py`.
 """
@@ -33,7 +33,7 @@ _SETTINGS = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES
 def keep_freed_memory() -> None:
     """Make the heap of this process keep freed memory until the process ends.
 
-    Does nothing if the user has set how memory is returned, or with another C library.
+    Does nothing if the user has configured the allocator, or with another C library than glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or _SETTINGS & os.environ.keys():
@@ -43,7 +43,7 @@ def keep_freed_memory() -> None:
 
 
 class ReusedArray:
-    """A large float32 array per step, in the same memory unless an earlier one is in use."""
+    """Provides a large float32 array per step, in the same memory if the earlier one is unused."""
 
     def __init__(self) -> None:
         self._array = np.empty(0, np.float32)
@@ -51,8 +51,8 @@ class ReusedArray:
         self._num_own_references = self._num_references()
 
     def of_size(self, size: int) -> np.ndarray[Any, Any]:
-        """Return an uninitialized array [size]; neither it nor a view of it is in use."""
-        # A view refers to the array whose memory it uses, and so does a tensor made from it.
+        """Return an uninitialized array [size] whose memory is not in use elsewhere."""
+        # A view of an array, or a tensor made from it, counts as a reference to it.
         is_free = self._num_references() == self._num_own_references
         if not is_free or self._array.size != size:
             self._array = np.empty(size, np.float32)

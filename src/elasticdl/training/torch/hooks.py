@@ -34,15 +34,16 @@ class TorchHooks:
         callbacks: The user's callbacks.
         definition: The user's definition.
         model: The trained model.
-        optimizer: Its optimizer.
+        optimizer: The optimizer of the model.
         modes: The modes of the model.
-        schedulers: They step after an epoch, after the callbacks.
+        schedulers: The schedulers, which step at the end of an epoch, after the callbacks.
         measures_averages: Whether evaluations measure averages of the weights.
-        drawing: (Event, number in it) -> seeds what is drawn meanwhile.
-        changed: Called after callbacks may have changed which parameters train.
+        drawing: (Hash of the event's name, epoch or batch number) -> a context manager that seeds
+            the random numbers drawn in its block.
+        changed: Called after callbacks may have changed the set of trainable parameters.
 
     Attributes:
-        epoch: The number of the epoch, from 0.
+        epoch: The current epoch, from 0.
 
     Raises:
         DefinitionError: A callback cannot be called, or its state cannot be stored.
@@ -185,7 +186,10 @@ class TorchHooks:
 
     @contextmanager
     def _moment(self, moment: str, number: int = 0, *, in_training: bool) -> Iterator[None]:
-        """Run callbacks so that they act identically on every worker and after a resume."""
+        """Seed random numbers for a callback event, and record the changes that callbacks make.
+
+        Callbacks then act identically on every worker and after a resume.
+        """
         with (
             self._drawing(zlib.crc32(moment.encode()), number),
             self._touched.watched(moment, in_training=in_training),

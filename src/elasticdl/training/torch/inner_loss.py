@@ -4,8 +4,8 @@
     outputs.loss, outputs["loss"], outputs[0]        the loss: of an object, a dict, a tuple
     outputs = model(**features)                      in prediction
 
-The labels are those that the input function returns; the argument of `forward` is `labels`. Metrics
-receive all outputs.
+The input function returns the labels, and `forward` receives them as `labels`. Metrics receive all
+outputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_takes_labels(model: nn.Module, origin: Origin) -> None:
-    """Make sure that a model can compute a loss.
+    """Check that a model's `forward` takes labels, from which it can compute a loss.
 
     Raises:
         DefinitionError: `forward` has no argument for the labels.
@@ -50,7 +50,7 @@ class InnerLossSteps:
     Args:
         definition: For errors.
         adapt: Converts features to arguments.
-        loss: Reads what `forward` returns.
+        loss: Computes the divisor of the loss that `forward` returns.
         precision: The number format of the computation.
         looking: Returns a context manager; in its block the model is in evaluation mode, without
             gradients, and changes to its buffers are undone.
@@ -68,7 +68,7 @@ class InnerLossSteps:
         self._precision, self._looking = precision, looking
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
-        """See `Steps`; the field for a loss is empty."""
+        """See `Steps`; called without labels, so the outputs contain no loss."""
         args, kwargs = self._adapt(features)
         with self._precision.autocast():
             return model(*args, **kwargs)
@@ -123,7 +123,7 @@ class InnerLossSteps:
         check_parts(self, self._loss, self._looking, model, batch)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """See `Steps`: nothing here is computed from rows of outputs."""
+        """See `Steps`; does nothing, because no results are computed from rows of outputs."""
 
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):

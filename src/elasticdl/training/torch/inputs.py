@@ -8,7 +8,7 @@
     {"ids": ..., "mask": ...}    (self, ids=None, ...) model(ids=..., mask=...)
     (a, b)                       (self, left, right)   model(a, b)
 
-Entries that `forward` does not take are left out, as a functional Keras model leaves them out.
+Entries that `forward` does not take are left out, as in a functional Keras model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 def find_adapter(
     model: nn.Module, features: Arrays, origin: Origin, run: Callable[[Adapter], object]
 ) -> Adapter:
-    """Return how features become the arguments of `model`.
+    """Return a function that turns features into the arguments of `model`.
 
     Args:
         model: The user's module.
@@ -72,7 +72,7 @@ def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     missing = [name for name in required if name not in features]
-    # If no argument is required, as in models of Hugging Face, the names show what is meant.
+    # If no argument is required, as in models of Hugging Face, the names of the features decide.
     are_names = bool(required) or set(features) <= set(takes)
     if are_names and not missing:
         names = list(features) if takes_all else [name for name in takes if name in features]

@@ -3,16 +3,16 @@
     batch                   argument of a step: (features, labels), or the features alone if there
                             are no labels; sample weights come third
     training_step           returns the loss, or a dict with `loss`
-    validation_step         returns a loss, or nothing; what it logs is reported
+    validation_step         returns a loss or None; logged values are reported
     predict_step            receives the features; defaults to `forward`
     self.log, log_dict      a mean over the examples, of an epoch or of an evaluation; or a metric
                             of TorchMetrics, see `logged_metrics.py`
 
-In most modules names begin with the stage (`train_acc`, `val/loss`); here `val_` is the prefix of
-the metrics of an evaluation, so the stage is removed first.
+In most modules the names of logged values begin with the stage (`train_acc`, `val/loss`). Here
+`val_` is the prefix of evaluation metrics, so the stage is removed first.
 
-Lightning itself is not needed: a module knows its `Trainer` only through `self.trainer`, and here
-that is a small object which knows the epoch and the step.
+Lightning itself is not needed: a module accesses its `Trainer` only through `self.trainer`, which
+here is a small object with the epoch and the step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _LIGHTNING = ("lightning", "pytorch_lightning")
 _MEANS = ("mean", "avg")
-# Everything logged is a mean and is reported everywhere; these options change nothing here.
+# All logged values are means and are reported everywhere, so these options have no effect here.
 _LOG_OPTIONS = {
     *("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "sync_dist"),
     *("sync_dist_group", "add_dataloader_idx", "metric_attribute", "rank_zero_only"),
@@ -57,11 +57,11 @@ class TrainerProgress:
 
     Args:
         origin: Prefix of errors.
-        step: Returns the number of updates made.
-        epoch: Returns the number of the epoch, from 0.
+        step: Returns the number of updates so far.
+        epoch: Returns the current epoch, from 0.
 
     Attributes:
-        training: Whether a training step is being made.
+        training: Whether a training step is running.
     """
 
     # Attributes that modules read before they print.
@@ -75,20 +75,20 @@ class TrainerProgress:
 
     @property
     def global_step(self) -> int:
-        """Number of updates made."""
+        """Number of updates so far."""
         return self._step()
 
     @property
     def current_epoch(self) -> int:
-        """Number of the epoch, from 0."""
+        """Current epoch, from 0."""
         return self._epoch()
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Report an attribute that does not exist here.
+        """Reject the use of other attributes of a Lightning Trainer.
 
         Raises:
-            AttributeError: For names that Python itself looks up.
-            DefinitionError: For others.
+            AttributeError: Python itself looks up the name.
+            DefinitionError: The user's module uses the attribute.
         """
         if name.startswith("__"):
             raise AttributeError(name)
@@ -110,11 +110,11 @@ class LightningSteps:
 
     Args:
         definition: The model's definition, for errors.
-        loss: Reads what a step returns.
+        loss: Computes the divisor of the loss that a step returns.
         precision: The number format of steps.
         looking: Returns a context manager; in its block the model is in evaluation mode, without
             gradients, and changes to its buffers are undone.
-        progress: What the module may read from its trainer.
+        progress: The object that the module gets as `self.trainer`.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class LightningSteps:
         """See `Steps`.
 
         Raises:
-            DefinitionError: The step returns no loss, or logs something that is not a mean.
+            DefinitionError: The step returns no loss, or logs a value that is not a mean.
         """
         self._progress.training = True
         with self._attached(model, "training_step") as logged:
@@ -162,7 +162,7 @@ class LightningSteps:
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
     ) -> Stepped:
-        """See `Steps`: the loss is what `validation_step` returns, else what it logs as loss."""
+        """See `Steps`: the loss is the result of `validation_step`, else its logged `loss`."""
         step = "validation_step" if _has(model, "validation_step") else "test_step"
         if not _has(model, step):
             raise DefinitionError(
@@ -196,7 +196,7 @@ class LightningSteps:
             self.outputs(model, batch.features)
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """See `Steps`: makes a training step on the whole and on parts, in evaluation mode."""
+        """See `Steps`: runs a training step on the batch and on parts, in evaluation mode."""
         del stepped
         check_parts(self, self._loss, self._looking, model, batch)
 
@@ -208,7 +208,7 @@ class LightningSteps:
         return step(given, self._batch_index) if several else step(given)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """See `Steps`: nothing here is computed from rows of outputs."""
+        """See `Steps`; does nothing, because no results are computed from rows of outputs."""
 
     def _loss_in(self, returned: Any, step: str) -> torch.Tensor:
         loss = _loss_of(returned)
@@ -224,12 +224,12 @@ class LightningSteps:
     def _attached(
         self, model: nn.Module, step: str, so_far: MetricStates | None = None
     ) -> Iterator[_Logged]:
-        """Provide `self.log` and `self.trainer` until the step is over."""
+        """Provide `self.log` and `self.trainer` to a module in the block."""
         for metric in self._metrics_in(model):
             metric.begin(step, so_far)
         logged = _Logged(str(self._definition.origin), step)
-        # As attributes of the object, which come before the class; they are removed again, so that
-        # a copy or a digest of the module contains the module alone.
+        # Attributes of the object hide those of the class. They are removed again, so that a copy
+        # or a digest of the module contains only the module.
         mine = vars(model)
         mine.update(log=logged.log, log_dict=logged.log_dict)
         mine["_trainer"] = self._progress
@@ -240,16 +240,16 @@ class LightningSteps:
             mine["_trainer"] = None
 
     def _metrics_in(self, model: nn.Module) -> Sequence[LoggedMetric]:
-        """Return the metrics of a module; cached, because it is nearly always the same module."""
+        """Return the metrics of a module, cached for the last module."""
         if self._looked_at is not model:
             self._looked_at, self._metrics = model, list(metrics_in(model))
         return self._metrics
 
 
 class _BatchIndex:
-    """The `batch_idx` of a step: it may be passed on, but not computed with.
+    """The `batch_idx` argument of a step, which rejects any use of its value.
 
-    Workers share an epoch, so a batch has no number in it that is the same on each of them.
+    Workers share an epoch, so a batch has no index that is the same on each of them.
     """
 
     def __init__(self, origin: object) -> None:
@@ -271,7 +271,7 @@ class _BatchIndex:
 
 
 class _Logged:
-    """The values that one step logs."""
+    """Records the values that a step logs."""
 
     def __init__(self, where: str, step: str) -> None:
         self._where, self._step = where, step
@@ -290,7 +290,8 @@ class _Logged:
         """Record a value; see `LightningModule.log`.
 
         Raises:
-            DefinitionError: It is neither a number nor a metric, or its reduction is not a mean.
+            DefinitionError: The value is neither a number nor a metric, or its reduction is not a
+                mean.
         """
         del args
         if unknown := kwargs.keys() - _LOG_OPTIONS:
@@ -330,7 +331,7 @@ class _Logged:
             self.log(name, value, *args, **kwargs)
 
     def addends(self, num_examples: int) -> Addends:
-        """Return the recorded values as addends of means.
+        """Return the recorded values as totals and counts of means.
 
         Args:
             num_examples: Weight of a value, unless it was logged with a `batch_size`.
@@ -347,7 +348,10 @@ class _Logged:
 
 
 def _joined(batch: Tensors) -> Any:
-    """Return a batch as a step takes it: `(features, labels)`, without missing parts."""
+    """Return a batch as the argument of a step: `(features, labels, weights)`.
+
+    Missing parts are left out; features alone are not in a tuple.
+    """
     parts = [batch.features, batch.labels, batch.weights]
     while len(parts) > 1 and parts[-1] is None:
         parts.pop()
@@ -355,7 +359,7 @@ def _joined(batch: Tensors) -> Any:
 
 
 def _has(model: nn.Module, name: str) -> bool:
-    """Return whether a module has a step that is not Lightning's own."""
+    """Return whether a module overrides a step of Lightning."""
     method = getattr(type(model), name, None)
     return str(getattr(method, "__module__", "lightning")).partition(".")[0] not in _LIGHTNING
 

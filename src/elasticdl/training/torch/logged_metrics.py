@@ -5,11 +5,12 @@
     self.log("val_acc", self.accuracy)            its value over the epoch or the evaluation
 
 Each metric is replaced by a `LoggedMetric`, which wraps it and is not a module, so the state of a
-metric is not part of the model. The states belong to the measurement: they are reset for each batch
-and added up, or are carried from batch to batch (`metric_states.py`). A step must therefore not
-call `compute()`: no worker has the value of the epoch so far.
+metric is not part of the model. Instead it is reset for each batch and added up, or carried from
+batch to batch (`metric_states.py`). A step must therefore not call `compute()`: no worker has the
+value of the epoch so far.
 
-A `MetricCollection`, a `ModuleList` or a `ModuleDict` of metrics becomes a dict or list of these.
+A `MetricCollection`, a `ModuleList` or a `ModuleDict` of metrics becomes a dict or list of
+`LoggedMetric`s.
 
 Callers: `trainer.py` when it creates the model, `lightning.py` around a step.
 """
@@ -65,22 +66,22 @@ class LoggedMetric:
         raise self._refusal("reset", "Remove the call: each epoch begins with a new state.")
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the metric, such as its number of classes."""
+        """Return an attribute of the wrapped metric, such as its number of classes."""
         if name.startswith("__") or name in self.__slots__:
             raise AttributeError(name)
         return getattr(self._states.metric, name)
 
     @property
     def states(self) -> StatefulMetric:
-        """The wrapped metric, for computing its states."""
+        """The wrapped metric as a `StatefulMetric`, which computes its states."""
         return self._states
 
     def begin(self, step: str, so_far: MetricStates | None) -> None:
-        """Start from the states that an earlier step left under its logged name, or fresh."""
+        """Load the states from an earlier step, found by the logged name, or reset the metric."""
         self._states.begin((so_far or {}).get(self._names.get(step, "")))
 
     def logged(self, step: str, name: str) -> None:
-        """Record the name under which a step logs it."""
+        """Record the name under which a step logs the metric."""
         self._names[step] = name
 
     def _take(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -102,7 +103,7 @@ class LoggedMetrics(dict[str, LoggedMetric]):
     """Metrics by name, in place of a `MetricCollection`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Update all; return their values for this batch."""
+        """Update all metrics; return their values for this batch."""
         return {name: metric(*args, **kwargs) for name, metric in self.items()}
 
     forward = __call__
@@ -126,24 +127,25 @@ class LoggedMetrics(dict[str, LoggedMetric]):
         next(iter(self.values())).reset()
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Update all."""
+        """Update all metrics."""
         for metric in self.values():
             metric.update(*args, **kwargs)
 
 
 def take_metrics(model: nn.Module, where: str) -> None:
-    """Replace each metric within a module by a `LoggedMetric`.
+    """Replace each metric within a module by a `LoggedMetric`, in place.
 
     Args:
-        model: A LightningModule; changed.
+        model: A LightningModule.
         where: The user's `file:line`, for errors.
 
     Raises:
-        DefinitionError: A metric has state that no checkpoint can hold.
+        DefinitionError: A metric has state that checkpoints cannot contain.
     """
     for prefix, module in list(model.named_modules()):
         if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
-            # A container of metrics only is replaced as a whole, as an attribute of its owner.
+            # A container that holds only metrics is replaced as a whole, as an attribute of its
+            # owner.
             continue
         for name, child in list(module._modules.items()):  # noqa: SLF001 - no public name
             path = f"{prefix}.{name}" if prefix else name
@@ -154,7 +156,7 @@ def take_metrics(model: nn.Module, where: str) -> None:
 
 
 def metrics_in(model: nn.Module) -> Iterator[LoggedMetric]:
-    """Yield the metrics that `take_metrics` has put into a module."""
+    """Yield the `LoggedMetric`s that `take_metrics` has put into a module."""
     for module in model.modules():
         for value in vars(module).values():
             yield from _within(value)

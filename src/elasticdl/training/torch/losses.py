@@ -1,11 +1,11 @@
-"""The user's loss of a batch, and what its mean divides by.
+"""The user's loss of a batch, and the divisor of its mean.
 
     the loss is                                             its divisor is
     one value per example or more (reduction="none")        the number of examples
     a mean over the batch                                   the number of examples
     PyTorch's cross entropy or NLL with reduction="mean"    the targets that are not ignored, or the
                                                             sum of their class weights
-    another mean of PyTorch's own                           the rows that it averages (those that a
+    another loss of PyTorch with reduction="mean"           the rows that it averages (those that a
                                                             mask leaves), or the sum of the
                                                             weights of its values
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
 _DIVIDE_BY_TARGETS: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)
-# With reduction="mean" they return the mean of their result with reduction="none".
+# Losses that with reduction="mean" return the mean of their result with reduction="none".
 _PLAIN_MEANS: tuple[Any, ...] = (
     functional.binary_cross_entropy,
     functional.binary_cross_entropy_with_logits,
@@ -62,7 +62,7 @@ _PLAIN_MEANS: tuple[Any, ...] = (
     functional.triplet_margin_loss,
     functional.cosine_embedding_loss,
 )
-# These have one value per row of this argument, others one per value.
+# Losses with one value per row of this argument; the others have one per value.
 _OF_ROWS: Mapping[Any, str] = {
     functional.cosine_embedding_loss: "input1",
     functional.multi_margin_loss: "input",
@@ -71,14 +71,14 @@ _OF_ROWS: Mapping[Any, str] = {
     functional.triplet_margin_loss: "anchor",
 }
 _VALUES = ("input", "input1", "input2", "target", "var")
-# These divide by their `weight`; others do not.
+# Losses that divide by their `weight`; the others do not.
 _DIVIDE_BY_WEIGHT = (functional.huber_loss, functional.l1_loss, functional.mse_loss)
 _WATCHED = (*_DIVIDE_BY_TARGETS, *_PLAIN_MEANS)
 _DEFAULTS = {
     function: {name: p.default for name, p in inspect.signature(function).parameters.items()}
     for function in _WATCHED
 }
-# A loss of PyTorch's own that couples examples does so in each batch; others may do it in some.
+# A known loss that couples examples does so in each batch; others may do it only in some.
 _CHECKS_OF_A_KNOWN_LOSS = 4
 _ALONE = (
     "It trains in one process without --global_batch_size; workers and a global batch size need a "
@@ -92,10 +92,10 @@ class BatchLoss:
 
     Attributes:
         value: The loss, a float32 scalar with its graph.
-        divisor: What its sum was divided by: a scalar tensor if it depends on the targets.
-        is_known: PyTorch's own function computed it as a mean, or it has a value per example.
+        divisor: The divisor of the sum of losses; a scalar tensor if it depends on the targets.
+        is_known: Whether a loss of PyTorch computed it as a mean, or it has a value per example.
         precision: Relative difference that rounding alone can cause.
-        unsplittable: Why the divisor is unknown for this batch; empty if it is known.
+        unsplittable: Reason that the divisor is unknown for this batch; empty if it is known.
     """
 
     value: torch.Tensor
@@ -113,7 +113,7 @@ class _Call:
 
 
 class _Watch(TorchFunctionMode):
-    """Records calls of PyTorch's losses that are means."""
+    """Records calls of PyTorch's loss functions with reduction="mean"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Watch(TorchFunctionMode):
         del types
         result = func(*args, **(kwargs or {}))
         if func in _WATCHED:
-            # By hand: Signature.bind would take as long as the loss of a small batch.
+            # Not by Signature.bind, which would take as long as the loss of a small batch.
             given = zip(_DEFAULTS[func], args, strict=False)
             arguments = {**_DEFAULTS[func], **dict(given), **(kwargs or {})}
             if arguments["reduction"] == "mean":
@@ -132,10 +132,10 @@ class _Watch(TorchFunctionMode):
 
 
 class TorchLoss:
-    """Computes the loss of batches.
+    """Computes the loss of batches and its divisor.
 
     Args:
-        definition: Has the user's loss, if any.
+        definition: The model definition, with the user's loss, if any.
 
     Raises:
         DefinitionError: The loss has parameters, which no optimizer would train.
@@ -179,7 +179,7 @@ class TorchLoss:
     def computed(
         self, compute: Callable[[], Any], weights: torch.Tensor | None, num_examples: int
     ) -> BatchLoss:
-        """Return the loss of a batch that user code computes; see `of`."""
+        """Run user code that computes a batch's loss, and find the divisor; see `of`."""
         with _Watch() as watch:
             loss = compute()
         if not isinstance(loss, torch.Tensor):
@@ -213,10 +213,10 @@ class TorchLoss:
     def check_splits(
         self, num_examples: int, whole: BatchLoss, part: Callable[[slice], BatchLoss]
     ) -> None:
-        """Make sure that sums over parts of a batch give the loss of the batch.
+        """Check that sums over parts of a batch give the loss of the batch.
 
         A known loss is checked in its first batches only: if it couples examples in one batch, it
-        does so in all. A composed one may divide by a mask that is full in most batches, so it is
+        does so in all. Any other loss may divide by a mask that is full in most batches, so it is
         checked in each.
 
         Args:
@@ -225,7 +225,7 @@ class TorchLoss:
             part: Returns the loss of some of its examples.
 
         Raises:
-            DefinitionError: They do not.
+            DefinitionError: The sums do not give the loss of the batch.
         """
         if whole.unsplittable:
             raise DefinitionError(
@@ -241,7 +241,7 @@ class TorchLoss:
         if not math.isfinite(once):
             return
         self._num_checks += 1
-        # Two cuts, because the weights of parts may by accident be proportional to their sizes.
+        # Two splits, because the weights of parts may by accident be proportional to their sizes.
         for first in {max(1, num_examples // 3), num_examples // 2}:
             self._check_split(first, num_examples, whole, part)
 
@@ -263,7 +263,7 @@ class TorchLoss:
     def compare(
         self, first: int, num_examples: int, whole: BatchLoss, of_parts: Sequence[BatchLoss]
     ) -> None:
-        """Make sure that the losses of two parts of a batch give the loss of the batch.
+        """Check that the losses of two parts of a batch give the loss of the batch.
 
         Args:
             first: Examples in the first part.
@@ -272,7 +272,7 @@ class TorchLoss:
             of_parts: The losses of its parts.
 
         Raises:
-            DefinitionError: They do not.
+            DefinitionError: They do not give the loss of the batch.
         """
         once, precision = float(whole.value), whole.precision
         parts, divisors = [float(p.value) for p in of_parts], [float(p.divisor) for p in of_parts]
@@ -318,7 +318,7 @@ class TorchLoss:
         return call.function(**{**call.arguments, "reduction": "none"})
 
     def _spread(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Return the weights in the shape of the values."""
+        """Expand weights to the shape of the values; see `spread`."""
         of_each = spread(weights, values)
         if of_each is None:
             raise DefinitionError(
@@ -334,7 +334,7 @@ def spread(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
     """Expand weights to the shape of the values: each applies to all values of its row.
 
     Returns:
-        A view of `values`' shape; None if the shapes do not fit.
+        A view with the shape of `values`; None if the shapes do not fit.
     """
     while weights.ndim > values.ndim and weights.shape[-1] == 1:
         weights = weights[..., 0]
@@ -353,7 +353,7 @@ def rows_of(
     """Return some examples of a batch; tensors without a row per example are not changed.
 
     Args:
-        tree: A nesting of tensors.
+        tree: Nested tensors.
         rows: The examples to return.
         num_examples: Examples in the batch.
         has_rows: Whether each tensor has a row per example; None decides by their lengths.
@@ -368,7 +368,7 @@ def rows_of(
 
 
 def _divides_oddly(call: _Call) -> bool:
-    """Return whether a mean divides by something other than the number of its values."""
+    """Return whether a mean has another divisor than the number of its values."""
     if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
         return False
     target, ignored = call.arguments["target"], call.arguments["ignore_index"]
@@ -376,7 +376,7 @@ def _divides_oddly(call: _Call) -> bool:
 
 
 def _rows_averaged(call: _Call) -> torch.Tensor | float:
-    """Return the divisor of one of PyTorch's own means, except for the size of a row."""
+    """Return the divisor of a mean by PyTorch, not counting the size of a row."""
     given = call.arguments
     if (rows := _OF_ROWS.get(call.function)) is not None:
         return float(math.prod(given[rows].shape[:-1]))
@@ -391,7 +391,7 @@ def _rows_averaged(call: _Call) -> torch.Tensor | float:
 
 
 def _targets_that_count(call: _Call) -> torch.Tensor | float:
-    """Return what PyTorch divides by."""
+    """Return the divisor of PyTorch's cross entropy or NLL loss with reduction="mean"."""
     target, weight = call.arguments["target"], call.arguments["weight"]
     if target.is_floating_point():
         # Probabilities: PyTorch divides by their number, weighted or not.

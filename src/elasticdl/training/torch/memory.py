@@ -1,7 +1,7 @@
 """State of an optimizer's hooks: schedules, counters, averages of weights.
 
-A hook (`optimizer.register_step_post_hook`) is a user's function, and the values it changes lie
-outside the optimizer's state: in variables of the enclosing function, in `global` ones, in
+A hook (`optimizer.register_step_post_hook`) is a user's function, and the values that it changes
+are outside the optimizer's state: in variables of the enclosing function, in global variables, in
 attributes of an object, in a scheduler. All of these are found from the function and stored in a
 checkpoint; a value that cannot be stored is rejected when the trainer is created.
 
@@ -59,7 +59,7 @@ class UnkeepableValueError(Exception):
 
 @dataclass(frozen=True)
 class _Place:
-    """The location of a value: how it is read and replaced."""
+    """The location of a value, with functions to read and to replace the value."""
 
     name: str
     get: Callable[[], Any]
@@ -70,11 +70,11 @@ class HookMemory:
     """Reads and restores the state of hooks.
 
     Args:
-        optimizer: The optimizer that has the hooks; its attributes count too if its class is the
-            user's.
+        optimizer: The optimizer that has the hooks; its attributes are state too if its class is
+            the user's.
         parameters: The model's parameters, by name.
         origin: Prefix of errors.
-        may_be_scheduled: Whether it comes with schedulers, which the trainer holds.
+        may_be_scheduled: Whether schedulers that the trainer holds may be attached to it.
 
     Raises:
         DefinitionError: A hook has state that cannot be stored, or there is a scheduler that no
@@ -104,7 +104,7 @@ class HookMemory:
         """Return the state as arrays; empty if there is none.
 
         Raises:
-            DefinitionError: Something in it cannot be stored.
+            DefinitionError: A value cannot be stored.
         """
         values = {}
         for place in self._places():
@@ -123,7 +123,7 @@ class HookMemory:
             ) from error
 
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Return why a state does not belong to these hooks: one line per reason."""
+        """Compare the names in a state with those of these hooks; return one line per mismatch."""
         saved = self._codec.to_values(arrays) if arrays else {}
         names = {place.name for place in self._places()}
         return [f"{name}: not in the checkpoint" for name in sorted(names - saved.keys())] + [
@@ -131,7 +131,7 @@ class HookMemory:
         ]
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Restore the hooks' state, for which `problems` has found none."""
+        """Restore the hooks' state; `problems` must have found no mismatch."""
         if not arrays:
             return
         saved = self._codec.to_values(arrays)
@@ -175,14 +175,14 @@ class Codec:
         """Return a value as JSON in an array of bytes, and the arrays in it.
 
         Raises:
-            CannotKeepError: It contains something other than plain values and arrays.
+            UnkeepableValueError: It contains objects other than plain values and arrays.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         text = json.dumps(self._encoded(value, arrays))
         return {_JSON: np.frombuffer(text.encode(), np.uint8).copy(), **arrays}
 
     def to_values(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-        """Return the value that was passed to `to_arrays`."""
+        """Restore the value that was passed to `to_arrays`."""
         return self._decoded(json.loads(arrays[_JSON].tobytes().decode()), arrays)
 
     def _encoded(self, value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
@@ -245,7 +245,7 @@ _OF_EVERY_OPTIMIZER = {
 
 
 def _of_function(function: Any, name: str, seen: set[int]) -> Iterator[_Place]:
-    """Yield the locations that a function can change and that outlive a call."""
+    """Yield the locations of values that a function can change and that outlive a call."""
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -308,7 +308,7 @@ def _of_value(place: _Place, seen: set[int]) -> Iterator[_Place]:
     if hasattr(value, "__dict__") and not is_of_library(type(value)):
         yield from _of_object(value, place.name, sorted(vars(value)), seen)
         return
-    # Neither plain nor a library's own: `_read` reports that it cannot be stored.
+    # A value of another kind: `_read` reports that it cannot be stored.
     yield place
 
 
@@ -320,7 +320,7 @@ def _of_object(value: Any, name: str, attributes: list[str], seen: set[int]) -> 
 
 
 def _constant(name: str, value: Any) -> _Place:
-    """Return the location of a value of which only the contents can change."""
+    """Return the location of an object that is never replaced; only its contents may change."""
     return _Place(name, lambda: value, lambda _: None)
 
 
@@ -356,7 +356,7 @@ def _write(place: _Place, saved: Any) -> None:
     elif type(value) is not type(saved):
         place.put(saved)
     elif isinstance(value, MutableSequence):
-        # In place, because others may hold the same object.
+        # In place, because other objects may refer to the same object.
         value.clear()
         value.extend(saved)
     elif isinstance(value, (MutableMapping, set)):
@@ -380,7 +380,7 @@ def _is_scheduler(value: Any) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether nothing in a value can change: modules, classes, builtins."""
+    """Return whether a value is treated as immutable: modules, classes, builtins, files."""
     plain = (types.ModuleType, type, types.BuiltinFunctionType, torch.dtype, torch.device, IOBase)
     if isinstance(value, plain):
         return True
@@ -394,5 +394,5 @@ def _is_constant(value: Any) -> bool:
 
 
 def is_of_library(kind: type[Any]) -> bool:
-    """Return whether a class is not the user's own."""
+    """Return whether a class belongs to a known library rather than to the user."""
     return kind.__module__.partition(".")[0] in _LIBRARIES

@@ -2,14 +2,14 @@
 
 A metric has states, each with its own reduction (`add_state(..., dist_reduce_fx="sum")`). In one
 process all states are carried: a batch's update starts from the states before it, whatever the
-reduction, as in a plain script. If workers share the batches, what a batch adds to fresh states is
-summed. The result is the same for states that start at 0 and are summed. A metric with other states
-(a maximum, a list of all predictions) is rejected in this case, and so is a user's own metric that
-declares "sum" but does something else, which is detected by testing it.
+reduction, as in a plain script. If workers share the batches, each batch updates fresh states, and
+these are summed. The result is the same for states that start at 0 and are summed. A metric with
+other states (a maximum, a list of all predictions) is rejected in this case, and so is a user's own
+metric that declares "sum" but does not add, which is detected by testing it.
 
     arrays of a metric = updates of each metric within it, lengths of lists, dtypes in them, states
 
-TorchMetrics is not imported: the objects are the user's.
+TorchMetrics is not imported; the user's code creates the objects.
 
 Callers: `metrics.py`.
 """
@@ -42,14 +42,14 @@ _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
-# Other wrappers keep something in addition to their states, or draw random numbers.
+# Other wrappers keep values outside their states, or draw random numbers.
 _WRAPPERS = ("ClasswiseWrapper", "MultioutputWrapper", "MultitaskWrapper")
 _BINNED = (
     " With thresholds=200 it keeps sums instead, and its value is computed from curves with 200 "
     "points."
 )
 _TOLERANCE = 1e-4
-# What adds up the metrics of a training, also in one process.
+# The reason that training metrics are added up, also in one process; see `require_sums`.
 OF_TRAINING = "the steps of an epoch"
 
 
@@ -62,15 +62,15 @@ def is_metric(value: Any) -> bool:
 
 
 class StatefulMetric:
-    """One TorchMetrics metric.
+    """Computes the states and values of one TorchMetrics metric.
 
     Args:
-        name: Name under which it is reported.
+        name: Name under which the metric is reported.
         metric: The metric; it is moved to the device of the first batch.
         where: The user's `file:line`, for errors.
 
     Raises:
-        DefinitionError: It has state that no checkpoint can hold.
+        DefinitionError: The metric has state that checkpoints cannot contain.
     """
 
     def __init__(self, name: str, metric: Any, where: str) -> None:
@@ -102,7 +102,7 @@ class StatefulMetric:
         return better
 
     def why_no_sum(self) -> str:
-        """Return why states of workers cannot be added up; empty if they can."""
+        """Return the reason that states of workers cannot be added up; empty if they can."""
         for module, name in self._places:
             default, reduction = module._defaults[name], module._reductions[name]  # noqa: SLF001
             if isinstance(default, list):
@@ -115,10 +115,10 @@ class StatefulMetric:
         return ""
 
     def require_sum(self, why: str) -> None:
-        """Make sure that states can be added up; see `trainer.Trainer.require_sums`.
+        """Check that states can be added up; see `trainer.Trainer.require_sums`.
 
         Raises:
-            DefinitionError: They cannot.
+            DefinitionError: They cannot be added up.
         """
         reason = self.why_no_sum()
         if reason:
@@ -133,14 +133,14 @@ class StatefulMetric:
             )
 
     def share(self, outputs: Any, labels: Any) -> States:
-        """Return what a batch adds to states that are summed."""
+        """Return the states of a batch alone, to be added to those of other batches."""
         self._try_on(outputs, labels, sums=True)
         self.begin(None)
         self._update(outputs, labels)
         return self.end(carried=False)
 
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
-        """Return the states after a batch, from those before it; None starts from fresh states."""
+        """Update the states before a batch and return those after it; None is a fresh start."""
         self._try_on(outputs, labels, sums=False)
         self.begin(so_far)
         self._update(outputs, labels)
@@ -154,13 +154,13 @@ class StatefulMetric:
             self._load(so_far)
 
     def end(self, *, carried: bool) -> States:
-        """Return the states after a batch; if `carried`, the next one begins with them."""
+        """Return the states after a batch; if `carried`, the next batch starts from them."""
         states = self._read()
         self._held = states if carried else None
         return states
 
     def result(self, states: States) -> dict[str, float | list[float]]:
-        """Return the value for given states, by name: a metric may have several.
+        """Compute the values for given states, by name: a metric may have several.
 
         Raises:
             UserCodeError: `compute` raised.
@@ -187,7 +187,7 @@ class StatefulMetric:
         return {name: self._in_numbers(each) for name, each in named.items()}
 
     def rehearse(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Measure a batch and discard the result.
+        """Run the metric on a batch as a test and discard the result.
 
         Raises:
             DefinitionError: The metric has a state or a value that is not permitted.
@@ -269,16 +269,16 @@ class StatefulMetric:
             raise self._error(
                 f"keeps a {what} in its state {name!r}", "Keep tensors of numbers in states."
             )
-        # float64: sums of counts are exact, and so are whole numbers below 2^53.
+        # In float64, sums of counts and integers below 2^53 are exact.
         return np.array(value.detach().cpu().double().numpy())
 
     # --- testing a metric -------------------------------------------------------------------------
 
     def _try_on(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Test whether a user's own metric keeps everything in its states, and whether they add up.
+        """Test a user's own metric once, on a batch.
 
         Raises:
-            DefinitionError: It does not, or they do not.
+            DefinitionError: The metric keeps data outside its states, or its states do not add up.
         """
         if self._is_tried:
             return

@@ -26,7 +26,7 @@ Addend: TypeAlias = "tuple[torch.Tensor, torch.Tensor | float]"
 """A total and a count, float64."""
 
 Addends: TypeAlias = "dict[str, Addend]"
-"""Metric name -> what a batch adds to it."""
+"""Metric name -> the total and count that a batch adds to it."""
 
 
 class TorchMetrics:
@@ -36,8 +36,8 @@ class TorchMetrics:
         functions: The metrics. A named metric is a function `(labels, predictions)` that returns
             one value per example, or their mean; or a TorchMetrics metric.
         where: The user's file, for errors.
-        why_sums: What adds up the states of batches; empty if they are carried from one to the
-            next.
+        why_sums: The reason that states of batches are added up, for errors; empty if they are
+            carried from one batch to the next.
 
     Raises:
         DefinitionError: A metric is neither, or is called `loss`.
@@ -105,8 +105,8 @@ class TorchMetrics:
             so_far: The states before it.
 
         Raises:
-            DefinitionError: See `addends`; or a TorchMetrics metric keeps something in addition to
-                its states.
+            DefinitionError: See `addends`; or a TorchMetrics metric keeps values outside its
+                states.
         """
         found = summed([self.addends(outputs, labels, weights, num_examples)])
         theirs: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
@@ -137,7 +137,7 @@ class TorchMetrics:
         return {name: metric.end(carried=is_carried) for name, metric in metrics.items()}
 
     def problem(self, outputs: Any, labels: Any) -> DefinitionError | None:
-        """Return the error in metrics that have states, found on a batch like those to come.
+        """Test the metrics that have states on a representative batch; return an error found.
 
         Args:
             outputs: The model's outputs, detached.
@@ -157,7 +157,7 @@ class TorchMetrics:
     def addends(
         self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int
     ) -> Addends:
-        """Return what a batch adds to each metric.
+        """Return the total and count that a batch adds to each metric.
 
         Args:
             outputs: The model's outputs, detached.
@@ -189,7 +189,7 @@ class TorchMetrics:
     def _addend(
         self, name: str, value: Any, weights: torch.Tensor | None, num_examples: int
     ) -> Addend:
-        # float64, so that an accuracy does not depend on how batches are cut.
+        # float64, so that an accuracy does not depend on the division into batches.
         values = torch.as_tensor(value).detach().to(torch.float64)
         if weights is None:
             return values.mean() * num_examples, float(num_examples)
@@ -218,7 +218,7 @@ class TorchMetrics:
         return values
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """See `trainer.Metrics`; unknown for a function."""
+        """See `trainer.Metrics`; None for a function."""
         metric, _ = self._with_states.get(name, (self._logged.get(name), None))
         better = None if metric is None else metric.higher_is_better
         return None if better is None else "max" if better else "min"
@@ -236,10 +236,10 @@ class TorchMetrics:
 
 
 def summed(steps: Sequence[Addends]) -> MetricStates:
-    """Return the states of some batches.
+    """Return the metric states of some batches, from the totals and counts of each.
 
     Args:
-        steps: What each batch adds; a metric may be missing.
+        steps: The addends of each batch; a metric may be missing.
     """
     totals: dict[str, tuple[float, float]] = {}
     for addends in steps:
@@ -250,7 +250,7 @@ def summed(steps: Sequence[Addends]) -> MetricStates:
 
 
 def added(steps: Sequence[MetricStates]) -> MetricStates:
-    """Return the sums of states that add up, over some batches."""
+    """Return the sums of additive states over some batches."""
     totals: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
     for states in steps:
         for name, arrays in states.items():

@@ -2,15 +2,15 @@
 
     optimizer/class                          the name of its class
     optimizer/param_groups/0/lr              a number or tensor of a group; its other values,
-    optimizer/param_groups/0/betas/values    such as a pair of numbers, as `memory.Codec` has them
+    optimizer/param_groups/0/betas/values    such as a pair of numbers, as encoded by `memory.Codec`
     optimizer/param_groups/1/params/values   the parameters' names, of a group that a hook added
     optimizer/NAME/exp_avg                   a *slot*: state of the parameter NAME
     optimizer/NAME/step:number               a slot that is a plain number
     optimizer/beside/values                  state outside groups and parameters
     optimizer/step_hooks/values              state of its hooks (`memory.py`)
 
-Slots are created at a parameter's first update, and a parameter that never receives a gradient
-never has any. A state therefore names the slots that exist, and loading a state without slots
+Slots are created at a parameter's first update; a parameter that never receives a gradient has no
+slots. A state therefore contains only the slots that exist, and loading a state without slots
 removes them. The optimizer's `step` is called only for an update.
 """
 
@@ -45,13 +45,13 @@ _NUMBER = ":number"
 
 
 class OptimizerState:
-    """The optimizer of a training, and its state by names without `optimizer/`.
+    """The user's optimizer, and its state as arrays, named without the prefix `optimizer/`.
 
     Args:
         definition: Creates the optimizer.
         parameters: All parameters of the model, by name.
         given: The parameters passed to the optimizer, in the order of the model's `parameters()`.
-        model: The model that has them.
+        model: The model that the parameters belong to.
 
     Raises:
         DefinitionError: The created object is not an optimizer that can be used here.
@@ -68,7 +68,7 @@ class OptimizerState:
         self._definition, self._model = definition, model
         self._parameters, self._given = dict(parameters), list(given)
         # An optimizer that uses parameters other than those passed to it would otherwise be
-        # detected only when a training is resumed, which is too late.
+        # detected only when a run is resumed, which is too late.
         tried = _created(definition, [_like(p, torch.zeros_like(p)) for p in given], model)
         _check_zero_grad(tried, definition)
         self.optimizer = _created(definition, given, model)
@@ -90,7 +90,7 @@ class OptimizerState:
         }
 
     def step(self) -> None:
-        """Make one update from the parameters' `.grad`.
+        """Apply one update from the parameters' `.grad`.
 
         Raises:
             UserCodeError: The optimizer, or one of its hooks, raised.
@@ -125,7 +125,7 @@ class OptimizerState:
         state = {_CLASS: np.frombuffer(_name_of(self.optimizer).encode(), np.uint8).copy()}
         for number, group in enumerate(self.optimizer.param_groups):
             if number >= self._num_groups:
-                # The code recreates the other groups; a hook has added this one.
+                # A hook has added this group; the user's code recreates the others.
                 members = self._codec.to_arrays(list(group["params"]))
                 state |= {
                     f"{_GROUPS}{number}/params/{name}": array for name, array in members.items()
@@ -151,7 +151,7 @@ class OptimizerState:
         return state
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state, unless there are problems; returns one line for each."""
+        """Restore a state; if it does not match, change nothing and return the mismatches."""
         saved = bytes(state.get(_CLASS, np.array([], np.uint8))).decode()
         name = _name_of(self.optimizer)
         if saved != name:
@@ -192,7 +192,7 @@ class OptimizerState:
         return []
 
     def _add_groups(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Recreate the groups that a hook had added when the state was saved; returns problems."""
+        """Recreate the groups that a hook had added to a saved state; return the mismatches."""
         members: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():
             of_group, key, *more = path.split("/")
@@ -227,7 +227,11 @@ class OptimizerState:
             }
 
     def _is_of_the_code(self, number: int, key: str, value: Any) -> bool:
-        """Return whether a group's value is a function or the like, which the code recreates."""
+        """Return whether a group's value is a callable that the user's code recreates.
+
+        Raises:
+            DefinitionError: The callable was replaced, so it would have to be stored.
+        """
         if not callable(value):
             return False
         if value is self._functions.get((number, key)):
@@ -246,7 +250,7 @@ class OptimizerState:
     def _group_values(
         self, state: Mapping[str, np.ndarray[Any, Any]]
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the values of each param group, and the problems with them."""
+        """Decode the values of each param group; return them, and the mismatches."""
         flat: dict[tuple[int, str], dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():
             of_group, key, *more = path.split("/")
@@ -297,14 +301,19 @@ class OptimizerState:
 
 
 def gradient_for(optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a dense gradient in the optimizer's layout: SparseAdam accepts sparse ones only."""
+    """Convert a dense gradient to the layout that the optimizer needs: sparse for SparseAdam."""
     return gradient.to_sparse(1) if isinstance(optimizer, torch.optim.SparseAdam) else gradient
 
 
 def _created(
     definition: ModelDefinition, parameters: Sequence[nn.Parameter], model: nn.Module
 ) -> torch.optim.Optimizer:
-    """Return a new optimizer, created by the user's code, over these parameters."""
+    """Create an optimizer for these parameters by the user's code, and check it.
+
+    Raises:
+        DefinitionError: It is not an optimizer that can be used here.
+        UserCodeError: The user's function raised.
+    """
     create = definition.create_optimizer()
     try:
         optimizer = create(parameters, model) if callable(create) else create
@@ -338,7 +347,7 @@ def _created(
 
 
 def _what_else(returned: object) -> str:
-    """Explain where an object belongs that was returned with, or instead of, an optimizer."""
+    """Return advice on objects that were returned with, or instead of, an optimizer."""
     several = leaves(returned)
     if sum(isinstance(each, torch.optim.Optimizer) for each in several) > 1:
         return (
@@ -353,10 +362,10 @@ def _what_else(returned: object) -> str:
 
 
 def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefinition) -> None:
-    """Make sure that an optimizer's own zero_grad() only clears gradients, as is done here.
+    """Check that a user-defined zero_grad() only clears gradients.
 
-    Gradients of several workers are summed from zero, and no checkpoint holds one, so zero_grad()
-    would find none. It is tested on an optimizer that is not used otherwise.
+    It is not called in training, where gradients are set to None. It is tested here on an optimizer
+    that is not used otherwise.
 
     Raises:
         DefinitionError: It leaves a gradient, or changes the optimizer or a parameter.

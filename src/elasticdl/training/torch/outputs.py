@@ -1,4 +1,4 @@
-"""Nestings of tensors that models return: tuples, dicts, namedtuples, dataclasses and the like.
+"""Nested outputs of models: tensors in tuples, dicts, namedtuples, dataclasses and the like.
 
 The user's functions receive the type that their model returned. An output class such as
 `ModelOutput` of transformers is both a dict and a dataclass, and is rebuilt as both.
@@ -17,7 +17,10 @@ from elasticdl.data.batch import rebuilt
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], outputs: Any) -> Any:
-    """Return the same nesting with `function` applied to every tensor; keep other values."""
+    """Return the same nested structure with `function` applied to every tensor.
+
+    Other values are kept.
+    """
     if isinstance(outputs, torch.Tensor):
         return function(outputs)
     if isinstance(outputs, Mapping):
@@ -35,12 +38,12 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], outputs: Any) 
 
 
 def detached(outputs: Any) -> Any:
-    """Return the same nesting with its tensors detached from their graph."""
+    """Return the same nested structure with its tensors detached from their graph."""
     return map_tensors(torch.Tensor.detach, outputs)
 
 
 def as_arrays(outputs: Any) -> Any:
-    """Return the nesting as dicts, lists and tuples: the fields of a dataclass become a dict."""
+    """Return nested outputs with mappings and dataclasses converted to dicts."""
     if isinstance(outputs, Mapping):
         return {name: as_arrays(value) for name, value in outputs.items()}
     if isinstance(outputs, (list, tuple)):

@@ -1,14 +1,14 @@
 """Detects state of a module outside its parameters and persistent buffers, by running it.
 
 A copy of the module runs the same two examples twice in training mode, with the same seed and the
-same parameters and buffers. Whatever differs after the second run from after the first is state
-that no checkpoint holds: a counter in an attribute or in an object that is one, a hidden state, a
-buffer that is not persistent, a random generator of its own, values that a forward hook closes
-over. A resumed training would continue differently, so it is rejected by name. A value that is
-computed again from the same inputs (a cache) is the same after both runs, and is permitted.
+same parameters and buffers. A value that differs between the ends of the two runs is state that
+checkpoints do not contain: a counter in an attribute or in an attribute's object, a hidden state, a
+buffer that is not persistent, a random generator, values that a forward hook closes over. A resumed
+run would continue differently, so the value is rejected by name. A value that is computed again
+from the same inputs (a cache) is the same after both runs, and is permitted.
 
-A variable of the file or of a class, and the state of a loss, may only be for the user to look at
-(a list of losses, say). It is rejected if the second run returns other numbers than the first;
+A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
+list of losses, say). It is rejected if the second run returns other numbers than the first;
 otherwise `engines/file_variables.py` warns of it.
 
 Callers: `trainer.py`, when it is created; `touched.py` and others compare digests.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Maximum depth of nested values that are compared.
 _DEPTH = 4
-# Deeper, because a loss is called through functions of ours, which know the order of its arguments.
+# Deeper, because a loss is wrapped in functions of ElasticDL that order its arguments.
 _DEPTH_OF_A_LOSS = 7
 _DRAW = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_MODULES = vars(nn.Module()).keys()
@@ -50,7 +50,7 @@ _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 def check_nothing_outside(
     model: nn.Module, run: Callable[[nn.Module], object], origin: Origin
 ) -> None:
-    """Make sure that a checkpoint holds all state that a model keeps during training.
+    """Check that checkpoints contain all state that a model keeps during training.
 
     Args:
         model: The module; it is not changed.
@@ -59,7 +59,7 @@ def check_nothing_outside(
         origin: Prefix of errors.
 
     Raises:
-        DefinitionError: It has other state.
+        DefinitionError: The model has other state, or `eval()` changes its weights.
     """
     try:
         tried = copy.deepcopy(model)
@@ -68,7 +68,8 @@ def check_nothing_outside(
     kept = {name: tensor.detach().clone() for name, tensor in _kept(tried)}
     try:
         tried.train()
-        # A warning may be about the copy only: on a GPU, an RNN's is not one piece of memory.
+        # A warning may concern the copy only: on a GPU, the weights of a copied RNN are not
+        # contiguous.
         with warnings.catch_warnings(action="ignore"):
             outputs = digest(run(tried))
             _restore(tried, kept)
@@ -92,13 +93,13 @@ def check_nothing_outside(
 
 
 def _check_modes(tried: nn.Module, origin: Origin) -> None:
-    """Make sure that weights are the same in both modes: checkpoints are taken in either.
+    """Check that `eval()` does not change weights: checkpoints are taken in either mode.
 
     Args:
         tried: A copy of the model; its weights are overwritten.
         origin: Prefix of errors.
     """
-    # With initial values, a product with zeros that is added to weights would not be seen.
+    # With initial values, adding a product with zeros to weights would not be noticed.
     generator = torch.Generator().manual_seed(0)
     tried.train()
     with torch.no_grad():
@@ -118,7 +119,7 @@ def _check_modes(tried: nn.Module, origin: Origin) -> None:
 
 
 def check_loss(compute: Callable[[], object], loss: object, where: object) -> None:
-    """Make sure that a loss keeps no state from call to call, because no checkpoint would hold it.
+    """Check that a loss keeps no state between calls, because checkpoints would not contain it.
 
     Args:
         compute: Calls the loss on the same outputs and labels, with the same seed, and returns it.
@@ -159,7 +160,7 @@ def _kept(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield the state outside the state dict: its location, and a digest of the value."""
+    """Yield the state outside the state dict: a description of its location, and its digest."""
     for prefix, module in model.named_modules():
         for name, buffer in module._buffers.items():  # noqa: SLF001 - see `buffers.is_kept`
             if buffer is not None and not is_kept(module, name):
@@ -177,7 +178,7 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield the state of user classes, and of the variables that their functions use."""
+    """Yield the state of user classes and of variables that their methods use, as `_remembered`."""
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
         if _is_of_torch(kind):
             continue
@@ -195,7 +196,7 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
-    """Return a digest of a value's contents: numbers, text, tensors, containers, attributes.
+    """Return a digest of a value's contents: numbers, strings, tensors, containers, attributes.
 
     Args:
         value: Anything.
@@ -214,7 +215,7 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, int]) -> None:
         hasher: The hash.
         value: The value to add.
         depth: Maximum depth of the nested values to add.
-        seen: Object -> the depth with which it was added.
+        seen: Id of an object -> the depth with which it was added.
     """
     if isinstance(value, (bool, int, float, str, type(None), itertools.count)):
         hasher.update(repr(value).encode())
@@ -232,7 +233,7 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, int]) -> None:
 
 
 def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
-    """Yield the contents of a value: items, attributes, what a function closes over or reads."""
+    """Yield the contents of a value: items, attributes, closure and global variables."""
     if isinstance(value, (ModuleType, type)):
         return
     if isinstance(value, Mapping):
@@ -252,7 +253,7 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
             yield getattr(cell, "cell_contents", None)
         yield from [value.__globals__[name] for name in _globals_of(value)]
     elif isinstance(vars_of := getattr(value, "__dict__", None), dict):
-        # Without the names: one object is compared with itself at two times, not with another.
+        # Names are left out: an object is only compared with itself at another time.
         yield from list(vars_of.values())
 
 
@@ -262,7 +263,7 @@ def _globals_of(function: FunctionType) -> list[str]:
 
 @functools.cache
 def names_read_by(code: CodeType) -> frozenset[str]:
-    """Return the names that a function, and those within it, look up in its file."""
+    """Return the global names that a function, and functions nested in it, look up."""
     reads = {each.argval for each in dis.get_instructions(code) if each.opname in _READS}
     within = [each for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(reads).union(*map(names_read_by, within))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ParameterMoves:
-    """The parameters of a model at a moment.
+    """A snapshot of a model's parameters, to detect changes since.
 
     Args:
         parameters: The parameters, by name.
@@ -29,7 +29,7 @@ class ParameterMoves:
         self._values = {n: p.detach().clone() for n, p in parameters.items()} if with_values else {}
 
     def found(self) -> list[str]:
-        """Return the names of the parameters that have changed since."""
+        """Return the names of the parameters that have changed since the snapshot."""
         return [
             name
             for name, parameter in self._parameters.items()

@@ -1,16 +1,16 @@
 """Compares a model's outputs and loss for a batch with those for two parts of that batch.
 
-Workers share the batches of an update, so an example must count the same whichever examples it
-shares a batch with. A model or loss that mixes examples (negatives from within the batch, a balance
-over it, attention between examples) trains in one process only, and is rejected by name where
-gradients are summed. BatchNorm is exempt: that each worker normalizes over its own batch is a
-documented difference.
+Workers share the batches of an update, so the result for an example must not depend on the other
+examples of its batch. A model or loss that mixes examples (negatives from within the batch, a
+balance over it, attention between examples) trains in one process only, and is rejected by name
+where gradients are summed. BatchNorm is exempt: each worker normalizes over its own batch, which is
+a documented difference.
 
-The model runs as in training, with dropout and BatchNorm as in evaluation, because some models mix
-examples in training only. If two seeds give two results, the model draws random numbers, and
-nothing can be compared, so it runs in evaluation mode instead. If it also changes a buffer, it may
-be a normalization of the user's own: differences in training are a warning then, because each
-worker normalizes over its own batch as a BatchNorm does, and it runs in evaluation mode as well.
+The model runs in training mode, but with dropout and BatchNorm in evaluation mode, because some
+models mix examples in training only. If two seeds give two results, the model draws random numbers
+and cannot be compared, so it runs in evaluation mode instead. If it changes a buffer, it may
+contain a normalization layer written by the user, which works like BatchNorm. Then differences in
+training mode only cause a warning, and the model is compared in evaluation mode as well.
 
 Used by `trainer.py`, before the first updates and some later ones (`repeated_checks.py`).
 """
@@ -48,12 +48,12 @@ QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """The results of a model for some examples.
+    """Results of running a model on some examples.
 
     Attributes:
-        outputs: As float64 tensors.
+        outputs: The outputs as float64 tensors.
         loss: The loss, if there is one.
-        moves: Whether a buffer has changed.
+        moves: Whether the run changed a buffer.
     """
 
     outputs: Sequence[torch.Tensor]
@@ -62,7 +62,7 @@ class _Made:
 
 
 class PartCheck:
-    """Checks the first batches of a trainer.
+    """Checks that a model computes the same for a batch as for its parts.
 
     Args:
         origin: Prefix of errors.
@@ -99,7 +99,7 @@ class PartCheck:
         """Compare a batch with its parts.
 
         Raises:
-            DefinitionError: An example counts differently beside other examples.
+            DefinitionError: The result for an example depends on the other examples.
         """
         if any(map(_has_no_statistics, self._model.modules())):
             self._num_checks = _CHECKS
@@ -115,10 +115,10 @@ class PartCheck:
                 return
 
     def _compare(self, batch: Tensors, *, training: bool) -> bool:
-        """Return whether a comparison was possible.
+        """Compare a batch with its parts in one mode; return whether that was conclusive.
 
         Raises:
-            DefinitionError: An example counts differently beside other examples.
+            DefinitionError: The result for an example depends on the other examples.
         """
         size = batch.num_examples
         first = max(1, size // 3)
@@ -221,6 +221,6 @@ def _are_near(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor | None
 def _is_near(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     if other is None or one.shape != other.shape:
         return False
-    # As coarse as bfloat16, in which a module may compute; mixing examples changes more than that.
+    # Tolerant enough for bfloat16, in which a module may compute; mixing examples changes more.
     largest = float(one[torch.isfinite(one)].abs().max()) if torch.isfinite(one).any() else 0.0
     return bool(torch.allclose(one, other, rtol=0.0, atol=0.02 * largest + 1e-6, equal_nan=True))

@@ -1,11 +1,11 @@
 """Mixed precision: autocast, and loss scaling for float16.
 
-In bfloat16 a step needs nothing more than `torch.autocast`. Gradients are often too small for
-float16, so the loss is multiplied by a large number, the scale, and gradients are divided by it. An
-update whose gradients overflow is skipped, and the scale is reduced. This is what
-`torch.amp.GradScaler` does, with the same settings. Here gradients are divided in the step that
-computed them, so that workers sum and clip the gradients of the loss itself. Whether there is an
-update is decided from the sum, and therefore identically on all workers.
+In bfloat16 a step needs only `torch.autocast`. Gradients are often too small for float16, so the
+loss is multiplied by a large number, the scale, and gradients are divided by it. An update whose
+gradients overflow is skipped, and the scale is reduced. `torch.amp.GradScaler` does the same, with
+the same settings. Here gradients are divided in the step that computed them, so that workers sum
+and clip the gradients of the loss itself. The sum decides whether to update, so all workers decide
+alike.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 class MixedPrecision:
-    """Autocast and loss scaling of a training; see the module docstring.
+    """Autocast and loss scaling for one trainer; see the module docstring.
 
     Args:
         precision: The definition's precision.
-        device: The device that computes.
+        device: The device of the computation.
     """
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
@@ -47,18 +47,21 @@ class MixedPrecision:
         return torch.autocast(self._device.type, self._format)
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss from which gradients are computed."""
+        """Return the loss multiplied by the scale, if any, for the backward pass."""
         return loss if self._scale is None else loss * self._scale
 
     def unscale(self, gradients: Iterable[torch.Tensor]) -> None:
-        """Divide the gradients of a scaled loss in place."""
+        """Divide the gradients of a scaled loss by the scale, in place."""
         if self._scale is not None:
             inverse = torch.tensor(self._scale, dtype=torch.float64).reciprocal().float()
             for gradient in gradients:
                 gradient.mul_(inverse.to(gradient.device, gradient.dtype))
 
     def accepts(self, gradients: Iterable[torch.Tensor]) -> bool:
-        """Return whether gradients are finite and make an update; adjust the next scale."""
+        """Return whether to update with these gradients, and adjust the next scale.
+
+        With loss scaling, an update with gradients that are not finite is skipped.
+        """
         if self._scale is None:
             return True
         if not all(
@@ -82,7 +85,7 @@ class MixedPrecision:
         }
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state, unless there are problems; returns one line for each."""
+        """Restore a state; if it does not match, change nothing and return the mismatches."""
         if state.keys() != self.state().keys():
             has = "a scale of the loss" if state else "no scale of the loss"
             return [f"{has} in the checkpoint; the model file has another precision"]

@@ -1,11 +1,11 @@
-"""Rejects, by name, what a module has but training here would ignore, lose or sum wrongly.
+"""Rejects features of a module that training here would ignore, lose or sum wrongly.
 
-    check_class(model)     in a class: steps and hooks of its own, state outside the state dict
-    parameters_of(model)   what parameters() yields that the model does not have
-    Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
-    check_plain_updates    where only gradients are sent: what else an update needs
-    check_unmoved          where they are summed: parameters that forward itself writes into
-    check_unchanged        in evaluation: parameters and buffers that forward changes there too
+    check_class(model)     training steps, hooks and extra state in the model's class
+    parameters_of(model)   objects from parameters() that are not parameters of the model
+    Refusals.check_sums    if gradients are summed: hooks that see gradients of one minibatch only
+    check_plain_updates    if only gradients are sent: clipping and schedulers, parts of an update
+    check_unmoved          if gradients are summed: parameters that forward changes
+    check_unchanged        in evaluation: parameters and buffers that forward changes
     check_still_trainable  in a step: parameters that were frozen or unfrozen
 
 Callers: `trainer.py`.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition, Origin
 
 _log = logging.getLogger("elasticdl")
-# Methods by which a LightningModule is trained; nothing here would call them.
+# Methods that train a LightningModule; they would not be called here.
 _STEPS = (
     "training_step",
     "validation_step",
@@ -56,15 +56,15 @@ _ALONE = "It trains in one process without --global_batch_size."
 
 
 def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) -> None:
-    """Make sure that a model is trained by its `forward` alone, or by steps of its own.
+    """Check that a model's class has no training logic or state that would be ignored.
 
     Args:
         model: The module.
         origin: Prefix of errors.
-        own_steps: Whether its dialect has read its steps and hooks.
+        own_steps: Whether its dialect supports its training steps and hooks.
 
     Raises:
-        DefinitionError: Its class has training steps or hooks of its own, keeps state outside
+        DefinitionError: Its class has unsupported training steps or hooks, keeps state outside
             parameters and buffers, or is a wrapper that sums gradients itself.
     """
     for kind in type(model).__mro__:
@@ -111,7 +111,7 @@ def parameters_of(
     The two differ if the model overrides `parameters()`, to train only some of them.
 
     Raises:
-        DefinitionError: `parameters()` yields something that is not a parameter of the model, or
+        DefinitionError: `parameters()` yields an object that is not a parameter of the model, or
             a parameter twice.
     """
     kept = dict(nn.Module.named_parameters(model))
@@ -136,11 +136,11 @@ def parameters_of(
 
 
 class Refusals:
-    """Repeats checks of what a training may change.
+    """Rejects unsupported changes and hooks of a model during training.
 
     Args:
         model: The model, as created.
-        parameters: All its parameters, by name.
+        parameters: All parameters of the model, by name.
         origin: Prefix of errors.
     """
 
@@ -151,7 +151,7 @@ class Refusals:
         self._trainable = [p.requires_grad for p in parameters.values()]
 
     def check_sums(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Make sure that gradients of parts of a batch add up to those of the batch.
+        """Check that no hook or embedding prevents gradients of batches from adding up.
 
         Raises:
             DefinitionError: A hook, or an embedding, changes gradients before they are summed.
@@ -177,7 +177,7 @@ class Refusals:
                 )
 
     def check_plain_updates(self, definition: ModelDefinition) -> None:
-        """Make sure that an update needs nothing but gradients and an optimizer.
+        """Check that an update needs only gradients and an optimizer.
 
         Raises:
             DefinitionError: The file clips gradients, or schedules learning rates.
@@ -195,13 +195,13 @@ class Refusals:
                 )
 
     def check_unmoved(self, moved: Sequence[str]) -> None:
-        """Make sure that computing gradients has changed no parameter.
+        """Reject parameters that changed while gradients were computed.
 
         Args:
             moved: Names of the parameters that have changed.
 
         Raises:
-            DefinitionError: `forward` writes into one: an average of weights, `max_norm`.
+            DefinitionError: There is one (an average of weights, an embedding with `max_norm`).
         """
         for name in moved:
             raise DefinitionError(
@@ -211,14 +211,14 @@ class Refusals:
             )
 
     def check_unchanged(self, changed: Sequence[str]) -> None:
-        """Make sure that a model changes nothing when it is evaluated.
+        """Check that evaluation has changed no parameter or buffer.
 
         Args:
             changed: Names of the parameters and buffers that a call in evaluation mode changes.
 
         Raises:
-            DefinitionError: There is one, except for running averages of a BatchNorm that is always
-                in training mode, which are logged.
+            DefinitionError: One has changed. (For running averages of a BatchNorm that is always in
+                training mode, a warning is logged instead.)
         """
         owners = {name: self._model.get_submodule(name.rpartition(".")[0]) for name in changed}
         others = [name for name in changed if not isinstance(owners[name], _NormBase)]
@@ -247,14 +247,14 @@ class Refusals:
         )
 
     def callbacks_called(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Record which parameters train now, because callbacks may freeze and unfreeze them."""
+        """Record the trainable parameters after callbacks, which may freeze or unfreeze them."""
         self._trainable = [p.requires_grad for p in parameters.values()]
 
     def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Make sure that the same parameters are trained as at the beginning.
+        """Check that a step has not frozen or unfrozen parameters.
 
         Raises:
-            DefinitionError: A step has frozen or unfrozen some.
+            DefinitionError: It has.
         """
         if [p.requires_grad for p in parameters.values()] == self._trainable:
             return

@@ -1,4 +1,4 @@
-"""Learning rate schedulers of a model file: when they step, and their state as named arrays.
+"""Learning rate schedulers of a model file: their steps, and their state as named arrays.
 
 `lr_scheduler(optimizer)` returns a scheduler of `torch.optim.lr_scheduler`, or a dict with one, in
 Lightning's format, or a list of either:
@@ -10,8 +10,8 @@ Lightning's format, or a list of either:
 ReduceLROnPlateau observes. OneCycleLR and CyclicLR are meant to step after each update, so they
 need an explicit interval: the default would be wrong.
 
-A scheduler steps once per update of the job, however many workers share it, and its state is the
-same on each of them.
+Schedulers count updates of the job, whatever the number of workers, and their state is the same on
+each worker.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
 
 @dataclass(frozen=True, eq=False)
 class _Schedule:
-    """A scheduler, and when it steps; see the module docstring."""
+    """A scheduler with its options; see the module docstring."""
 
     scheduler: Any
     interval: Literal["step", "epoch"] = "epoch"
@@ -60,16 +60,16 @@ def _class_of(schedule: _Schedule) -> str:
 
 
 class Schedulers:
-    """The schedulers of a training.
+    """Steps the schedulers of a model file, and saves and restores their state.
 
     Args:
-        definition: Creates them.
-        optimizer: The optimizer whose learning rates they set, before a checkpoint is loaded.
+        definition: Creates the schedulers.
+        optimizer: The optimizer of the learning rates, before a checkpoint is loaded.
         parameters: The model's parameters, by name.
 
     Raises:
         DefinitionError: A created object is not a scheduler of that optimizer, or has state that
-            no checkpoint can hold.
+            checkpoints cannot contain.
         UserCodeError: The user's function raised.
     """
 
@@ -87,24 +87,20 @@ class Schedulers:
         self.state()
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are schedulers."""
         return bool(self._schedules)
 
     def updated(self, num_updates: int) -> None:
-        """Step after an update.
-
-        Args:
-            num_updates: Number of updates so far.
-        """
+        """Step the schedulers with interval "step", after an update; `num_updates`: so far."""
         for schedule in self._schedules:
             if schedule.interval == "step" and num_updates % schedule.frequency == 0:
                 self._step(schedule.scheduler)
 
     def epoch_ended(self, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Step after an epoch and its validation.
+        """Step the schedulers with interval "epoch", after an epoch and its validation.
 
         Args:
-            epoch: Its number, from 0.
+            epoch: The epoch, from 0.
             metrics: The measured values: `loss`, `val_loss`, ...
 
         Raises:
@@ -152,7 +148,7 @@ class Schedulers:
         return arrays
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Restore a state, unless there are problems; returns one line for each."""
+        """Restore a state; if it does not match, change nothing and return the mismatches."""
         by_number: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in arrays.items():
             of, _, name = path.partition("/")
@@ -243,7 +239,7 @@ class Schedulers:
 
 
 def _all(scheduler: Any) -> Iterator[Any]:
-    """Yield a scheduler, and those within it if it joins several."""
+    """Yield a scheduler, and the schedulers in it if it combines several."""
     yield scheduler
     if isinstance(scheduler, (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler)):
         for each in scheduler._schedulers:  # noqa: SLF001 - no public name
@@ -251,7 +247,7 @@ def _all(scheduler: Any) -> Iterator[Any]:
 
 
 def _required(step: Callable[..., Any]) -> str:
-    """Return the first argument that a call without arguments would miss."""
+    """Return the name of the first required argument of `step`; empty if there is none."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
@@ -268,7 +264,7 @@ def _described(value: Any) -> str:
 
 
 def _too_short(scheduler: Any) -> str:
-    """Return advice for a schedule of a fixed length that has ended before the training."""
+    """Return advice if a schedule of fixed length has fewer steps than training has; else ""."""
     length = getattr(scheduler, "total_steps", None)
     if not isinstance(length, int) or scheduler.last_epoch < length:
         return ""

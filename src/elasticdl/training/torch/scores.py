@@ -1,4 +1,4 @@
-"""Decides what the outputs of a PyTorch classifier are: by its loss, else by its last layer.
+"""Infers whether a PyTorch classifier outputs logits or probabilities: from its loss or last layer.
 
 Callers: `trainer.py`.
 """
@@ -35,13 +35,13 @@ _LAST_LAYERS: Mapping[type[nn.Module], Scores] = {
 def scores_of(
     model: nn.Module, definition: ModelDefinition, shape: tuple[int, ...], device: torch.device
 ) -> Scores | None:
-    """Return what a model's outputs are; None if it is no classifier, or this is unknown.
+    """Return the kind of a model's outputs; None if unknown or not a classifier.
 
     Args:
         model: The module.
-        definition: Its definition.
+        definition: The model definition, for its loss.
         shape: Shape of the outputs for one example: `(classes,)`, `(1,)` or `()`.
-        device: Where the loss computes.
+        device: Device on which the loss is computed.
     """
     is_binary = shape in {(), (1,)}
     loss = None if definition.loss is None else made(definition.loss)

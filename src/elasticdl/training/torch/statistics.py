@@ -1,21 +1,22 @@
 """Encodes changes of a module's buffers in a float32 buffer, so that they add up over workers.
 
-A worker's batch changes buffers in one of three ways, and each is sent so that the sum over workers
-can be turned into the change that the joined batch would have made:
+A worker's batch changes buffers in one of three ways. Each is encoded so that the sum over workers
+can be turned into the change by the whole logical batch:
 
     MEAN   running statistics: the mean over examples        sent times the number of examples
-    STEP   num_batches_tracked: the same in each step        sent as it is, divided by the batches
-    SUM    a count of examples or tokens                     sent as it is
+    STEP   num_batches_tracked: the same in each step        unchanged; the sum is divided by the
+                                                             number of batches
+    SUM    a count of examples or tokens                     unchanged
 
 The way is known for buffers of BatchNorm and its relatives. For others, the change by a batch is
-compared with those by two parts of it, the first few times that the buffer changes. Each
-contribution includes for each change which way it was (its *votes*), so a worker can apply a change
-of a buffer that its own batches have not changed. A buffer that fits none (a maximum, a queue) is
+compared with the changes by two parts of it, the first few times that the buffer changes. Each
+contribution includes the way of each change (its *votes*), so a worker can apply a change of a
+buffer that its own batches have not changed. A buffer that fits none (a maximum, a queue) is
 rejected by name.
 
-Whole numbers are cut into signed digits of 16 bits, which float32 adds exactly; a float64 is sent
-as two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so
-infinity and NaN in them are preserved.
+Integers are split into signed digits of 16 bits, which float32 adds exactly; a float64 is sent as
+two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so infinity
+and NaN in them are preserved.
 
     | for each buffer: its change | for each buffer: votes for SUM, votes for MEAN or STEP |
 
@@ -42,17 +43,19 @@ Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 _DIGIT_BITS = 16
 _HALF_DIGIT = 1 << (_DIGIT_BITS - 1)
-# Whole numbers below this are exact in float32.
+# Integers below this are exact in float32.
 _EXACT = 1 << 24
 # Masks and tables of indices are large and never change; their space in every sum would be wasted.
 _MOST_WHOLE_NUMBERS = 1 << 16
-# A buffer may change in one way by accident: on examples that are all equal, say.
+# Several comparisons, because a buffer may seem to change in one way by accident, for example if
+# all examples are equal.
 _NUM_COMPARISONS = 3
 _FLOAT64_PARTS = 2
 _ROUNDED = 1e-2
 _HIGH_BITS = ~0xFFF
 _VOTES = 2
-# Shifts at which a change that depends on the value shows it: below and above the sizes of rings.
+# Shifts of a buffer's value that reveal a change that depends on it: below and above the usual
+# sizes of ring buffers.
 _SHIFTS = (1, 1000, 65_521)
 
 
@@ -66,15 +69,14 @@ class Reduction(Enum):
 
 @dataclass(frozen=True)
 class BatchParts:
-    """The changes that a batch and two parts of it make to buffers.
+    """Changes of buffers by a batch and by two parts of it.
 
     Attributes:
         whole: Name -> change by the batch, as `change_of` returns it.
         first: Name -> change by the first part.
         last: Name -> change by the rest.
         sizes: Examples in the two parts.
-        again: Called with a shift: returns the changes that the batch makes when the buffers start
-            from values larger by that shift.
+        again: Shift -> changes by the batch if the buffers start from values larger by that shift.
     """
 
     whole: Tensors
@@ -90,7 +92,7 @@ class TorchStatistics:
     Args:
         buffers: The buffers of the model.
         origin: Prefix of errors.
-        device: Where the changes are computed.
+        device: Device on which the changes are computed.
     """
 
     def __init__(self, buffers: Buffers, origin: Origin, device: torch.device) -> None:
@@ -125,8 +127,8 @@ class TorchStatistics:
             before: Copies of the buffers from before the batch.
             num_examples: Examples in the batch.
             compare: Runs parts of the batch; called if it is not known how a buffer adds up.
-            is_finite: Whether the loss is finite. If not, that is the error to report, rather than
-                the state of the buffers.
+            is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
+                loss is the error to report, rather than the buffers.
 
         Raises:
             DefinitionError: A change cannot be added up.
@@ -158,7 +160,7 @@ class TorchStatistics:
 
         Args:
             total: Summed contributions, float32[size].
-            num_examples: Examples of all of them.
+            num_examples: Number of examples in all contributions.
             num_contributions: Number of contributions.
 
         Raises:
@@ -191,7 +193,7 @@ class TorchStatistics:
         return changes
 
     def add(self, changes: Mapping[str, torch.Tensor | None]) -> None:
-        """Apply changes to the buffers; numbers whose change is 0 keep their bits."""
+        """Apply changes to the buffers; values whose change is 0 keep their bits."""
         with torch.no_grad():
             for name, tensor in self._buffers.tensors().items():
                 change = changes[name]
@@ -251,10 +253,10 @@ class TorchStatistics:
         self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
 
     def _check_counts(self, name: str, parts: BatchParts) -> None:
-        """Make sure that a sum does not depend on the value of the buffer.
+        """Check that a change that adds up does not depend on the value of the buffer.
 
         Raises:
-            DefinitionError: It does: a position in a ring, or a count with a limit.
+            DefinitionError: It does: a position in a ring buffer, or a count with a limit.
         """
         tensor, change = self._buffers.tensors()[name], parts.whole[name]
         for shift in _SHIFTS:
@@ -289,7 +291,7 @@ class TorchStatistics:
 
 
 def has_room(dtype: torch.dtype, shift: int) -> bool:
-    """Return whether numbers of a type can grow by `shift` without overflow or much rounding."""
+    """Return whether values of a dtype can grow by `shift` without overflow or much rounding."""
     if dtype.is_floating_point:
         return shift * torch.finfo(dtype).eps < _ROUNDED
     return dtype is not torch.bool and shift < torch.iinfo(dtype).max // 2
@@ -299,7 +301,7 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
     """Return the change of a buffer; None if it is unchanged.
 
     Returns:
-        int64 for whole numbers; otherwise float64 or float32, 0 where the numbers are the same,
+        int64 for integers; otherwise float64 or float32, 0 where the values are the same,
         including NaN and infinity.
     """
     if torch.equal(before, after):
@@ -321,7 +323,7 @@ def _way(
     sizes: tuple[int, int],
 ) -> Reduction | None:
     if whole is None or first is None or last is None:
-        # One part may not contribute: a count of tokens when the part has none.
+        # One part may change nothing: a count of tokens when the part has none.
         if whole is None:
             return None
         first = torch.zeros_like(whole) if first is None else first
@@ -342,7 +344,7 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _width(tensor: torch.Tensor) -> int:
-    """Return the number of float32 values that represent a number of the tensor."""
+    """Return the number of float32 values that encode one value of the tensor."""
     if tensor.is_floating_point():
         return _FLOAT64_PARTS if tensor.dtype == torch.float64 else 1
     if tensor.numel() > _MOST_WHOLE_NUMBERS:

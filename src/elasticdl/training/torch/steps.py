@@ -4,8 +4,8 @@
     inner_loss.py     `forward`, which receives the labels and returns the loss among its outputs
     lightning.py      `training_step`, `validation_step` and `predict_step` of a LightningModule
 
-A trainer uses one of them. None of them knows what a step is for: gradients, seeds and buffers are
-the trainer's.
+A trainer uses one of them. None of them knows the purpose of a step: the trainer handles gradients,
+seeds and buffers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Tensors:
     """A batch as tensors.
 
     Attributes:
-        features: A nesting of tensors.
-        labels: A nesting of tensors; None if there are none.
+        features: Nested tensors.
+        labels: Nested tensors; None if there are none.
         weights: Sample weights, float32[num_examples, ...], or None.
         num_examples: Number of examples.
     """
@@ -65,7 +65,7 @@ class Stepped:
     Attributes:
         loss: The loss with its graph, if any; None for an evaluation without a loss.
         outputs: The model's outputs, detached; None if a model does not return them.
-        metrics: What the batch adds to metrics other than the loss.
+        metrics: Totals and counts that the batch adds to metrics other than the loss.
         logged: Metrics that the model has updated with the batch, by name.
     """
 
@@ -97,12 +97,12 @@ class Steps(Protocol):
         Args:
             model: The module.
             batch: The batch.
-            so_far: States before it, of metrics that the model updates itself.
+            so_far: States before the batch, of metrics that the model updates itself.
         """
         ...
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call the model as a training step does, for its side effects; return its result."""
+        """Call the model as a training step does, to observe side effects; return its result."""
         ...
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments | None:
@@ -113,36 +113,36 @@ class Steps(Protocol):
         """Call the model as evaluation and prediction do; labels may be missing.
 
         Returns:
-            Its outputs, detached; None if it does not return them.
+            The model's outputs, detached; None if it does not return them.
         """
         ...
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Make sure that sums over parts of a batch give the result for the batch.
+        """Check that the losses of parts of a batch add up to the loss of the batch.
 
         Raises:
-            DefinitionError: They do not.
+            DefinitionError: They do not add up.
         """
         ...
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Record which of the model's output tensors have a row per example."""
+        """Store, for each of the model's output tensors, whether it has a row per example."""
         ...
 
 
 class Pairs:
-    """Joins a batch of one example with the previous one, because a single example has no parts."""
+    """Joins a batch of one example with the previous one, so that the result can be split."""
 
     def __init__(self) -> None:
         self._before: tuple[Tensors, Any] | None = None
 
     def with_the_one_before(self, batch: Tensors) -> Tensors | None:
-        """Return both as a batch; None for the first one, or if they do not fit or are equal."""
+        """Return both as one batch; None for the first, or if shapes differ or both are equal."""
         found = self.joined(batch, None)
         return None if found is None else found[0]
 
     def joined(self, batch: Tensors, outputs: Any) -> tuple[Tensors, Any] | None:
-        """Return both batches as one, and the outputs of both; None as above."""
+        """Join both batches and their outputs; None as for `with_the_one_before`."""
         before, self._before = self._before, (batch, outputs)
         if before is None:
             return None
@@ -222,7 +222,7 @@ class ForwardSteps:
     Loss and metrics of a batch depend on its outputs only.
 
     Args:
-        definition: Has the loss.
+        definition: The model definition.
         adapt: Converts features to arguments.
         loss: Computes the loss.
         precision: The number format of both.
@@ -286,7 +286,7 @@ class ForwardSteps:
             whole = self._loss_of(outputs, batch)
 
         def of(rows: slice) -> BatchLoss:
-            # An output without a row per example is not cut: it is the same for all of them.
+            # An output without a row per example is not split: it is the same for all examples.
             made = rows_of(outputs, rows, batch.num_examples, self._has_rows)
             return self._loss_of(made, batch.rows(rows))
 
@@ -297,12 +297,7 @@ class ForwardSteps:
         self._has_rows = has_rows
 
     def of_each(self, batch: Tensors, outputs: Any) -> torch.Tensor:
-        """Return the loss of each example, as that of a batch of it alone.
-
-        Args:
-            batch: The batch.
-            outputs: The model's outputs.
-        """
+        """Return the loss of each example, computed as a batch of that example alone."""
         alone = []
         for number in range(batch.num_examples):
             row = slice(number, number + 1)

@@ -10,7 +10,7 @@ import torch
 from elasticdl.data.batch import Arrays, describe, map_arrays
 from elasticdl.errors import DefinitionError
 
-# numpy has no such dtypes: their bits are stored as whole numbers of the same size.
+# numpy lacks these dtypes: their bits are stored as integers of the same size.
 _BITS = {
     torch.bfloat16: torch.int16,
     torch.float8_e4m3fn: torch.uint8,
@@ -23,8 +23,8 @@ def batch_tensors(
 ) -> Any:
     """Return a batch's features or labels as separate tensors on a device.
 
-    float64, numpy's default for plain numbers, becomes torch's default unless it is to be kept;
-    whole numbers keep their type.
+    float64, numpy's default for plain numbers, becomes torch's default dtype unless
+    `keeps_float64`; integers keep their dtype.
 
     Raises:
         DefinitionError: An array does not hold numbers.
@@ -73,10 +73,10 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def here(device: str) -> str:
-    """Return the device for a tensor of a checkpoint, which may come from another machine.
+    """Return the device for a checkpoint's tensor: the CPU if this machine has no GPU.
 
     Args:
-        device: Type of the device that it was on.
+        device: Type of the device that the tensor was on.
     """
     return device if device == "cpu" or torch.cuda.is_available() else "cpu"
 

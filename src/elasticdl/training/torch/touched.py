@@ -1,9 +1,9 @@
-"""Changes that callbacks make besides those to the weights, kept for a resumed training.
+"""Changes that callbacks make besides those to the weights, kept for a resumed run.
 
     which parameters train        requires_grad, as in unfreezing at an epoch
     attributes of modules         dropout.p = 0.2, model.temperature = 3.0
-    attributes of the loss        loss.weight = torch.tensor([1.0, 5.0]), and those of objects that
-                                  it uses
+    attributes of the loss        loss.weight = torch.tensor([1.0, 5.0]), and of objects that it
+                                  uses
     variables of the file         that the model, the loss or the input uses: rejected
     modules in evaluation mode    layer.eval() of a BatchNorm; as in a plain loop, `model.train()`
                                   before an epoch, and after an evaluation, ends it
@@ -39,18 +39,14 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import State
 
 _PLAIN = (bool, int, float, str, type(None))
-# Not an attribute of the model: the training loop reads it.
+# Not state of the model: the training loop reads this attribute.
 _STOPS = ("", "stop_training")
-# No name of a module has a slash.
+# Prefix of the names of loss objects; the names of modules contain no slash.
 _LOSS = "loss"
 
 
 class Modes:
-    """The mode of a model, training or evaluation, and the modules that differ from it.
-
-    Args:
-        model: The trained model.
-    """
+    """The mode of a model, training or evaluation, and the modules that differ from it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -58,7 +54,7 @@ class Modes:
         self._is_set = False
 
     def train(self) -> None:
-        """Put the model into training mode, except modules that a callback put into another."""
+        """Put the model into training mode, except modules that a callback has set differently."""
         if self._is_set and self._model.training is self.differing.get("", True):
             return
         self._model.train()
@@ -74,11 +70,11 @@ class Modes:
         self._is_set = False
 
     def forget(self) -> None:
-        """Forget the modules that differ from the model's mode, because an epoch begins."""
+        """Forget the modules that differ from the model's mode; called when an epoch begins."""
         self.differing, self._is_set = {}, False
 
     def record(self) -> None:
-        """Record which modules a callback has put into another mode, in training mode."""
+        """Record the modules whose mode differs from training mode because of a callback."""
         now = {name: module.training for name, module in self._model.named_modules()}
         self.forget()
         self.train()
@@ -88,15 +84,15 @@ class Modes:
 
 
 class Touched:
-    """The changes that a training's callbacks make; see the module docstring.
+    """Detects and restores the changes that callbacks make; see the module docstring.
 
     Args:
         model: The trained model.
-        optimizer: Its optimizer.
+        optimizer: The optimizer of the model.
         modes: The modes of the model.
         values: Converts attributes to arrays.
         callbacks: The user's callbacks.
-        definition: Has the loss and the input.
+        definition: The model definition, for its loss and input.
     """
 
     def __init__(
@@ -121,7 +117,7 @@ class Touched:
         self._used_by_input = Used([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
-        """Keep only the parameter groups of the model file: a callback may add its own again."""
+        """Remove parameter groups that callbacks have added: `train_begin` may add them again."""
         del self._optimizer.param_groups[self._num_groups :]
 
     @contextmanager
@@ -133,7 +129,7 @@ class Touched:
             in_training: Whether the model is in training mode.
 
         Raises:
-            DefinitionError: They have changed something that no checkpoint holds.
+            DefinitionError: They have changed state that checkpoints do not contain.
         """
         if in_training:
             self._modes.train()
@@ -195,7 +191,7 @@ class Touched:
         return state, arrays
 
     def load(self, state: Mapping[str, Any], arrays: State) -> None:
-        """Make the changes that had been made when a state was saved."""
+        """Repeat the changes that callbacks had made when a state was saved."""
         if not state:
             return
         trained = set(state["trained"])
@@ -215,7 +211,10 @@ class Touched:
         self._modes.differing = dict(state["modes"])
 
     def _parts(self) -> dict[str, Any]:
-        """Return the objects that must not be replaced, as stored values refer to their names."""
+        """Return the identities of objects that callbacks must not replace, by kind.
+
+        Stored values refer to these objects by name.
+        """
         modules = dict(self._model.named_modules())
         parameters = dict(nn.Module.named_parameters(self._model))
         groups = self._optimizer.param_groups
@@ -243,7 +242,7 @@ class Touched:
         return f"{prefix}.{name}".lstrip(".") + " of the model"
 
     def _owners(self) -> dict[str, Any]:
-        """Return the objects whose attributes are kept, by their names in checkpoints."""
+        """Return the objects whose attributes checkpoints contain, by their names there."""
         return {**dict(self._model.named_modules()), **self._of_loss}
 
     def _values_of_attributes(self) -> dict[tuple[str, str], Any]:

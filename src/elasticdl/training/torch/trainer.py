@@ -1,16 +1,16 @@
-"""The trainer of PyTorch modules; see `training/trainer.py` for the laws.
+"""The trainer of PyTorch modules; see `training/trainer.py` for the laws, its guarantees.
 
 A step is that of every PyTorch training loop: forward, loss, backward, `optimizer.step()`. The
-code around it keeps the laws: the random generator is seeded for the step and restored
-afterwards, buffers are restored where nothing may change, and a `Contribution` has the same layout
-on every worker, whichever parameters its batch reached:
+code around it provides the guarantees: the random generator is seeded for the step and restored
+afterwards, buffers are restored where no state may change, and a `Contribution` has the same layout
+on every worker, whichever parameters received a gradient:
 
     | gradients x divisor | changes of buffers | for each parameter, batches that reached it |
     | divisor | 1 |
 
-The divisor is what the loss was divided by (`losses.py`), the last number counts batches;
-`statistics.py` defines how changes of buffers add up. A parameter that received no gradient from
-any batch keeps its value, as PyTorch leaves it where its `.grad` is None.
+The divisor is that of the mean loss (`losses.py`); the last number counts batches; `statistics.py`
+defines how changes of buffers add up. A parameter that received no gradient from any batch keeps
+its value, as in PyTorch if its `.grad` is None.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Step:
 
     Attributes:
         loss: The loss.
-        metrics: Means.
+        metrics: Totals and counts of metrics that are means.
         states: States of metrics that the model updates itself.
     """
 
@@ -106,15 +106,15 @@ class TorchTrainer:
     """Trains one PyTorch module; see `trainer.Trainer`.
 
     Args:
-        definition: What to train.
-        example: A batch like those to come; only its shapes and dtypes matter.
+        definition: The model definition.
+        example: A representative batch; only its shapes and dtypes matter.
         minibatch_size: Examples in a full batch; not used by this trainer.
         seed: Determines the initial weights and, with step and rank, all randomness of steps.
         rank: This worker's rank.
         deterministic: Whether to use deterministic kernels, where PyTorch has them.
 
     Attributes:
-        step: Number of updates made so far.
+        step: Number of updates so far.
         rank: This worker's rank; may be set between steps.
         model: The user's module.
         optimizer: The user's optimizer.
@@ -210,7 +210,7 @@ class TorchTrainer:
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
 
-    # --- the seven methods -------------------------------------------------------------
+    # --- the Trainer protocol ----------------------------------------------------------
 
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
@@ -250,7 +250,7 @@ class TorchTrainer:
                 step = self._forward_backward(batch, is_summed=True)
                 self._refusals.check_unmoved(moves.found())
                 divisor = float(step.loss.divisor)
-                # Where no target counts, the mean is 0 / 0 and the sum is 0.
+                # If no target counts, the mean is 0 / 0 and the sum is 0.
                 gradients = [
                     _dense(p).mul_(divisor) if divisor else torch.zeros_like(_dense(p))
                     for p in self._trainable
@@ -294,7 +294,7 @@ class TorchTrainer:
         self._update()
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.Rehearser`: updates are not compiled, so this does nothing."""
+        """See `trainer.Rehearser`; does nothing, because updates are not compiled."""
 
     def require_sums(self, why: str) -> None:
         """See `trainer.Trainer`."""
@@ -461,7 +461,7 @@ class TorchTrainer:
 
         Raises:
             DefinitionError: Also if gradients are clipped or learning rates scheduled, because the
-                process that makes the update does neither.
+                process that applies the update does neither.
         """
         self._refusals.check_plain_updates(self._definition)
         divisor = float(contribution.buffer[-2])
@@ -482,7 +482,14 @@ class TorchTrainer:
     def _parts(
         self, total: Contribution
     ) -> tuple[dict[str, torch.Tensor | None], dict[str, torch.Tensor | None]]:
-        """Return mean gradients and changes of statistics by name; None where there is none."""
+        """Split a contribution into mean gradients and changes of statistics, by name.
+
+        None for a parameter without a gradient and for a statistic without a change.
+
+        Raises:
+            DefinitionError: Workers disagree about a statistic.
+            NonFiniteLossError: No target counts.
+        """
         tensors = [p for _, p in self._named_trainable]
         sizes = [p.numel() for p in tensors]
         buffer = torch.from_numpy(total.buffer).to(self._device)
@@ -543,10 +550,10 @@ class TorchTrainer:
         return _Step(loss, {**metrics, **stepped.metrics}, states)
 
     def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> BatchParts:
-        """Return the changes that the batch, and two parts of it, make to the buffers.
+        """Compute the changes of buffers by the batch and by two parts of it.
 
         Runs without dropout, and with BatchNorm in evaluation mode: their changes for the parts of
-        a batch do not add up, and would hide the changes that other modules make.
+        a batch do not add up, and would hide the changes by other modules.
         """
         size = batch.num_examples
         if size == 1:
@@ -588,7 +595,7 @@ class TorchTrainer:
                 if self._clip is not None:
                     self._clip(self._given)
                 self._optimizer.step()
-        # The gradients stay until the next forward pass, as in a plain loop: callbacks read them.
+        # Gradients are kept until the next forward pass, as in a plain loop: callbacks read them.
         self._averages.update()
         self.step += 1
         self._schedulers.updated(self.step)
@@ -623,7 +630,7 @@ class TorchTrainer:
 
     @contextmanager
     def _drawing(self, rank: int, *moment: int) -> Iterator[None]:
-        """Make all random numbers drawn in the block a function of (seed, step, rank)."""
+        """Seed all random numbers drawn in the block by (seed, step, rank) and `moment`."""
         seed = derive_seed(self._seed, self.step, rank, *moment)
         self._generators.seed(seed)
         with self._generators.used(), seeded(seed, self._device):
@@ -631,14 +638,17 @@ class TorchTrainer:
 
     @contextmanager
     def _looking(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Run the model without side effects: restore all changes to its buffers (yielded)."""
+        """Run the model in evaluation mode without gradients; restore its buffers afterwards.
+
+        Yields copies of the buffers.
+        """
         self._modes.eval()
         with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.rank):
             yield before
 
     @contextmanager
     def _naming_errors(self, what: str, batch: Batch) -> Iterator[None]:
-        """Turn an exception from user code into an error that names the batch and their lines."""
+        """Turn exceptions of user code into errors that name the batch and the user's line."""
         try:
             # Metrics may draw random numbers too.
             with self._generators.used():
@@ -673,7 +683,7 @@ class TorchTrainer:
         with self._looking():
             return self._steps.outputs(self.model, self._tensors(batch.features))
 
-    # --- making it ------------------------------------------------------------------------
+    # --- creation -------------------------------------------------------------------------
 
     def _create_model(self) -> nn.Module:
         model = self._definition.create_model()
@@ -687,7 +697,7 @@ class TorchTrainer:
             take_metrics(model, str(self._definition.origin))
         check_class(model, self._definition.origin, own_steps=own_steps)
         if isinstance(self._definition.loss, nn.Module):
-            # It may have tensors of its own, such as class weights.
+            # It may have tensors, such as class weights.
             self._definition.loss.to(self._device)
         return model.to(self._device)
 
@@ -707,9 +717,10 @@ class TorchTrainer:
         return ForwardSteps(definition, adapt, loss, precision)
 
     def _find_adapter(self, example: Batch) -> Adapter:
-        """Run the model once, so that lazy modules learn their shapes and a misfit is reported.
+        """Find out how `forward` takes the features, by running the model on the example.
 
-        A model that accepts float64 features receives them, as it would in a plain script.
+        The run also gives lazy modules their shapes. A model that accepts float64 features receives
+        them, as it would in a plain script.
         """
         self.model.eval()
 
@@ -750,7 +761,7 @@ class TorchTrainer:
         check_loss(compute, loss, self._definition.where("loss"))
 
     def _find_logged(self, example: Batch) -> None:
-        """Find the metrics that the model's own steps log; a resumed training needs them."""
+        """Find the metrics that the model's own steps log; a resumed run needs them."""
         if not isinstance(self._steps, LightningSteps):
             return
         for step, metrics in (
@@ -767,12 +778,12 @@ class TorchTrainer:
 
 
 def _twice(arrays: Arrays) -> Arrays:
-    """Return arrays that contain the first example twice."""
+    """Return arrays of two examples, both equal to the first."""
     return map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), arrays)
 
 
 def _doubled(batch: Batch) -> Batch:
-    """Return a batch that contains the first example of another one twice."""
+    """Return a batch of two examples, both equal to the first of the given batch."""
     features, labels, weights = map(_twice, (batch.features, batch.labels, batch.weights))
     return dataclasses.replace(
         batch, features=features, labels=labels, weights=weights, num_examples=2
@@ -788,7 +799,7 @@ def _dense(parameter: nn.Parameter) -> torch.Tensor:
 
 
 def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
-    # NumPy and the formats of predictions have no bfloat16.
+    # NumPy and the file formats of predictions do not support bfloat16.
     return to_array(output.float() if output.dtype == torch.bfloat16 else output)
 
 
@@ -796,7 +807,7 @@ def _loss_state(
     values: Sequence[float], divisors: Sequence[float]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the sum of the losses of some batches and the sum of their divisors."""
-    # Where no target counts, the mean is NaN and the sum is 0.
+    # If no target counts, the mean is NaN and the sum is 0.
     total = sum(value * by for value, by in zip(values, divisors, strict=True) if by)
     return np.asarray(float(total)), np.asarray(sum(divisors))
 

@@ -1,4 +1,4 @@
-"""Objects and variables that the user's functions use, found from the functions.
+"""Finds objects and variables that the user's functions use, by searching the functions.
 
     an object      a module or an instance of a user's class; its attributes can be stored
     a variable     of the file, of an enclosing function, of a class; no checkpoint stores it
@@ -28,24 +28,23 @@ from elasticdl.tracebacks import is_of_the_user
 from elasticdl.training.torch.memory import is_of_library
 from elasticdl.training.torch.outside import digest, names_read_by
 
-# Deep enough for a loss, which is called through functions of ours that know the order of its
-# arguments.
+# Deep enough for a loss, which is wrapped in functions of ElasticDL that order its arguments.
 _DEPTH = 8
 OF_MODULES = vars(nn.Module()).keys()
-"""The attributes that every module has; the user's own are others."""
+"""The attributes that every module has, to tell them from the user's own."""
 _VALUES = (bool, int, float, str, type(None), dict, np.ndarray, torch.Tensor)
 _OTHERS = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type, list, set, deque)
 
 
 class Used:
-    """What functions use, directly and through the functions and objects that they use.
+    """Finds the objects and variables that functions use, directly or indirectly.
 
     Args:
         functions: Functions, modules or other objects that are called, or their classes.
-        known: Objects that are not searched, because others keep their state.
+        known: Objects that are not searched, because their state is stored elsewhere.
 
     Attributes:
-        objects: In the order in which they are reached.
+        objects: The objects found, in the order of the search.
     """
 
     def __init__(self, functions: Iterable[Any], known: Collection[Any] = ()) -> None:
@@ -60,9 +59,9 @@ class Used:
             self._reach(each, _DEPTH)
 
     def variables(self, *, values_only: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield the variables: a description, and a digest that differs if the value does.
+        """Yield each variable as (description, digest of its value).
 
-        Lists and sets are left out: they may be filled only to be looked at.
+        Lists and sets are left out: they may only be logs for the user.
 
         Args:
             values_only: Only numbers, strings, tensors, arrays and dicts.
@@ -90,7 +89,7 @@ class Used:
             self._reach(each, depth - 1)
 
     def _within(self, value: Any, *, is_new: bool) -> Iterable[Any]:
-        """Return what a value refers to."""
+        """Return the values that a value refers to."""
         if isinstance(value, FunctionType):
             if not is_of_the_user(value.__code__.co_filename):
                 return [used for _, used in _cells_of(value)]
@@ -132,7 +131,7 @@ class Used:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object; of a module, its weights and buffers too."""
+    """Return the attributes of an object; for a module, also its weights and buffers."""
     if not isinstance(value, nn.Module):
         return dict(vars(value))
     own = {name: each for name, each in vars(value).items() if name not in OF_MODULES}
@@ -141,7 +140,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def put_attribute(owner: Any, name: str, value: Any) -> None:
-    """Replace one of the values that `attributes_of` returns; properties are not called."""
+    """Set an attribute that `attributes_of` returns, bypassing properties."""
     if isinstance(owner, nn.Module):
         if name in owner._parameters:  # noqa: SLF001 - as in `attributes_of`
             owner._parameters[name] = nn.Parameter(value)  # noqa: SLF001

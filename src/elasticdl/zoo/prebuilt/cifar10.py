@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def custom_model(dropout: float = 0.2) -> keras.Model:
-    """Return three stages of increasing depth, and an average over their features."""
+    """Return the model: three convolution stages of growing width, pooled, and a dense layer."""
     inputs = keras.Input((32, 32, 3), name="image")
     x = inputs
     for filters in (32, 64, 128):
         for _ in range(2):
-            # The normalisation has an offset of its own, so the convolution needs no bias.
+            # The normalisation has an offset already, so the convolution needs no bias.
             x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
             x = keras.layers.BatchNormalization()(x)
             x = keras.layers.ReLU()(x)

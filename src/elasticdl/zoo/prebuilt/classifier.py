@@ -106,7 +106,7 @@ class DNN(keras.Model):
 
     @classmethod
     def complete_params(cls, params: Mapping[str, Any]) -> Completion | None:
-        """Return what completes the params from the training table; None if nothing is missing."""
+        """Return a function that derives missing params from the table; None if none is missing."""
         return classifier_completion(params, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
 
     def data_schema(self) -> list[dict[str, Any]] | None:

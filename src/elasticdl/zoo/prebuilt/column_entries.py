@@ -3,7 +3,7 @@
 An entry is plain JSON, a dict with a kind; a mistake in an entry is a `UsageError` that names it.
 `column_kinds.py` defines the kinds.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 # Range of an int32.
 _MOST_IDS = 2**31 - 16
-# A crossed column without an entry of its own is hashed into the maximum number of ids.
+# A crossed column without a separate entry is hashed into the maximum number of ids.
 _MANY = 2**31 - 32
 
 
 def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
-    """Return the features in the param; see `columns.Columns.of`."""
+    """Parse and check the entries of the param; see `columns.Columns.of`."""
     if not isinstance(entries, (list, tuple)) or not entries:
         raise UsageError(
             f"--params: columns is {entries!r}; expected a list with one dict per feature, such as "
@@ -69,7 +69,7 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a column; numbers written as digits are numbers as well."""
+    """Normalise a schema entry for comparison: numbers read as digits count as numbers."""
     is_number = entry.get("wide") or (entry["dtype"] == "float64" and "time" not in entry)
     held = {name: value for name, value in entry.items() if name != "wide"}
     return held | ({"dtype": "number"} if is_number else {})
@@ -86,7 +86,7 @@ class _Reader:
         """Return the feature that an entry describes.
 
         Raises:
-            UsageError: It describes none.
+            UsageError: The entry is invalid.
         """
         if not isinstance(entry, Mapping):
             raise UsageError(f"--params: {where} is {entry!r}; expected a dict with a kind.")

@@ -1,12 +1,12 @@
 """Kinds of features in the param `columns`, as values.
 
     number, category, time, sequence, sparse     read a column
-    bucket, cross                                make ids of others
+    bucket, cross                                derive ids from other features
     indicator, embedding                         define how ids enter the network
 
 Nothing here depends on records or layers. `column_entries.py` reads the entries.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Number:
     Attributes:
         column: Name of the column.
         size: Number of values per row.
-        delimiter: Separator of the values if they are text.
+        delimiter: Separator of the values if they are in one string.
         nullable: Whether the network also gets a flag for a missing value.
     """
 
@@ -76,9 +76,9 @@ class _Ids:
 
     Attributes:
         column: Name of the column.
-        vocabulary: The values that have an id of their own, or None.
+        vocabulary: The values that get separate ids, or None.
         buckets: Number of ids to hash values into, or None.
-        is_text: Whether the values are text, not numbers.
+        is_text: Whether the values are strings, not numbers.
         is_whole: Whether they are integers of any size, which must not be converted to float64.
     """
 
@@ -122,7 +122,7 @@ class IdSequence(_Ids):
     """A column of lists of categorical values.
 
     Attributes:
-        delimiter: Separator of the values if a list is text.
+        delimiter: Separator of the values if a list is one string.
     """
 
     kind: ClassVar[str] = "sequence"
@@ -130,7 +130,7 @@ class IdSequence(_Ids):
 
     @property
     def padding(self) -> int:
-        """The padding of shorter lists in a batch; a list has no missing values."""
+        """The id that pads shorter lists in a batch: that of missing values, which lists lack."""
         return self.missing_id
 
     @property

@@ -5,7 +5,7 @@
 
 Everything here is a function of numbers and runs inside a compiled step.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class IdsOf(keras.layers.Layer):
-    """The ids of a category, a sequence, a bucket or a cross, from a model's inputs."""
+    """Layer that returns the ids of a category, sequence, bucket or cross from a model's inputs."""
 
     def __init__(self, feature: Any, columns: Columns) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class IdVector(keras.layers.Layer):
     Args:
         feature: An indicator or an embedding.
         columns: The features of the model.
-        initializer: Of the vectors.
+        initializer: Initializer of the vectors.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class IdVector(keras.layers.Layer):
         if isinstance(feature, Indicator):
             mode = "multi_hot" if self._is_sequence else "one_hot"
             self._encode = keras.layers.CategoryEncoding(num_ids, output_mode=mode)
-            # The last id of a sequence is what fills it up.
+            # The last id of a sequence is its padding.
             self.width = num_ids - 1 if self._is_sequence else num_ids
         else:
             self._embed = keras.layers.Embedding(
@@ -173,7 +173,7 @@ class ColumnValues(keras.layers.Layer):
 
 
 class ColumnTower(keras.layers.Layer):
-    """The features of `columns` -> the last hidden layer of a dense network.
+    """Hidden layers of a dense network that reads the features of `columns`.
 
     Args:
         columns: The features.
@@ -217,7 +217,7 @@ class ColumnTower(keras.layers.Layer):
 
 
 class ColumnWide(keras.layers.Layer):
-    """The features of `columns`, and pairs of their ids, each with a weight of its own.
+    """Weighted sums of the features of `columns` and of pairs of their ids.
 
     Args:
         columns: The features.
@@ -271,7 +271,7 @@ class ColumnWide(keras.layers.Layer):
 
 
 def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
-    """Return how ids enter the network if the user does not set it."""
+    """Wrap a feature that is only ids: in an indicator if they are few, else in an embedding."""
     if isinstance(feature, (Indicator, Embedding)):
         return feature
     few = feature.num_ids <= embedding_size and not isinstance(feature, IdSequence)
@@ -279,7 +279,7 @@ def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
 
 
 def _places(columns: Columns) -> dict[Any, int]:
-    """Return the start of each number, time and category in its array."""
+    """Return the first position of each number, time and category in its array of inputs."""
     places: dict[Any, int] = {}
     numbers = ids = 0
     for source in columns.sources:

@@ -6,10 +6,10 @@
     {"age": 31.0, "role": b"boss"}
       -> {"numbers": [31.0], "missing": [0.0], "ids": [1]}
 
-Text is converted to ids here, in the input function, so that models and exports take only numbers.
+Strings are converted to ids here, in the input function: models and exports take only numbers.
 `column_layers.py` has the layers for these numbers, `column_entries.py` reads the entries.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Columns:
             label: The column to learn, which cannot be a feature.
 
         Raises:
-            UsageError: An entry is of no known kind.
+            UsageError: An entry is invalid.
         """
         features = read_columns(entries, label)
         return Columns(features, sources_of(features))
@@ -137,7 +137,7 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
     if source.delimiter is None:
         read: list[Any] = [record[source.column] for record in records]
         if read and read[0].dtype == object:
-            # Its digits, which another feature needs.
+            # The digits of the number, because another feature needs them.
             read = [_floats(source, each) for each in read]
         values = np.array(read, np.float64).reshape(len(records), source.size)
     else:
@@ -246,14 +246,14 @@ def _is_nan(value: Any) -> bool:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """Return the bytes to hash: for integers, those of their text in a file."""
+    """Return the bytes to hash: a string itself, a number's decimal digits."""
     if isinstance(value, bytes):
         return value
     return str(int(value) if float(value).is_integer() else float(value)).encode()
 
 
 def _whole(source: Category | IdSequence, digits: Any) -> bytes | None:
-    """Return a number, or its text, in the form for comparison; None if it is missing."""
+    """Normalise a number, or its digits, for comparison; None if it is missing."""
     if _is_missing(digits):
         return None
     if not isinstance(digits, bytes):
@@ -302,7 +302,7 @@ def _padded(source: IdSequence, records: Sequence[Record]) -> Array:
 
 
 def _sparse(source: Sparse, records: Sequence[Record]) -> Array:
-    """Return the vectors in texts such as `0:1.2 3:4`, [batch, size]."""
+    """Parse strings such as `0:1.2 3:4` to vectors, [batch, size]."""
     every = np.zeros((len(records), source.size), np.float32)
     for row, text in enumerate(_single(records, source.column)):
         if text is None:

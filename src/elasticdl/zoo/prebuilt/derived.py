@@ -5,13 +5,13 @@ form of the param, so that they are stored in the TrainedModel and every later p
 same ones.
 
     numbers            -> standardised
-    few whole numbers  -> numbers as well
+    whole numbers      -> standardised too, even if there are few different ones
     booleans           -> 0 and 1
-    dates, timestamps  -> time: standardised, with its place in the year, the week and the day
-                          (dates have no place in the day, times of day have only that one)
-    texts              -> a category of the vocabulary, or hashed where there are many values
+    dates, timestamps  -> time: standardised, with its position in the year, the week and the day
+                          (dates have no position in the day, times of day have only that one)
+    strings            -> a category of the vocabulary, or hashed where there are many values
     lists of one size  -> an array of numbers
-    always the same, empty, and text of which almost every row has its own
+    always the same, empty, or strings that differ in almost every row
                        -> skipped, and reported
     whole numbers that number the rows, or never repeat and are named as an identifier
                        -> skipped, and reported, if there is another feature
@@ -19,8 +19,8 @@ same ones.
 A number or time with missing values is `nullable`. Columns that cannot be a feature are skipped
 and reported.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by
-`table_params.py` and `sql/`; it imports no framework.
+Not a model: `elasticdl zoo list` skips this file. Used by `table_params.py` and `sql/`;
+it imports no framework.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from elasticdl.data.column_summary import ColumnSummary
 
 MAX_VOCABULARY = 1000
-"""A text column with more distinct values than this is hashed."""
+"""A column of strings with more distinct values than this is hashed."""
 
 _LEAST_COUNT = 2
-# In a table with fewer rows, a text may well be a category whose values do not repeat yet.
+# In a table with fewer rows, strings may be a category whose values do not repeat yet.
 _IDENTIFIER_ROWS = 50
 # Start of an Arrow type -> the cycles that apply to its values; other types have all cycles.
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
-# A text column of which this share of the values are different is free text.
+# A column of strings with a larger share of distinct values is free text.
 _FREE_TEXT = 0.9
 # A text column with at most this share of values other than numbers was probably meant as numbers.
 _FEW_OTHERS = 0.2
@@ -82,7 +82,7 @@ def derive(columns: Sequence[ColumnSummary], label: str, ignore: Collection[str]
     used = [each for each in columns if each.name != label and each.name not in ignore]
     reasons = {column.name: _why_not(column) for column in used}
     identifiers = {column.name for column in used if _is_identifier(column)}
-    # In a table without another feature, what looks like an identifier is what there is to learn.
+    # In a table without another feature, columns that look like identifiers are kept.
     if any(not reasons[column.name] and column.name not in identifiers for column in used):
         reasons |= dict.fromkeys(identifiers, "it looks like an identifier")
     for column in used:

@@ -2,7 +2,7 @@
 
     classes=["clerk", "boss"]:  b"boss" -> 1,  and the probabilities [0.3, 0.7] -> "boss", 0.7
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Classes:
     """The values of a label in the order of a model's outputs.
 
     Attributes:
-        values: All text, all numbers, or all booleans; each once.
-        are_text: Whether they are text.
+        values: All strings, all numbers, or all booleans; each once.
+        are_text: Whether they are strings.
         are_wide: Whether they are integers, at least one of which float64 would round.
     """
 
@@ -49,7 +49,7 @@ class Classes:
         """Return the classes in the param `classes`.
 
         Raises:
-            UsageError: They are not at least two different texts, numbers or booleans.
+            UsageError: They are not at least two different strings, numbers or booleans.
         """
         is_list = isinstance(values, (list, tuple))
         kinds = {_kind(value) for value in values} if is_list else {None}
@@ -77,7 +77,7 @@ class Classes:
         """Return the class of each label, int64, of the labels' shape.
 
         Args:
-            labels: Text or numbers, as the label's column has them.
+            labels: Strings or numbers, as the label's column has them.
             label: The column's name, for an error message.
 
         Raises:
@@ -85,7 +85,7 @@ class Classes:
         """
         known = {self._compared(value): number for number, value in enumerate(self.values)}
         if not self.are_text and not self.are_wide:
-            # As in a record, which has no float64.
+            # As read from a record, which has float32 instead of float64.
             for number, value in enumerate(self.values):
                 known.setdefault(float(np.float32(value)), number)
         given = [self._given(value) for value in labels.ravel().tolist()]
@@ -95,7 +95,7 @@ class Classes:
         return np.array(found, np.int64).reshape(labels.shape)
 
     def predictions(self, outputs: Any) -> dict[str, Array]:
-        """Return the values to write for the probabilities of a batch, [batch, classes]."""
+        """Return the columns to write for a batch of class probabilities, [batch, classes]."""
         outputs = np.asarray(outputs)
         likeliest = outputs.argmax(axis=-1)
         return {
@@ -110,7 +110,7 @@ class Classes:
         return value.encode() if self.are_text else float(value)
 
     def _given(self, value: Any) -> Any:
-        """Return a label in the form for comparison."""
+        """Convert a label of the data to the form in which it is compared with the classes."""
         if not self.are_wide or (isinstance(value, float) and not value.is_integer()):
             return _plain(value)
         with contextlib.suppress(ValueError):  # not an integer, so not a class
@@ -213,7 +213,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a label in the form for comparison."""
+    """Convert a label for comparison: a string to bytes, a number to a float."""
     if isinstance(value, str):
         return value.encode()
     return value if value is None or isinstance(value, bytes) else float(value)

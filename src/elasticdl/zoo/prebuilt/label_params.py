@@ -1,7 +1,7 @@
 """Params that the label's values determine: classes of a classifier, scale of a regressor.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by
-`table_params.py` and `sql/training.py`; it imports no framework.
+Not a model: `elasticdl zoo list` skips this file. Used by `table_params.py` and
+`sql/training.py`; it imports no framework.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MANY_CLASSES = 50
 
 @dataclass(frozen=True)
 class Advice:
-    """How a user changes the label, for errors.
+    """Remedies for an unsuitable label, as phrases for error messages.
 
     Attributes:
         another: Selects another column as the label: a noun phrase.
-        as_text: Takes the name of a column and returns how to turn it into text: a sentence in
+        as_text: Takes the name of a column and returns how to turn it into strings: a sentence in
             lower case, without its full stop.
         shifted: Takes the name of a column and returns how to subtract its smallest value, as
             `as_text`.
@@ -39,7 +39,7 @@ class Advice:
 
 
 def check_label(label: ColumnSummary, advice: Advice) -> None:
-    """Check that there is something to learn.
+    """Check that the label has values, and not the same one in every row.
 
     Raises:
         DataError: The label is always missing, or always the same.
@@ -109,7 +109,7 @@ def scale_of(label: ColumnSummary, model: str, advice: Advice) -> dict[str, floa
         advice: For errors.
 
     Raises:
-        DataError: The label is not a number, or its values cannot be told apart.
+        DataError: The label is not a number, or float64 cannot distinguish its values.
     """
     if label.kind != "number" or label.mean is None:
         raise DataError(

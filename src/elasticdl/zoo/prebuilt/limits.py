@@ -4,7 +4,7 @@
 
 With these checks, an SQL statement can be rejected where it is written, before a row is read.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by `tables.py` and
+Not a model: `elasticdl zoo list` skips this file. Used by `tables.py` and
 `sql/check.py`.
 """
 
@@ -24,7 +24,7 @@ _MOST_ROWS = 2**63 - 1
 
 
 def problem_with(name: str, value: Any) -> str:
-    """Return what was expected instead of a param's value; empty if the value is valid.
+    """Return what is expected in place of an invalid value of a param; empty if it is valid.
 
     Args:
         name: Name of the param; an unknown one accepts any value.

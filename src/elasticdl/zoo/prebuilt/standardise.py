@@ -1,6 +1,6 @@
 """Standardises numbers to mean 0 and variance 1, by statistics that workers can add up.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Params of a table model that the user leaves out, from a look at all rows of the training data.
+"""Derives the params of a table model that the user left out from all rows of the training data.
 
     columns                    the default features (`derived.py`)
     classes                    the sorted values of a classifier's label
@@ -7,8 +7,8 @@
 They become params like any other, so they are in the trained model, and predictions use the same
 features and classes.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by `classifier.py`
-and `regressor.py`; it imports no framework.
+Not a model: `elasticdl zoo list` skips this file. Used by `classifier.py` and
+`regressor.py`; it imports no framework.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCALE = {"label_mean", "label_scale"}
 
 
 def classifier_completion(params: Mapping[str, Any], model: str) -> Completion | None:
-    """Return what completes the params of a classifier; None if nothing is left out."""
+    """Return a function that derives a classifier's missing params; None if none is missing."""
     has_classes = params.get("classes") is not None
     if has_classes and params.get("columns") is not None:
         return None
@@ -47,7 +47,7 @@ def classifier_completion(params: Mapping[str, Any], model: str) -> Completion |
 
 
 def regressor_completion(params: Mapping[str, Any], model: str) -> Completion | None:
-    """Return what completes the params of a regressor; None if nothing is left out."""
+    """Return a function that derives a regressor's missing params; None if none is missing."""
     if _SCALE & params.keys() and params.get("columns") is not None:
         return None
     return functools.partial(_completed, dict(params), model, is_classifier=False)
@@ -56,7 +56,7 @@ def regressor_completion(params: Mapping[str, Any], model: str) -> Completion | 
 def _completed(
     params: dict[str, Any], model: str, table: Sequence[ColumnSummary], *, is_classifier: bool
 ) -> CompletedParams:
-    """Return the completed params, and a note on each column that is no feature.
+    """Return the completed params, and a note on each column that is not a feature.
 
     Raises:
         SchemaError: There is no such label.
@@ -105,7 +105,7 @@ def _label_of(table: Sequence[ColumnSummary], name: str) -> ColumnSummary:
 
 
 def _are_numbered(params: Mapping[str, Any], label: ColumnSummary) -> bool:
-    """Return whether the user says that the classes are numbered from 0."""
+    """Return whether labels are class numbers: integers, and the user gave `num_classes`."""
     return params.get("num_classes") is not None and in_words(label.type) == "whole numbers"
 
 

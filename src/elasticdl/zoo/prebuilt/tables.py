@@ -1,6 +1,6 @@
-"""Reads a table for a model: every field as it is, or the features in `columns`.
+"""Reads rows of a table for a model: all fields, or the features in `columns`.
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TableReader:
         """Return the reader for the params of a model.
 
         Raises:
-            UsageError: `columns` is wrong, or there is an `ignore` beside it.
+            UsageError: `columns` is invalid, or `ignore` is given too.
         """
         if columns is None:
             return TableReader(label, tuple(ignore), None)
@@ -77,7 +77,7 @@ class TableReader:
         return TableReader(label, (), Columns.of(columns, label))
 
     def schema(self, label_entry: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Return the model's `data_schema()`; None takes records as they are."""
+        """Return the model's `data_schema()`; None reads records without a schema."""
         return None if self.columns is None else [*self.columns.schema(), label_entry]
 
     def features_and_label(

@@ -1,14 +1,14 @@
 """Shared parts of the table models: rows become numbers and tokens, and a network reads them.
 
 A row is a record without a schema: field name -> 1-D array. Every field but the label is a feature.
-Numbers keep their value and are standardised by the network itself, from its training data; text is
-hashed to a bucket, so that no vocabulary is needed beforehand and a word not seen in training is
+Numbers keep their value and are standardised by the network itself, from its training data. Strings
+are hashed to buckets, so that no vocabulary is needed beforehand and a word not seen in training is
 not an error. Nothing here depends on what is predicted.
 
     age 31.0, salary 70e3, role b"clerk"
       -> {"numbers": [31.0, 70e3], "tokens": [417]}
 
-Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+Not a model: `elasticdl zoo list` skips this file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def features_and_label(
         ignore: Names of fields that are not features, such as an identifier.
 
     Returns:
-        The features, `numbers` as float32 [batch, values] and `tokens` as int32 [batch, text
+        The features, `numbers` as float32 [batch, values] and `tokens` as int32 [batch, string
         fields], each only if there are such fields; and the label as an array [batch, values], None
         for predictions.
 
@@ -85,7 +85,7 @@ def features_and_label(
 
 
 def _how_to_name(label: str, fields: Sequence[str]) -> str:
-    """Return the end of a sentence on how to name the label, which only the user knows."""
+    """Return the end of an error message: how to set the name of the label."""
     near = difflib.get_close_matches(label, fields, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
     return f"{guess} Name the right one:  --params='label=\"{near[0] if near else 'NAME'}\"'"
@@ -111,7 +111,7 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
 
 
 def _buckets(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the bucket of every text; equal texts in two fields get different buckets."""
+    """Hash every string to a bucket; the hash depends on the field, too."""
     salt = zlib.crc32(name.encode())
     hashed = [
         zlib.crc32(text if isinstance(text, bytes) else str(text).encode(), salt)
@@ -125,7 +125,7 @@ ACTIVATION = "leaky_relu"
 
 
 class Tower(keras.layers.Layer):
-    """Numbers and tokens -> the last hidden layer of a dense network.
+    """Hidden layers of a dense network that reads numbers and tokens.
 
     The number of features is determined at the first call.
     """

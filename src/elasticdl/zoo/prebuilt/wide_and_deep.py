@@ -122,7 +122,7 @@ def _wide(table: TableReader, num_outputs: int) -> keras.layers.Layer:
 
 
 class Wide(keras.layers.Layer):
-    """Numbers, tokens and pairs of tokens, each with a weight of its own.
+    """Weighted sums of numbers, tokens and pairs of tokens.
 
     Args:
         num_outputs: Number of weighted sums.
@@ -141,7 +141,7 @@ class Wide(keras.layers.Layer):
         )
 
     def build(self, input_shape: Mapping[str, tuple[int | None, ...]]) -> None:
-        """Make the weights for features of these shapes."""
+        """Create the weights for features of these shapes."""
         if "numbers" in input_shape:
             self._standardise.build(input_shape["numbers"])
             self._numbers.build(input_shape["numbers"])

@@ -1,1 +1,1 @@
-"""The party's side: its data, its client state, and the redaction of what leaves it."""
+"""The party's side: its data, its client state, and the redaction of its error messages."""

@@ -3,9 +3,8 @@
     train  --> keep(own)           the party's model is its own, of this round
     sync   --> take_over(global)   the party's model is the global one, of this round
 
-Both increment the same counter, so the later one is the party's model, even after a kill. A party
-that sent gradients has made no step: its checkpoint is not a model, so its model is the global one
-that it received.
+Both increment the same counter, so the later one is the party's model, even after a kill. If a
+party sent gradients, its checkpoint is not a model; its model is the global one that it received.
 
 Callers: `party.py`; `simulate.py` has an implementation in memory.
 """
@@ -29,8 +28,8 @@ class Which:
     """Identifies the model that a party has.
 
     Attributes:
-        is_global: It is the aggregator's model, adopted unchanged; otherwise the party trained it.
-        round: The round that produced it.
+        is_global: Whether it is the aggregator's model, unchanged; otherwise the party trained it.
+        round: The round that produced the model.
     """
 
     is_global: bool
@@ -38,13 +37,13 @@ class Which:
 
     @property
     def kind(self) -> str:
-        """`global` or `own`."""
+        """Kind of the model: `global` or `own`."""
         return "global" if self.is_global else "own"
 
 
 @dataclass(frozen=True, eq=False)
 class Current:
-    """The model that a party has now.
+    """The current model of a party.
 
     Attributes:
         checkpoint: Its state; the checkpoint's step is the round.
@@ -59,7 +58,7 @@ class ClientState(Protocol):
     """Storage of a party's state between rounds."""
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """Return the party's state after a round of a history; None if it is no longer stored."""
+        """Return the party's state after a round of a run (`history`); None if no longer stored."""
         ...
 
     def keep(self, checkpoint: Checkpoint) -> None:
@@ -71,7 +70,7 @@ class ClientState(Protocol):
         ...
 
     def current(self) -> Current | None:
-        """Return the model that the party has now; None before the first."""
+        """Return the party's current model; None if it has none yet."""
         ...
 
     def which(self) -> Which | None:
@@ -121,7 +120,7 @@ class DiskClientState:
         """See `ClientState`.
 
         Raises:
-            CorruptCheckpointError: The newest checkpoint is damaged, and so are all before it.
+            CorruptCheckpointError: The newest checkpoint and all older ones are damaged.
         """
         return latest(_newest(self._store), _newest(self._synced))
 
@@ -140,12 +139,12 @@ def numbered(checkpoint: Checkpoint, number: int) -> Checkpoint:
 
 
 def number_of(checkpoint: Checkpoint) -> int:
-    """Return the sequence number of a checkpoint; 0 if it was saved before these were added."""
+    """Return a checkpoint's sequence number; 0 if an older version of ElasticDL saved it."""
     return int(checkpoint.metadata.get(_NUMBER, 0))
 
 
 def latest(own: Checkpoint | None, synced: Checkpoint | None) -> Current | None:
-    """Return the later of the two checkpoints, which is the party's model; gradients do not count.
+    """Return the party's model: the later of the two checkpoints, except one with gradients.
 
     Example:
         >>> from elasticdl.artifacts.checkpoint import Checkpoint

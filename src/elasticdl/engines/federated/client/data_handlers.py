@@ -4,8 +4,8 @@
         def __init__(self, data_config): ...
         def get_data(self): return (x_train, y_train), (x_test, y_test)
 
-It runs only at the party, whose own config names it. Rows become records with the fields `x` and
-`y`, so that any model can train on them.
+It runs only at the party: the party's own config names it. Rows become records with the fields `x`
+and `y`, so that any model can train on them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUM_SPLITS = 2
 
 
 def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
-    """Return a function that opens a handler's data by the names `NAME: training`, `NAME: test`.
+    """Return a function that opens a handler's data by name: `NAME: training` or `NAME: test`.
 
     The class is imported and called once, when the first of the two is opened.
 

@@ -1,18 +1,18 @@
-"""A party in a federated training: it holds the data, and replies to the aggregator's requests.
+"""A party of a federation: holds its data, and replies to the aggregator's requests.
 
     join      describes its model and reports its number of records
     train     evaluates the global weights, trains from them, replies with the new weights
     evaluate  evaluates the global weights
-    sync      adopts the global weights: they are its model until it trains again
+    sync      adopts the global weights as its model, until it trains again
 
-Training is the engines' common loop over the party's own records, so a federated training with one
-party equals the same training without a federation. The optimizer's state, the position in the
+Training is the engines' common loop over the party's own records, so a federation of one party
+gives the same model as training without a federation. The optimizer's state, the position in the
 data and the callbacks' state stay here, in a checkpoint after each round. A repeated request (the
-aggregator may have been killed) therefore gets the same reply, and a party that was killed resumes
-where it was.
+aggregator may have been killed) therefore gets the same reply, and a killed party resumes from its
+last round.
 
-No reply contains a record or a path; nor a metric, if the party's config does not share them. The
-party does not know how messages travel.
+No reply contains a record or a path; nor metrics, if the party's config does not share them. The
+party does not depend on the transport.
 
 Callers: `simulate.py`, and the client daemon of `flower/`.
 """
@@ -89,10 +89,10 @@ class Party:
         definition: The model that it trains.
         memory: Its client state.
         create_trainer: Builds its trainer; parties of one process may share one.
-        shares_metrics: Whether its metrics may leave it.
+        shares_metrics: Whether its metrics may be sent to the aggregator.
         recorder: The file for its own metrics.
-        redacts: Send errors only in redacted form, because their text may quote the data. False
-            if the party itself makes the requests.
+        redacts: Whether errors are sent only in redacted form, because they may quote the data.
+            False if the party itself makes the requests.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Party:
         return self._open(LocalTraining(seed=self.job.training.seed)).context.num_records
 
     def answer(self, request: RoundRequest) -> Reply | Refusal:
-        """Fulfil a request and return the reply; an error becomes a refusal."""
+        """Execute a request and return the reply; turn an error into a refusal."""
         started = time.monotonic()
         try:
             reply = {
@@ -162,7 +162,7 @@ class Party:
             trained = self._differentiated if request.options.sends_gradients else self._trained
             done = trained(request, opened, asked)
             if request.options.sends_gradients:
-                # It makes no step of its own, so its model is the one it received.
+                # The party made no step, so its model is the one it received.
                 self._take_over(replace(request, round=request.round - 1))
             self.memory.keep(done)
         return self._reply(
@@ -231,7 +231,7 @@ class Party:
         loop.resume(replace(begins, state=state))
         has_stopped = loop.progress.stopped
         if has_stopped and before is not None:
-            # A callback has ended its training, so the last training metrics remain valid.
+            # A callback has stopped this party's training, so the last training metrics stay valid.
             committer.states = states_from_json(before.metadata["training"])
         if options.proximal_mu:
             _able(trainer, Pulled, "be pulled to the global weights").pull_towards(
@@ -241,7 +241,7 @@ class Party:
             if not has_stopped:
                 loop.run()
                 if loop.progress.stopped or trainer.hooks.stop_requested:
-                    # Otherwise the next round continues this training.
+                    # Otherwise the next round continues from this state.
                     loop.finish()
         finally:
             if options.proximal_mu:
@@ -401,7 +401,7 @@ class Party:
         )
 
     def _measured(self, context: TrainingContext, trainer: Trainer) -> MetricStates:
-        """Evaluate the model on the party's validation data, if its metrics may leave it."""
+        """Evaluate the model on the party's validation data, if the party shares its metrics."""
         return measured(context, trainer) if self.shares_metrics else {}
 
     def _reply(self, request: RoundRequest, **found: Any) -> Reply:
@@ -418,7 +418,7 @@ class Party:
 
 
 class _Counting(InProcessCommitter):
-    """Commits in this process, and sums the training metrics over all epochs of a round."""
+    """Committer of this process that sums the training metrics over all epochs of a round."""
 
     states: MetricStates
 
@@ -449,7 +449,7 @@ class _Sum:
 
 
 class _Nowhere:
-    """Discards a loop's events and checkpoints: the party saves each round as a whole."""
+    """Discards the loop's events and checkpoints: the party saves one checkpoint per round."""
 
     def write(self, event: Event) -> None:
         """See `interfaces.EventSink`."""

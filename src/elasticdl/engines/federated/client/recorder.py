@@ -2,7 +2,7 @@
 
     [{"round": 1, "train": {"loss": 0.9}, "pre_train_eval": {...}, "post_train_eval": {...}}, ...]
 
-There is one entry per round: repeating a round does not add a second one. Another training
+There is one entry per round: repeating a round does not add a second one. Another training run
 overwrites the file. Values that are not finite are null.
 
 Callers: `party.py`.
@@ -28,8 +28,8 @@ class MetricsFile:
     """The metrics file that a party's config requests.
 
     Attributes:
-        before_training: Evaluate the weights of a round before training them.
-        after_training: Evaluate the weights after training.
+        before_training: Whether to evaluate a round's weights before training.
+        after_training: Whether to evaluate them after training.
 
     Args:
         asked: The recorder's settings in the config.
@@ -52,10 +52,10 @@ class MetricsFile:
         """Write the entry of a round.
 
         Args:
-            history: The training that the round belongs to.
+            history: ID of the training run that the round belongs to.
             number: The round.
-            trainer: Its metrics turn states into values.
-            training: Metric states of the training.
+            trainer: Has the metrics, which turn states into values.
+            training: Metric states of the round's training.
             before: Metric states of the global weights; empty if not requested.
             after: Metric states of the party's own weights; empty if not requested.
 
@@ -78,12 +78,12 @@ class MetricsFile:
             write_atomically(self._path, json.dumps(rows, indent=2).encode())
 
     def _read(self, history: str) -> dict[int, dict[str, Any]]:
-        """Return the entries of the same training, by round."""
+        """Return the file's entries of the same training run, by round."""
         try:
             rows = json.loads(user_files.read_text(self._path))
             return {each["round"]: each for each in rows if each["history"] == history}
         except (OSError, ValueError, TypeError, KeyError):
-            # Not a file of ours, perhaps of another program: it is overwritten.
+            # Not a metrics file, perhaps of another program: it is overwritten.
             return {}
 
 

@@ -1,8 +1,8 @@
 """Redaction of error messages before they leave a party.
 
 An exception quotes the data that caused it: a row, a name, a path with a patient's number in it.
-The text that is sent to the aggregator keeps the words that describe the problem and removes the
-data. When in doubt, a word is removed: the full text is in the party's own log.
+The message that is sent to the aggregator keeps the words that describe the problem, without the
+data. When in doubt, a word is removed: the full message is in the party's own log.
 
 Callers: `party.py`, through `messages.py`.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 MOST_CHARACTERS = 300
-# Text beyond this is ignored: it would be cut off, and an array as text can have megabytes.
+# The rest is ignored: it would be cut off anyway, and a printed array can have megabytes.
 _MOST_READ = 2000
 
 _DATA_FILES = (
@@ -22,8 +22,8 @@ _DATA_FILES = (
 )
 # The order matters: a quotation may contain all the other patterns.
 _RULES = (
-    # A quotation ends at a mark that is not followed by a letter; an open one ends with the text.
-    # A mark after a letter is an apostrophe, unless it opens a bytes or raw literal.
+    # A quotation ends at a mark that is not followed by a letter; an unclosed one ends with the
+    # message. A mark after a letter is an apostrophe, unless it opens a bytes or raw literal.
     (
         re.compile(r"(?<![^\W_])(?:[bBrRuUfF]{1,2})?\"(?:[^\"\\]|\\.|\"(?=\w))*(?:\"|\\?$)"),
         "<text>",
@@ -53,7 +53,7 @@ def redacted(text: str) -> str:
     """Return the first line of an error without paths, data, quotations and long numbers.
 
     Args:
-        text: The exception's text.
+        text: The exception's message.
 
     Returns:
         At most `MOST_CHARACTERS` characters.

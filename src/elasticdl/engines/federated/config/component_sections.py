@@ -1,8 +1,8 @@
 """Reader for a section `model` that names a training session's components, and for their data.
 
 The section is the session's config: it has the keys of `runs/NAME/config.yaml`, and the components
-receive all of it. It does not determine how long parties train or from which seed: `hyperparams`
-does, in a federation. No class is imported here.
+receive all of it. The number of epochs and the seed are taken from `hyperparams` instead. No class
+is imported here.
 
 Callers: `shared_sections.py`, `reading.py` and `jobs.py`.
 """
@@ -102,7 +102,7 @@ def _note_what_decides_nothing(section: Section) -> None:
 
 
 def data_in(section: Section, folder: str) -> Data:
-    """Return the data of a folder; record problems with it and with keys beside `data_dir`.
+    """Return the data of a folder; record problems with the folder and with other keys of `data`.
 
     Args:
         section: `data` of a config.

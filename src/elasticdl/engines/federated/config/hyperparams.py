@@ -27,7 +27,7 @@ _MOST_SEED = 2**63 - 1
 
 
 def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
-    """Read `fusion`: return the fusion, and the params that its name implies."""
+    """Read the section `fusion`: return the fusion, and the params that its name implies."""
     found = look_up(section, ibmfl_names.FUSION_NAMES)
     if "name" not in section:
         section.missing("name", f"expected one of {', '.join(FUSIONS)}")
@@ -52,14 +52,14 @@ def read_rounds(
     has_data: bool,
     waits: bool = True,
 ) -> tuple[Rounds | None, dict[str, Any]]:
-    """Read `hyperparams.global`: return the rounds, and the params of the fusion.
+    """Read `hyperparams.global`: return the settings of rounds, and the params of the fusion.
 
     Args:
         section: `hyperparams.global`.
         fusion: None if it is unknown; then its params cannot be checked.
         preset: Params that the name of the fusion implies.
-        has_data: The aggregator has its own data.
-        waits: Whether a party can be late; warns about a missing timeout.
+        has_data: Whether the aggregator has its own data.
+        waits: Whether a party can be late; then a missing timeout causes a warning.
     """
     num_rounds = section.whole("rounds")
     if "rounds" not in section:
@@ -142,7 +142,7 @@ def _check_enough(
     *,
     has_data: bool,
 ) -> None:
-    """Record problems and warnings about a fusion that lacks parties, a quorum or data."""
+    """Record problems and warnings if the fusion needs more parties, a higher quorum, or data."""
     needed = fusion.needs(params)
     if rounds.num_parties < needed:
         key = "byzantine_threshold"

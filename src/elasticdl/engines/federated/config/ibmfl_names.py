@@ -4,7 +4,7 @@ An IBM FL config names classes: `{name: IterAvgFusionHandler, path: ibmfl.aggreg
 No class is ever loaded by such a name. There is one table per kind, and a name is looked up with
 or without its suffix, as a class, a module or a word (IterAvgFusionHandler,
 iter_avg_fusion_handler, iter_avg). The tables also list what IBM FL has and ElasticDL does not,
-with the reason. Any other name is unknown, and the error suggests the nearest one.
+with the reason. For any other name, the error suggests the nearest one.
 
 Callers: `reading.py`.
 """
@@ -38,7 +38,7 @@ class Known:
 
 
 class UnsupportedNameError(UsageError):
-    """An IBM FL name is not supported; the text has the reason and the fix, not place or value."""
+    """An IBM FL name is not supported; the message gives the reason and the fix, but no line."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class NameTable:
 
         Args:
             name: A class, a module or a word.
-            path: The dotted path beside it.
+            path: The dotted path given with the name; None without one.
 
         Raises:
             UnsupportedNameError: The name is unknown or not supported, or the path belongs to

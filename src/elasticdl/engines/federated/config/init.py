@@ -4,7 +4,7 @@
       aggregator.yml
       party0.yml   party0/train.recordio   party0/test.recordio
       party1.yml   ...
-      model/           a saved model, if it is one
+      model/           the saved model, if the model is one
 
 A seeded split assigns every record to one party. A party's folder holds only its own records, so
 that it can be moved to another machine (with `model/`).
@@ -63,7 +63,7 @@ class FederationFiles:
     data_dirs: Sequence[Path] = ()
 
     def remove(self) -> None:
-        """Delete the written files, but none that existed before."""
+        """Delete the written files; keep those that existed before."""
         for path in self.parties:
             if self.summary is not None:
                 shutil.rmtree(path.with_suffix(""), ignore_errors=True)
@@ -97,7 +97,7 @@ def write_federation(
         split: A name in `SPLITS`.
         settings: Keyword arguments of that split.
         label: The field that the split uses; None searches for it.
-        seed: Of the split.
+        seed: Seed of the split.
         address: The `ip` and `port` by which parties reach the aggregator.
         aggregator: Sections of the aggregator's config, except `model`.
         model: Returns the section `model` of all configs in a folder; it may write to `model/`.
@@ -163,10 +163,10 @@ def write_component_federation(
 
 
 def _opened(data: str) -> RecordSource:
-    """Open records whose stored form a party can read from a record file.
+    """Open the records to distribute; they must be in a form that a record file can hold.
 
     Raises:
-        DataError: They are images, which are stored encoded; or there are no records.
+        DataError: They are image files, which are encoded; or there are no records.
     """
     source = open_source(data)
     if isinstance(source, Unpacking):
@@ -227,7 +227,7 @@ _PARTY = """\
 
 
 def _labels_of(source: RecordSource, label: str | None, *, needed: bool) -> Any:
-    """Return one label per record; zeros if none is needed and none is found."""
+    """Return one label per record; zeros if labels are neither needed nor found."""
     fields = list(source.read_records(0, 1, None)[0])
     wanted = _LABELS if label is None else (label,)
     name = next((each for each in wanted if each in fields), None)

@@ -1,4 +1,4 @@
-"""Use of a training session's config and data folders for a new federation.
+"""Uses a training session's config and data folders for a new federation.
 
 Callers: `elasticdl.federated`.
 """
@@ -27,7 +27,7 @@ def session_section(config: str, folder: Path) -> dict[str, Any]:
 
     Args:
         config: `runs/NAME/config.yaml` of a project.
-        folder: Folder of the config that will have the section; paths are relative to it.
+        folder: Folder of the config that will contain the section; paths are relative to it.
 
     Raises:
         UsageError: The file cannot be read.

@@ -43,7 +43,7 @@ def job_of(
 
     Raises:
         DefinitionError: No config names the model, or the aggregator's config cannot be used.
-        UsageError: No output is named, or it is not a folder of this machine.
+        UsageError: No output is named, or it is not on this machine.
     """
     model = aggregator.model or (parties[0].model if parties else None)
     if model is None:
@@ -115,7 +115,7 @@ def check_names(parties: list[PartyConfig]) -> None:
 
 
 def check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None:
-    """Check that a party's `local_training` is what the aggregator's fusion needs.
+    """Check that a party's `local_training` matches the aggregator's fusion.
 
     Raises:
         DefinitionError: It names another kind of local training.

@@ -51,7 +51,7 @@ class Notes:
 
 
 class Section:
-    """A section of a config.
+    """A section of a config, read key by key; see the module.
 
     Args:
         values: Its values in the file; None if the file has no such section.
@@ -84,7 +84,7 @@ class Section:
         return self._values.where(key) if self.there else self._where
 
     def problem(self, key: str, text: str) -> None:
-        """Record a problem: what is wrong, what was expected, what to do."""
+        """Record a problem with a key: what is wrong, what was expected, what to do."""
         self._notes.problems.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def warning(self, key: str, text: str) -> None:
@@ -104,7 +104,7 @@ class Section:
         return Section(value, self._name(key), self._notes, self.where(key))
 
     def text(self, key: str, expected: str = "a string") -> str | None:
-        """Return a text; None if the key is missing."""
+        """Return a string; None if the key is missing."""
         value = self._asked(key)
         if value is None or (isinstance(value, str) and value.strip()):
             return value
@@ -142,7 +142,7 @@ class Section:
             key: The key.
             expected: Description of the expected value, for errors.
             high: The upper bound, inclusive.
-            zero: Whether 0 is allowed too.
+            zero: Whether 0 is also allowed.
         """
         value = self._asked(key)
         if value is None:
@@ -153,7 +153,7 @@ class Section:
         return None
 
     def values(self, key: str) -> dict[str, Any]:
-        """Return an inner section as plain values, unchecked: other code interprets them."""
+        """Return an inner section as plain values, unchecked; the caller interprets them."""
         value = self._asked(key)
         if value is None or isinstance(value, ConfigStruct):
             return {} if value is None else value.to_dict()
@@ -161,7 +161,7 @@ class Section:
         return {}
 
     def everything(self) -> dict[str, Any]:
-        """Return the whole section as plain values; all its keys count as known."""
+        """Return the whole section as plain values, and mark all its keys as read."""
         self._known.extend(key for key in self._values if key not in self._known)
         return self._values.to_dict()
 

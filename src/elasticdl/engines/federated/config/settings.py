@@ -34,12 +34,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Address:
-    """Network address of an aggregator.
-
-    Attributes:
-        host: Name or IP address.
-        port: Its port.
-    """
+    """Network address of an aggregator; the host is a name or an IP address."""
 
     host: str
     port: int
@@ -50,9 +45,9 @@ class DataHandler:
     """A user's class with `get_data()`.
 
     Attributes:
-        name: Of the class.
+        name: Name of the class.
         file: The file that defines it, inside the config's folder.
-        info: Passed to its constructor.
+        info: Argument of its constructor.
     """
 
     name: str
@@ -91,13 +86,13 @@ class FusionChoice:
 
     @property
     def fusion(self) -> Fusion:
-        """The fusion itself."""
+        """The fusion of this name."""
         return FUSIONS[self.name]
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Length of the training, and requirements of a round (`hyperparams.global`).
+    """Number of rounds, and requirements of each (`hyperparams.global`).
 
     Attributes:
         num_rounds: Number of rounds.
@@ -106,7 +101,7 @@ class Rounds:
         max_timeout_s: How long a round waits for replies; None means without limit.
         termination_accuracy: Training ends when the accuracy on the aggregator's own data reaches
             this; None means never.
-        seed: Determines the order of records and dropout at all parties.
+        seed: Seed of the order of records and of dropout, at all parties.
     """
 
     num_rounds: int
@@ -133,9 +128,9 @@ class Local:
     """How parties train between two rounds (`hyperparams.local`).
 
     Attributes:
-        num_epochs: How often each example is used in a round.
+        num_epochs: Number of local epochs in a round.
         minibatch_size: Examples in a step; None means the model's own.
-        learning_rate: Of the optimizer; None means the model's own.
+        learning_rate: The optimizer's learning rate; None means the model's own.
     """
 
     num_epochs: int = 1
@@ -149,7 +144,7 @@ class ModelChoice:
 
     Attributes:
         reference: The model, in the form that all other commands use.
-        spec: `model.spec`, if it is a saved file; read by the dialect.
+        spec: `model.spec`, if the model is a saved file; read by the dialect.
         trust: `model.trust`: which parts of a saved file may be executed. It applies only to the
             file of this config and is never sent.
         written: The whole section as written in the file.
@@ -162,7 +157,7 @@ class ModelChoice:
 
     @property
     def has_components(self) -> bool:
-        """Whether a training session's components build it, and read their data themselves."""
+        """Whether a training session's components build the model and read the data."""
         return self.reference.dialect == "abstractions"
 
     def is_same(self, other: ModelChoice) -> bool:
@@ -177,8 +172,8 @@ class Recorder:
 
     Attributes:
         output_file: The JSON file to write.
-        before_training: Evaluate the weights of a round before training them.
-        after_training: Evaluate the weights after training.
+        before_training: Whether to evaluate a round's weights before training.
+        after_training: Whether to evaluate them after training.
     """
 
     output_file: Path
@@ -195,7 +190,7 @@ class AggregatorConfig:
         fusion: The fusion that combines the weights.
         rounds: Number of rounds, and requirements of a round.
         local: How parties train between two rounds.
-        listen: The address that it listens on; None if all run in one process.
+        listen: The address that it listens on; None if it is not set, as for a simulation.
         tls: Its certificates; None if connections are not encrypted.
         model: The model; None takes it from the parties.
         data: Its own data, to evaluate on.
@@ -223,10 +218,10 @@ class PartyConfig:
 
     Attributes:
         file: The config.
-        name: Of the party.
+        name: The party's name.
         model: The model.
         data: Its own data, which never leaves it.
-        aggregator: The address to connect to; None if all run in one process.
+        aggregator: The address to connect to; None if it is not set, as for a simulation.
         tls: Its certificates; None if connections are not encrypted.
         local_training: The kind that `local_training` names: "local", "gradients", "proximal" or
             "own_weights"; None follows the aggregator's requests.

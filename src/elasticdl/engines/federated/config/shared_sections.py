@@ -54,7 +54,7 @@ def path_of(section: Section, key: str, file: Path) -> Path | None:
 def read_connection(
     section: Section, file: Path, *, own_name: bool
 ) -> tuple[Address | None, Tls | None, str]:
-    """Return address to listen on, certificates, and name; a party does not listen."""
+    """Read `connection`: return listening address (of an aggregator), certificates and name."""
     if section:
         look_up(section, ibmfl_names.CONNECTION_NAMES)
     if section.flag("sync", default=False):
@@ -85,7 +85,7 @@ def read_connection(
 
 
 def read_aggregator_address(section: Section, tls: Tls | None) -> Address | None:
-    """Return the aggregator's address in a party's config."""
+    """Read the aggregator's address from a party's config."""
     address = _address(section, tls) if section else None
     section.close()
     return address
@@ -125,7 +125,7 @@ def _tls(section: Section, file: Path, *, at_party: bool) -> Tls | None:
 def look_up(section: Section, table: ibmfl_names.NameTable) -> ibmfl_names.Known | None:
     """Look up `name` and `path` of a section; None if the name is missing or has a problem.
 
-    It does not record a missing name as a problem; its caller decides that.
+    A missing name is not recorded as a problem; the caller decides whether it is one.
     """
     name = section.text("name", "a name")
     path = section.text("path", "a dotted path")
@@ -139,7 +139,7 @@ def look_up(section: Section, table: ibmfl_names.NameTable) -> ibmfl_names.Known
 
 
 def read_protocol(section: Section, role: str) -> None:
-    """Check that `protocol_handler` is that of the role, "aggregator" or "party"."""
+    """Check that `protocol_handler` matches the role, "aggregator" or "party"."""
     found = look_up(section, ibmfl_names.PROTOCOL_NAMES)
     if found is not None and found.ours != role:
         section.problem(
@@ -175,7 +175,7 @@ def read_data(section: Section, file: Path) -> Data | None:
 def _handled(
     section: Section, file: Path, name: str | None, path: str | None, info: dict[str, Any]
 ) -> Data | None:
-    """Return data that a user's class reads."""
+    """Return data that a user's class reads, checking the class and its file."""
     if name is None or path is None:
         for key, what in (
             ("name", "set the uri of the records, or name a class with get_data()"),
@@ -208,7 +208,7 @@ def _own_file(section: Section, path: str, file: Path) -> Path | None:
     dotted = all(part.isidentifier() for part in path.split(".")) and not path.endswith(".py")
     inside = Path(*path.split(".")).with_suffix(".py") if dotted else Path(path).expanduser()
     source = (folder / inside).resolve()
-    # Links are followed, because the import will follow them too.
+    # Links are followed, because the import will follow them as well.
     if not source.is_relative_to(folder):
         section.problem(
             "path",
@@ -325,7 +325,7 @@ def _saved_model(section: Section, file: Path) -> ModelChoice | None:
 
 
 def _trust(section: Section) -> dict[str, Any]:
-    """Return which parts of a saved file may be executed; its digest is required for any."""
+    """Read which parts of a saved file may be executed; each needs the file's digest."""
     allowed = {key: section.flag(key, default=False) for key in ("allow_pickle", "allow_lambda")}
     digest = section.text("sha256", "the SHA-256 of the file: 64 hexadecimal digits")
     if digest is not None and not _SHA256.fullmatch(digest):

@@ -1,4 +1,4 @@
-"""Commands of a running aggregator: when and how it executes each.
+"""Commands to a running aggregator: when and how each is executed.
 
     status   answered immediately, in the listening thread
     train    executed by a serving aggregator, while it is idle
@@ -10,7 +10,7 @@
     --serve   idle --train--> waiting for parties --> rounds --> published --> idle --stop--> ends
     without                   waiting for parties --> rounds --> published --> ends
 
-A training that fails ends the aggregator, unless it serves: then the caller of `train` receives
+A training run that fails ends the aggregator, unless it serves: then the caller of `train` receives
 the reason, and the aggregator becomes idle again, with the model of the last completed round.
 
 Callers: `training.py`.
@@ -95,13 +95,13 @@ class AggregatorCommands:
 
     Attributes:
         begun: The job, and its output.
-        reporter: Of the job; it also sends progress to the caller of `train`.
-        serves: It trains on command, and keeps running afterwards.
+        reporter: The job's reporter; it also sends progress to the caller of `train`.
+        serves: Whether it trains on command and keeps running afterwards.
         address: The address that parties connect to.
         orders: The queue of commands.
         aggregator: Runs the rounds; None until the connection to the parties is open.
-        definition: Of the model; None until it is known.
-        stopping: It has received `stop`.
+        definition: Definition of the model; None until it is known.
+        stopping: Whether it has received `stop`.
     """
 
     begun: Attempt
@@ -179,7 +179,7 @@ class AggregatorCommands:
         if one.phase == "idle" and self.serves and not self._told_to_train:
             return one.phase
         reached = 0 if one.model is None else one.model.round
-        # A `train` command that has just arrived has not set a new `until` yet.
+        # Just after a `train` command has arrived, `until` is still the previous one.
         return "finishing" if one.phase == "training" and reached >= one.until else "training"
 
     def _refuse_to_train(self, config: str) -> None:
@@ -189,8 +189,8 @@ class AggregatorCommands:
             config: The config's name as the caller gave it.
 
         Raises:
-            OutputBusyError: A training is under way, or about to start or end.
-            UsageError: This aggregator does not serve: it trains by itself.
+            OutputBusyError: It is training, or about to start or end training.
+            UsageError: This aggregator does not serve: it trains without a command.
         """
         status = self.status()
         if status.state == "training" and status.round < status.num_rounds:
@@ -269,7 +269,7 @@ class AggregatorCommands:
         return self.aggregator
 
     def _is_under_way(self) -> bool:
-        """Whether a training is in progress."""
+        """Whether a training run is in progress."""
         return self.aggregator is not None and self.aggregator.phase != "idle"
 
     def _trained(self, *, stopped: bool = False) -> TrainedRounds:
@@ -278,7 +278,7 @@ class AggregatorCommands:
             status.round, status.num_rounds, stopped, status.output, status.metrics
         )
 
-    # --- trainings, one after another -------------------------------------------------------
+    # --- training runs ----------------------------------------------------------------------
 
     def train_once(self, publish: Callable[[Aggregator], None]) -> None:
         """Train to the last round, executing commands between the rounds.
@@ -287,7 +287,7 @@ class AggregatorCommands:
             publish: Publishes the TrainedModel, and records it.
 
         Raises:
-            ElasticDLError: The training failed.
+            ElasticDLError: Training failed.
         """
         one = self._one()
         if one.run():
@@ -299,12 +299,12 @@ class AggregatorCommands:
             self.report_stopped()
 
     def outcome(self) -> Outcome:
-        """Return the outcome of the training; of a serving aggregator, that of all together."""
+        """Return the outcome of the job, over all training runs of a serving aggregator."""
         found = self._trained()
         return Outcome(found.output, found.round, found.metrics, stopped=self._ended_early)
 
     def report_stopped(self) -> None:
-        """Record that a training was stopped by command before its last round."""
+        """Record that a command stopped the training run before its last round."""
         status, self._ended_early = self.status(), True
         what = f"Stopped after round {status.round:,} of {status.num_rounds:,}"
         self.begun.events.write(
@@ -320,10 +320,10 @@ class AggregatorCommands:
     def serve(
         self, begin: Callable[[int, int], None], publish: Callable[[Aggregator], None]
     ) -> BaseException | None:
-        """Train on command until the command to stop.
+        """Train on command, until the command `stop`.
 
         Args:
-            begin: Records the start of a training: the round it resumes from, its last round.
+            begin: Records the start of a training run: (round it resumes from, its last round).
             publish: Publishes the TrainedModel, and records it.
 
         Returns:
@@ -343,7 +343,7 @@ class AggregatorCommands:
             except BaseException as error:
                 if isinstance(error, Exception):
                     raise
-                # No training was in progress, so this is not a failure.
+                # It was not training, so this is not a failure.
                 return error
             if order is not None:
                 self._train(one, order, begin, publish)
@@ -402,13 +402,13 @@ class AggregatorCommands:
             order.failed(failure)
 
     def _until(self, reached: int, until: int, options: Facts) -> int:
-        """Return the last round of a training that is about to start."""
+        """Return the last round of the training run that is about to start."""
         asked = options.get("num_rounds")
         federation = self.begun.job.federation
         assert federation is not None  # noqa: S101 - a federated job
         if asked is not None:
             return reached + int(asked)
         if reached < until or self._published_round != reached:
-            # An unfinished or unpublished training is completed first.
+            # An unfinished or unpublished training run is completed first.
             return until
         return reached + federation.num_rounds

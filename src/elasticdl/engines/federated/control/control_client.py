@@ -40,13 +40,13 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ProcessAddress:
-    """Role and folder of a process of a federation, whether it runs or not.
+    """Role and folder of a process of a federation, which may or may not be running.
 
     Attributes:
         config: The path as the caller gave it.
         role: Aggregator or party.
         folder: The process's own folder: an aggregator's output, or a party's client state.
-        kept: Returns the saved status, for when no process runs.
+        kept: Returns the saved status, used when no process runs.
     """
 
     config: str
@@ -56,13 +56,13 @@ class ProcessAddress:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process holds the folder's lock, whether it listens or not."""
+        """Whether a process holds the folder's lock, even if it does not listen."""
         name = LOCK_FILE if self.role == "aggregator" else PARTY_LOCK
         return is_held(OutputFolder(self.folder), name)
 
 
 def address_of(config: str) -> ProcessAddress:
-    """Find the process of a config.
+    """Find the role and the folder of a config's process.
 
     Args:
         config: Config of an aggregator or a party; or the output of an aggregator that was started
@@ -153,7 +153,7 @@ def send(
             f"aggregator. Run it on the aggregator's machine: elasticdl federated {verb} "
             "aggregator.yml"
         )
-    # For its messages: the process may not know the config's path as given here.
+    # For error messages: the process may not know the config's path as given here.
     named = {"config": address.config, **(options or {})}
     facts = send_command(address.folder, verb, named, note or _say_nothing)
     if facts is not None:

@@ -10,10 +10,10 @@ in `control.json` in the process's own folder. A killed process leaves that file
 process listens then; this is what "is not running" means. The socket cannot be reached over a
 network. This module does not know which verbs exist or what they do.
 
-A verb may take hours, but a process that is stopped (SIGSTOP) or stuck is silent as well. The
+A command may take hours, but a process that is stopped (SIGSTOP) or stuck is silent as well. The
 caller therefore checks on a second connection that the process is alive; its accept thread answers
-immediately. The caller also checks before it sends the verb, so that a verb it has given up on is
-never executed later.
+immediately. The caller also checks before it sends the command, so that a command it has given up
+on is never executed later.
 
 Callers: `aggregator_commands.py` and `flower/deployment.py` listen; `elasticdl.federated` sends
 commands.
@@ -54,25 +54,20 @@ _NOTE, _DONE, _FAILED = "note", "done", "failed"
 _PING = "ping"
 
 _ACCEPT_S = 0.2
-# A caller sends its command right away, and a suspended caller must not block the training.
+# A caller sends its command right away, and a suspended caller must not block training.
 _READ_S = 5.0
 _SEND_S = 5.0
 # Longer than another caller may take to send its command (`_READ_S`).
 _ANSWER_S = 10.0
 
 AtOnce: TypeAlias = Callable[[str, Facts], Facts | None]
-"""Answers a verb and its options in the accept thread; None leaves it to the main loop."""
+"""Answers a command and its options in the accept thread; None leaves it to the main loop."""
 
 _log = logging.getLogger("elasticdl")
 
 
 class Order:
-    """A command whose caller waits for the result.
-
-    Attributes:
-        verb: The command.
-        options: Its options; JSON values.
-    """
+    """A command (`verb`) with its options (JSON values), whose caller waits for the result."""
 
     def __init__(self, verb: str, options: Facts, stream: socket.socket) -> None:
         self.verb = verb
@@ -129,8 +124,8 @@ class Control:
 
     Args:
         folder: The process's own folder, on which it holds a lock.
-        at_once: Answers commands immediately if possible; called in another thread. The caller of
-            the command receives what it raises.
+        at_once: Answers commands immediately if possible; called in another thread. If it raises,
+            the caller of the command receives the exception.
     """
 
     def __init__(self, folder: Path, at_once: AtOnce) -> None:
@@ -225,7 +220,7 @@ def send_command(
 
     Raises:
         ElasticDLError: The error of the command; or the process cannot be reached from here.
-        TrainingError: The process ended meanwhile.
+        TrainingError: The process ended before it answered.
         UnavailableError: The process runs but does not answer; if it did not answer from the
             start, the command was not sent.
     """
@@ -374,7 +369,7 @@ def _error(facts: Facts) -> ElasticDLError:
     known = getattr(errors, kind, None)
     if not (isinstance(known, type) and issubclass(known, ElasticDLError)):
         return ElasticDLError(f"{kind}: {text}")
-    # Some error classes build their text from other arguments, so __init__ is skipped.
+    # Some error classes build their message from other arguments, so __init__ is skipped.
     error = known.__new__(known)
     Exception.__init__(error, text)
     return error

@@ -1,8 +1,8 @@
-"""Commands of a running party, given by the owner of its data.
+"""Commands to a running party, given by the owner of its data.
 
     status   answered immediately, in the listening thread
-    eval     )  executed between two requests of the aggregator; the results stay here, whatever
-    save     )  the value of `privacy.metrics`
+    eval     )  executed between two requests of the aggregator; the results stay on this machine,
+    save     )  even if `privacy.metrics` is true
     stop     )
 
 The party's model is the one it trained last, or the global one if that was synced since
@@ -50,7 +50,7 @@ class PartyCommands:
         config: Its config file, for messages.
         folder: Holds its client state.
         stands: Its status; replaced as a whole, because another thread reads it.
-        stop: Ends the process after the current request is answered.
+        stop: Function that ends the process after the current request is answered.
         is_connected: Returns whether the aggregator has accepted the connection.
         orders: The queue of commands.
         party: None while it is starting.
@@ -67,7 +67,7 @@ class PartyCommands:
     code: Path = Path()
 
     def opened(self, party: Party, num_examples: int, code: Path) -> None:
-        """Record that the party is ready to reply."""
+        """Record that the party is ready for requests."""
         self.party, self.code = party, code
         self.stands = replace(
             self.stands,
@@ -78,7 +78,7 @@ class PartyCommands:
         )
 
     def answer(self, request: RoundRequest) -> Answer:
-        """Have the party answer a request, and record the request in the status."""
+        """Answer a request of the aggregator, and record the request in the status."""
         assert self.party is not None  # noqa: S101 - no request arrives before
         asked = f"{request.kind}, round {request.round}" if request.round else request.kind
         self.stands = replace(self.stands, last_asked=asked, last_asked_unix_s=time.time())

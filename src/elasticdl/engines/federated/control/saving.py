@@ -34,14 +34,14 @@ def save_model(
 
     Args:
         job: The job that trains the model.
-        definition: Of the model.
+        definition: Definition of the model.
         trainer: Has the model's weights.
-        metrics: Of the model.
+        metrics: Metrics of the model.
         output: The folder to write to.
         code: The copy of the code from `publish.copy_code`.
 
     Raises:
-        OutputTakenError: The folder holds something else, such as the output of a training.
+        OutputTakenError: The folder holds something else, such as the output of a job.
         OutputError: The model cannot be written.
     """
     folder = OutputFolder(output)

@@ -34,8 +34,8 @@ class PartySeen:
     """A party, as its aggregator sees it.
 
     Attributes:
-        connected: It is reachable now, as far as is known.
-        joined: It has described its model, and was accepted into this federation.
+        connected: Whether it is reachable now, as far as the aggregator knows.
+        joined: Whether it has described its model and was accepted into this federation.
         num_examples: Number of its training examples.
         last: Its part in the last round, or why it was left out; empty before the first request.
     """
@@ -56,7 +56,7 @@ class AggregatorStatus:
             `waiting for parties`, `idle`, `training`, `finishing` (after the last round),
             `stopping`.
         round: Number of rounds that produced the current model.
-        num_rounds: Number of rounds at the end of the training.
+        num_rounds: Number of rounds when training is complete.
         num_parties: Number of parties in the federation.
         parties: The known parties, by name.
         metrics: The latest metrics of the global model.
@@ -91,7 +91,7 @@ class PartyStatus:
     """Status of a party.
 
     Attributes:
-        name: Of the party.
+        name: The party's name.
         state: `not running`, `not listening` (just started), `not answering` (stopped or stuck; the
             other fields are the saved ones), `starting`, `connecting`, `connected`, `stopping`.
         aggregator: The address that it connects to.
@@ -99,7 +99,7 @@ class PartyStatus:
         num_answered: Number of requests answered since it was started.
         last_asked: Its last request, such as `train, round 3`; empty if there was none.
         last_asked_unix_s: Time of that request; 0 if there was none.
-        model: `own` (it trained it), `global` (it was synced), or empty if it has no model.
+        model: `own` (trained by the party), `global` (synced), or empty if it has no model.
         model_round: Round of that model.
         pid: Process ID; 0 if no process runs, or it does not answer.
         problem: Why it does not answer, and what to do; empty if it answers.
@@ -120,7 +120,7 @@ class PartyStatus:
 
 @dataclass(frozen=True)
 class RoundEvaluation:
-    """Evaluation of a model.
+    """Result of `eval`: metrics of a model.
 
     Attributes:
         model: `global`, or `own` (trained by the party).
@@ -171,12 +171,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class TrainedRounds:
-    """Result of a training.
+    """Result of `train`: a training run.
 
     Attributes:
         round: Number of rounds that produced the model.
         num_rounds: Number of rounds requested.
-        stopped: A command stopped it before the last round.
+        stopped: Whether a command stopped it before the last round.
         output: Folder of the TrainedModel.
         metrics: The latest metrics.
     """

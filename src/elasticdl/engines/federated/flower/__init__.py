@@ -9,12 +9,12 @@
 
 Flower only carries messages. The rounds run in our own process, which is not a child of Flower's,
 and models are trained in a long-running process; the code inside Flower only forwards messages.
-A killed Flower process therefore costs a few seconds but no training, and frameworks are imported
+If a Flower process is killed, a few seconds are lost but no training, and frameworks are imported
 only once.
 
 parties.py     requests to the parties and their answers, for the aggregator
-exchange.py    the same as arrays and facts; keeps a ServerApp running
-membership.py  which connection is which party                                     (pure)
+exchange.py    the same as arrays and JSON values; keeps a ServerApp running
+membership.py  which node of Flower belongs to which party                         (pure)
 superlink.py   Flower's processes at the aggregator
 tls_proxy.py   the only port that is reachable from outside
 same_user.py   without keys: refuses other users
@@ -22,14 +22,14 @@ local.py       Flower's commands on unix sockets, which other users cannot reach
 supernode.py   Flower's processes at a party, and why the aggregator refuses it
 client_daemon.py   a party's own process
 prefork_server.py  forks a process for each message, as requested by prefork_client.py
-app_allow_list.py  prevents running code that came over the network
+app_allow_list.py  prevents running code that was received over the network
 server_app.py  inside Flower, at the aggregator
 client_app.py  inside Flower, at a party
-records.py     arrays and facts in Flower's records; on a socket `protocol/wire.py` encodes them
+records.py     arrays and JSON values in Flower's records (on sockets: `protocol/wire.py`)
 protocol_constants.py  names that both ends of a socket use
 flower_app.py  the app that Flower runs                                            (pure)
 keys.py        certificates and node keys
-commands.py    Flower's commands as child processes; supervisor.py ends them together with us
+commands.py    Flower's commands as child processes; supervisor.py ends them with their parent
 
 We rely on these parts of Flower 1.41: its public Python names, its commands with `--format json`,
 its documented environment variables, that a supernode starts `flwr-clientapp` by this name, the

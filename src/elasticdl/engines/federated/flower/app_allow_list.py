@@ -5,8 +5,8 @@ A malicious aggregator could thus run any Python code on every party. Therefore:
 
 1.  An archive is opened in this process only if it is our app (`flower_app.py`). Any other is
     refused before a byte of it is unpacked, and the aggregator receives the reason.
-2.  Modules are imported only from the places that existed when the process started. Flower puts the
-    unpacked folder in front of them, but it is ignored.
+2.  Modules are imported only from the locations in `sys.path` when the process started. Flower puts
+    the unpacked folder in front of them, but it is ignored.
 
 The first lock suffices as long as Flower unpacks with `zipfile`; the second as long as it imports
 with Python's import system. A foreign app could run only if Flower changed both, and a test with
@@ -41,7 +41,7 @@ class _OurArchive(zipfile.ZipFile):
         foreign = flower_app.what_is_foreign(self)
         if foreign is not None:
             self.close()
-            # The text is sent to the aggregator, so it contains nothing of this machine.
+            # The message is sent to the aggregator, so it reveals nothing about this machine.
             raise zipfile.BadZipFile(
                 f"This party runs only the app {flower_app.NAME} {flower_app.VERSION}, but "
                 f"received another one: {foreign}. Both sides need the same version of ElasticDL."
@@ -49,10 +49,10 @@ class _OurArchive(zipfile.ZipFile):
 
 
 class _FromWhereItWas:
-    """Finds modules only in the places that existed when the process started.
+    """Finds modules only in the import locations that existed when the process started.
 
     Args:
-        path: Those places.
+        path: Those locations.
     """
 
     def __init__(self, path: Sequence[str]) -> None:
@@ -87,7 +87,7 @@ class _FromWhereItWas:
 
 
 def lock() -> None:
-    """Set both locks; they last as long as the process."""
+    """Set both locks for the rest of the process; see the module."""
     zipfile.ZipFile = _OurArchive  # type: ignore[misc]
     sys.meta_path[:] = [
         _FromWhereItWas(sys.path) if finder is PathFinder else finder for finder in sys.meta_path

@@ -4,7 +4,8 @@ Flower starts a new process for every message. Importing a framework there would
 the training runs in a long-running process (`client_daemon.py`), and this one imports only Flower
 and NumPy.
 
-If the party's own process does not answer, this app replies so, and the aggregator need not wait.
+If the party's own process does not answer, this app replies with that, so that the aggregator does
+not wait.
 
 Callers: Flower, by the name in `flower_app.py`.
 """
@@ -32,14 +33,14 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Forward a request of the aggregator."""
+    """Forward a request of the aggregator, and return the answer."""
     del context
     return _forward(message, TASK)
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Forward the request for the party's name."""
+    """Forward the request for the party's name, and return the answer."""
     del context
     return _forward(message, JOIN)
 

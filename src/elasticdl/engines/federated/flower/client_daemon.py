@@ -46,14 +46,14 @@ class ClientDaemon:
     thread.
 
     Args:
-        path: Of the socket, in a folder of this user.
+        path: Path of the socket, in a folder of this user.
         name: The party's name.
         answer: Called with each request's arrays and facts, one at a time. Exceptions are only
-            written to this process's log, because their text may quote data.
+            written to this process's log, because they may quote data.
         between: Called several times a second between answers, in the same thread.
 
     Attributes:
-        is_answering: The thread of `run` is in `answer` or `between`, which may take long.
+        is_answering: Whether the thread of `run` is in `answer` or `between`, which may take long.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ClientDaemon:
         self._closing.set()
 
     def run(self) -> None:
-        """Answer until `stop` is called."""
+        """Answer messages until `stop` is called."""
         while not self._closing.is_set():
             with self._answering():
                 # A signal may have arrived just before and called `stop`.

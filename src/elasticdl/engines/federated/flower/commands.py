@@ -73,7 +73,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is running."""
+        """Whether the command is running."""
         return self._process.poll() is None
 
     @property
@@ -82,7 +82,7 @@ class Child:
         return self._process.pid
 
     def output(self) -> str:
-        """Return the end of its output since it was started."""
+        """Return the last part of the command's output since it was started."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, end - _TAIL_BYTES))
@@ -90,7 +90,7 @@ class Child:
         return ""
 
     def end(self) -> None:
-        """End it and all processes that it started, and wait for that."""
+        """End the command and all processes that it started, and wait until they have ended."""
         assert self._process.stdin is not None  # noqa: S101 - as it was started
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -136,7 +136,7 @@ def program(name: str) -> str:
 
 
 def enclosed(name: str) -> list[str]:
-    """Return the command line start of a Flower command that other users cannot connect to.
+    """Return the start of a command line that runs a Flower command closed to other users.
 
     The command needs the variable `SOCKET` in its environment; see `local.py`.
 
@@ -174,7 +174,7 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
         Its parsed output.
 
     Raises:
-        TrainingError: It failed; the text contains Flower's message.
+        TrainingError: It failed; the message contains Flower's.
     """
     what = f"flwr {arguments[0]}"
     try:
@@ -208,7 +208,7 @@ def free_port() -> int:
 
 
 def _python_path() -> str:
-    """Return `PYTHONPATH` with absolute paths, and the folder that this package was loaded from."""
+    """Return this process's `PYTHONPATH` as absolute paths, with the folder of this package."""
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     paths = [str(Path(part).resolve()) for part in given]
     return os.pathsep.join(dict.fromkeys([*paths, str(_PACKAGES)]))

@@ -72,7 +72,7 @@ def aggregate(
         host: The address that parties connect to.
         port: Its port.
         tls: Certificates and public keys; None means unencrypted, and only on this machine.
-        serves: Train on command, and run until commanded to stop.
+        serves: Whether to train on command, and run until commanded to stop.
 
     Raises:
         UsageError: A file of its `tls_config` is missing, or is not a certificate.
@@ -169,7 +169,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                 shares_metrics=config.metrics_may_leave,
                 recorder=None if config.recorder is None else MetricsFile(config.recorder),
             )
-            # Before the first request: opening takes time, and errors must be reported here.
+            # Before the first request, because opening takes time and errors must be reported here.
             num_examples = party.open()
             verbs.opened(party, num_examples, code)
             path = Path(short, "party")
@@ -192,7 +192,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                         supernode.close()
                 if supernode.error is not None:
                     supernode.wait(0)
-        # After the cleanup, the signal ends this process as it would have without a party.
+        # After the cleanup, end this process by the signal, as without a party.
         for number in noted:
             try:
                 signal.raise_signal(number)
@@ -219,7 +219,7 @@ def _what_is_kept(memory: DiskClientState, supernode: Supernode, address: str) -
 
 
 def _watch(supernode: Supernode, daemon: ClientDaemon, reporter: Reporter) -> None:
-    """Report when the aggregator accepts the party; end the party if it is refused for good."""
+    """Report when the aggregator accepts the party; end the party if it is refused permanently."""
     with contextlib.suppress(TrainingError):
         while not supernode.wait(_CONNECT_S):
             pass

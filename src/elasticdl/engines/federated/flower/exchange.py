@@ -1,4 +1,4 @@
-"""Message exchange with the connected parties: arrays and facts, without interpreting them.
+"""Message exchange with the parties: sends and receives arrays and JSON values (facts).
 
     ask(requests, 10 s)                                             the caller's thread
        |  letters                          ^ answers, as they arrive
@@ -72,7 +72,7 @@ class _Letter:
         kind: TASK, or JOIN for a new node.
         arrays: The arrays of the message.
         facts: The facts of the message.
-        deadline_s: End of the wait for the answer, by the monotonic clock.
+        deadline_s: When to stop waiting for the answer, by the monotonic clock.
         inbox: Receives the answer; None for JOIN.
     """
 
@@ -179,7 +179,7 @@ class Exchange:
             requests: Party -> arrays and facts to send. A party that is not connected receives them
                 when it connects, if that is before the timeout.
             timeout_s: How long to wait for answers; None waits until all have arrived.
-            check: Called each second while waiting; what it raises ends the wait.
+            check: Called each second while waiting; an exception from it ends the wait.
 
         Yields:
             A party's name, and the arrays and facts of its answer. If `unanswered` is the only
@@ -215,7 +215,7 @@ class Exchange:
                     if remaining_s <= 0:
                         return
                     with contextlib.suppress(queue.Empty):
-                        # At most a second, to notice if Flower has failed.
+                        # Wait at most a second, to notice if Flower has failed.
                         party, arrays, facts = inbox.get(timeout=min(remaining_s, 1.0))
                         yield party, dict(arrays), dict(facts)
                         break

@@ -1,4 +1,4 @@
-"""The app that Flower runs: only a description, which names our installed code.
+"""The app that Flower runs: a description without code, which names our installed modules.
 
 Flower sends an app's code from the aggregator to the parties and runs it there. Our app has no
 code: its pyproject.toml names `server_app` and `client_app` of the installed package, and is the
@@ -15,7 +15,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-# Must change with the messages between the two apps: older parties then get an error to update.
+# Must change with the messages between the two apps: older parties then get an error that says to
+# update.
 VERSION = "1.0.0"
 NAME = "elasticdl-federated"
 PUBLISHER = "elasticdl"
@@ -47,10 +48,10 @@ def write(folder: Path) -> Path:
 
 
 def what_is_foreign(bundle: zipfile.ZipFile) -> str | None:
-    """Return why a bundle is not our app; None if it is.
+    """Return why a bundle is not our app; None if it is our app.
 
     The contents are compared, because the bytes of an archive depend on the packing program. The
-    description is compared by its values, not its text, because `flwr run` rewrites it.
+    description is compared by its values, because `flwr run` rewrites the file.
     """
     entries = bundle.infolist()
     names = sorted(entry.filename for entry in entries)

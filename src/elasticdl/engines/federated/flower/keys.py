@@ -8,7 +8,7 @@ Each subfolder is copied to one machine and has everything that this machine nee
 authenticates the aggregator by its certificate, and the aggregator authenticates a party by the
 signature of its node key. A name belongs to a key, so a party cannot use another's name.
 
-A config may name files in any place: `of` uses exactly those.
+A config may name files at any path: `of` uses exactly those.
 
 Callers: `elasticdl federated keys`, `deployment.py`.
 """
@@ -43,7 +43,7 @@ AGGREGATOR, PARTIES = "aggregator", "parties"
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
 NODE_KEY, NODE_PUBLIC_KEY = "node.key", "node.pub"
-# The TLS proxy connects to the superlink by such a name, whatever the machine's own name is.
+# The TLS proxy connects to the superlink by one of these names, not by the machine's own name.
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -71,7 +71,7 @@ class AggregatorKeys:
 
     @classmethod
     def read(cls, folder: Path) -> AggregatorKeys:
-        """Find the files in a folder.
+        """Find and check the key files in a folder.
 
         Raises:
             UsageError: A file is missing, or is not a certificate.
@@ -82,7 +82,7 @@ class AggregatorKeys:
 
     @classmethod
     def of(cls, tls: Tls) -> AggregatorKeys:
-        """Use the files that a config names; the parties' keys are beside the certificate.
+        """Find and check the files that a config names; parties' keys are beside the certificate.
 
         Raises:
             UsageError: A file is not named or missing, or is not a certificate.
@@ -114,7 +114,7 @@ class PartyKeys:
     Attributes:
         ca: The certificate that signed the aggregator's.
         key: The party's private key.
-        fingerprint: Of its public key, as `ssh-keygen -lf NAME.pub` prints it.
+        fingerprint: Fingerprint of its public key, as `ssh-keygen -lf NAME.pub` prints it.
     """
 
     ca: Path
@@ -123,7 +123,7 @@ class PartyKeys:
 
     @classmethod
     def read(cls, folder: Path) -> PartyKeys:
-        """Find the files in a folder.
+        """Find and check the key files in a folder.
 
         Raises:
             UsageError: A file is missing, or is not a certificate or not a key.
@@ -133,7 +133,7 @@ class PartyKeys:
 
     @classmethod
     def of(cls, tls: Tls) -> PartyKeys:
-        """Use the files that a config names.
+        """Find and check the files that a config names.
 
         Raises:
             UsageError: A file is not named or missing, or is not a certificate or not a key.
@@ -165,7 +165,7 @@ def _named(path: Path | None, key: str) -> Path:
 
 
 def _check_certificate(path: Path, key: str) -> None:
-    """Check that a file has certificates; an error quotes nothing of its contents."""
+    """Check that a file has certificates; errors never quote its contents."""
     try:
         with user_files.open_regular(path) as file:
             content = file.read(_MOST_CERTIFICATE_BYTES)
@@ -182,7 +182,7 @@ def _check_certificate(path: Path, key: str) -> None:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return the fingerprint of a party's key; an error quotes nothing of the file's contents."""
+    """Return the fingerprint of a party's key; errors never quote the file's contents."""
     try:
         with user_files.open_regular(path) as file:
             content = file.read(_MOST_CERTIFICATE_BYTES)
@@ -223,7 +223,7 @@ def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> Non
     try:
         making.mkdir(mode=0o700, parents=True)
         _write_all(making, parties, hosts)
-        # Fails if the folder was created meanwhile: a rename replaces only an empty folder.
+        # Fails if another process has created the folder: a rename replaces only an empty folder.
         making.rename(folder)
     except OSError as error:
         raise OutputError(

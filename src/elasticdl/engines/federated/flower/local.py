@@ -17,9 +17,9 @@ Therefore, in each Flower process:
     heartbeats come from such a thread, which dies of any answer that Flower does not expect: the
     aggregator would regard the party as gone, and the party would regard itself as connected.
 
-Flower requires a host and a port nevertheless. It gets port 1 (`NOWHERE_PORT`), where other users
-cannot listen: if another version of Flower bypassed 1 or 2, nothing would answer there, and the
-federation would not start.
+Flower still requires a host and a port. It gets port 1 (`NOWHERE_PORT`), where other users cannot
+listen: if another version of Flower bypassed 1 or 2, nothing would answer there, and the federation
+would not start.
 
 Callers: `commands.py` names it on command lines; `prefork_server.py`.
 """
@@ -143,7 +143,7 @@ def _hide_tokens() -> None:
 
 
 def _end_with_a_thread(found: threading.ExceptHookArgs) -> None:
-    """End this process at once: a regular exit would wait for its other threads."""
+    """Exception hook of threads: end this process at once, not waiting for other threads."""
     threading.__excepthook__(found)
     sys.stderr.flush()
     os._exit(1)

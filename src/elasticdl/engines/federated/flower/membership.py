@@ -1,10 +1,10 @@
-"""Membership: which of Flower's connections is which party, as an immutable value.
+"""Membership: which of Flower's nodes belongs to which party, as an immutable value.
 
-Flower identifies nodes by numbers. A node whose key the aggregator registered for a party *is* that
-party. Without keys (on one machine) a new node is asked for its name once:
+Flower identifies nodes by numbers. With keys, a node belongs to the party for which its key was
+registered. Without keys (on one machine), each new node receives one request for its name:
 
-    online --asked--> named --vanished--> forgotten
-                 '--> refused: an online node has this name; named when that node has vanished
+    online --request--> named --vanished--> forgotten
+                   '--> refused: an online node has this name; named when that node has vanished
 
 Callers: `parties.py`.
 """
@@ -20,8 +20,8 @@ class Membership:
     """The connected nodes and their names; see the module.
 
     Attributes:
-        registered: Node -> party name, for registered keys; if there are any, nodes are never
-            asked for their names.
+        registered: Node -> party name, for registered keys; if there are any, no node receives a
+            request for its name.
         online: The nodes that Flower reports as connected.
         given: Node -> the name it gave, for nodes without a registered key, in order of arrival.
     """
@@ -31,7 +31,7 @@ class Membership:
     given: Mapping[int, str] = field(default_factory=dict)
 
     def now(self, online: Iterable[int]) -> Membership:
-        """Return the membership with these nodes online; a node that left must be asked again."""
+        """Return the membership with these nodes online; the names of all others are dropped."""
         nodes = frozenset(online)
         given = {node: name for node, name in self.given.items() if node in nodes}
         return replace(self, online=nodes, given=given)
@@ -44,7 +44,7 @@ class Membership:
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Node of each connected party. If several nodes gave the same name, the first has it."""
+        """Party -> its node, if connected. Of nodes that gave the same name, the first has it."""
         if self.registered:
             named = {node: name for node, name in self.registered.items() if node in self.online}
         else:

@@ -63,7 +63,7 @@ class FlowerParties:
         Args:
             requests: Party -> its request.
             timeout_s: How long to wait in total; None waits until all have answered.
-            check: Called each second while waiting; what it raises ends the wait.
+            check: Called each second while waiting; an exception from it ends the wait.
 
         Raises:
             TrainingError: Flower could not be kept running.

@@ -1,4 +1,4 @@
-"""Prefork client: started by Flower for each message; has the prefork server fork, and waits.
+"""Prefork client: run by Flower for each message; has the prefork server fork, and waits for it.
 
     python -I -S prefork_client.py SOCKET ARGUMENTS ...
 
@@ -47,7 +47,7 @@ def main(path: str, arguments: list[str]) -> int:
     with stream:
         stream.sendall(json.dumps(arguments).encode())
         stream.shutdown(socket.SHUT_WR)
-        # One byte when it ends by itself, none if it is killed.
+        # One byte, the exit code, when the fork exits; none if it is killed.
         code = stream.recv(1)
         return code[0] if code else 1
 

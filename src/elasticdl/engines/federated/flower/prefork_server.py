@@ -4,7 +4,7 @@
                               (20 ms)                                       (all is imported)
 
 Flower starts a process for every message, and its imports would take 1.3 s of a core before it
-reads anything. Forking is safe because this process only imports: it has one thread and no
+reads a message. Forking is safe because this process only imports: it has one thread and no
 connection. It imports under the two locks of `app_allow_list.py`.
 
 Callers: `supernode.py` starts it as a process, and ends it.
@@ -38,7 +38,7 @@ def serve(listener: socket.socket, command: Callable[[], object]) -> None:
         listener: Accepts the connections.
         command: Reads its arguments from `sys.argv`.
     """
-    # Their exit codes are not collected, and ignoring SIGCHLD avoids zombies.
+    # The forks' exit codes are not collected, and ignoring SIGCHLD avoids zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Memory pages of the imports stay shared if the garbage collector does not write to them.
     gc.collect()

@@ -1,4 +1,4 @@
-"""Names that both ends of the two sockets use; one end of each runs in a process of Flower.
+"""Names shared by both ends of the two sockets; one end of each is in a process of Flower.
 
     aggregator's process  --PUSH, FORGET-->            server_app
                           <--NODES, ANSWER, FAILED, LOST--
@@ -22,8 +22,8 @@ NODES, ANSWER, FAILED, LOST = "nodes", "answer", "failed", "lost"
 # Kinds of messages, by Flower's names: a request of the aggregator; a request for the party's name.
 TASK, JOIN = "train", "query"
 
-# A fact of a request for the name: another party has this name, so this one gets no requests.
+# A field of a request for the name: another party has this name, so this one gets no requests.
 TAKEN = "taken"
 
-# The only fact of a missing answer: the reason.
+# The only field of a missing answer: the reason.
 UNANSWERED = "unanswered"

@@ -1,8 +1,8 @@
-"""Encoding of arrays and facts in Flower's records: one buffer in an ArrayRecord, and JSON.
+"""Encoding of arrays and JSON values (facts) in Flower's records.
 
-The JSON is in a ConfigRecord. Flower stores an array as several objects and sends each in its own
-request, so a model of a hundred small arrays would cost hundreds of requests. One buffer is instead
-cut into pieces of 5 MB.
+All arrays are one buffer in an ArrayRecord; the JSON is in a ConfigRecord. Flower stores an array
+as several objects and sends each in its own request, so a model of a hundred small arrays would
+cost hundreds of requests. One buffer is instead cut into pieces of 5 MB.
 
 Callers: `server_app.py` and `client_app.py`, the two ends of a message.
 """

@@ -32,7 +32,7 @@ class SameUserOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Forward or refuse a request; see the ASGI specification."""
         if scope["type"] == "http" and user_of(scope["client"], scope["server"]) != os.getuid():
             await PlainTextResponse(REFUSAL, status_code=403)(scope, receive, send)
             return

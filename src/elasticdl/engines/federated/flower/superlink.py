@@ -114,7 +114,7 @@ class Superlink:
             variables: Further environment variables, for the ServerApp.
 
         Raises:
-            TrainingError: A process does not start; the text contains Flower's message.
+            TrainingError: A process does not start; the message contains Flower's.
             OutputError: The folder cannot be written.
         """
         try:
@@ -163,7 +163,7 @@ class Superlink:
         before = self.folder / "run"
         if before.exists():
             # Its process is gone, perhaps with a killed superlink. Flower would regard it as
-            # running for 50 s more, and deliver messages whose answers are not needed any more.
+            # running for another 50 s, and deliver messages whose answers are no longer needed.
             with contextlib.suppress(TrainingError):
                 ask_flwr(["stop", before.read_text(), _CONNECTION], self._variables)
         app = flower_app.write(self.folder)
@@ -190,7 +190,7 @@ class Superlink:
         # May be left from another version.
         shutil.rmtree(home / "apps", ignore_errors=True)
         if not (self.folder / "state.db").exists():
-            # Without the database, the registered nodes are gone too.
+            # Without the database, the registered nodes are gone as well.
             (self.folder / "nodes.json").unlink(missing_ok=True)
         write_commands(self.folder / "bin", {name: enclosed(name) for name in _STARTED})
         trust = (

@@ -73,7 +73,7 @@ class Supernode:
     Args:
         folder: For its files.
         address: HOST:PORT of the aggregator.
-        keys: Of this party; None means plain HTTP, without authentication.
+        keys: Keys of this party; None means plain HTTP, without authentication.
         socket_path: The socket of this party's own process, in a folder that only this user can
             enter; further sockets are created beside it.
 
@@ -116,7 +116,7 @@ class Supernode:
         return self._error
 
     def start(self) -> None:
-        """Start it; it connects in the background, as soon as the aggregator is reachable.
+        """Start the supernode, which connects in the background once the aggregator is reachable.
 
         Raises:
             TrainingError: The aggregator is reachable, but not with these keys.
@@ -130,7 +130,7 @@ class Supernode:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is connected, at most `timeout_s`.
+        """Wait at most `timeout_s` until the supernode is connected.
 
         Returns:
             Whether it is connected.
@@ -145,12 +145,12 @@ class Supernode:
         return self._connected
 
     def wait_until_given_up(self) -> None:
-        """Wait until it has an `error`; may wait forever."""
+        """Wait until the supernode has given up; may wait forever."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None)
 
     def close(self) -> None:
-        """End it; it notifies the aggregator that this party leaves."""
+        """End the supernode; it notifies the aggregator that this party leaves."""
         self._closing.set()
         if self._child is not None and self._prefork_server is not None:
             self._thread.join()

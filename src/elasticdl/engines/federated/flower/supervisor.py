@@ -6,7 +6,7 @@ The parent holds the other end of the pipe and never writes. When the parent clo
 any way, the pipe ends: the command's process group receives SIGTERM, and SIGKILL three seconds
 later. If the supervisor itself is killed, the kernel kills the command.
 
-It imports only a little of the standard library, so that it is a process of only 10 MB.
+It imports only a little of the standard library, so that it needs only 10 MB of memory.
 
 Callers: `commands.py`, by path.
 """

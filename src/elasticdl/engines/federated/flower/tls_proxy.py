@@ -55,7 +55,7 @@ FLEET = tuple(
     )
 )
 HEALTH = "/health"
-# Flower cuts arrays into objects of 5 MB, so only facts can be larger.
+# Flower cuts arrays into objects of 5 MB, so only the JSON values can be larger.
 MAX_BODY_BYTES = 128 * 2**20
 # A supernode polls every 3 s, and a kept-alive connection saves a handshake each time.
 _KEEP_ALIVE_S = 30
@@ -171,7 +171,7 @@ def serve(
     key: str | None,
     client_ca: str | None = None,
 ) -> None:
-    """Serve until the process receives a signal to end.
+    """Run the proxy until the process receives a signal to end.
 
     Args:
         host: The address to listen on.
@@ -211,7 +211,7 @@ def serve(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve with the options of the command line."""
+    """Run the proxy with the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m elasticdl.engines.federated.flower.tls_proxy")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)

@@ -21,7 +21,7 @@ from elasticdl.errors import MessageError
 Rules: TypeAlias = Mapping[str, Callable[[object], bool]]
 """Field -> predicate: whether the field may have a value."""
 
-# A longer text is not a real name, and would fill logs.
+# A longer string is not a real name, and would fill logs.
 _LONGEST_NAME = 200
 _MOST_COUNTS = 1000
 _MOST_EXAMPLE_BYTES = 2**30
@@ -30,17 +30,17 @@ _MOST_AXES = 32
 
 
 def is_text(value: object) -> bool:
-    """Whether it can be a name: a text of limited length."""
+    """Whether it can be a name: a string of limited length."""
     return isinstance(value, str) and len(value) <= _LONGEST_NAME
 
 
 def is_printable(value: object) -> bool:
-    """Whether it can be a name without control characters, which a terminal would execute."""
+    """Whether it can be a name and has no control characters, which a terminal would execute."""
     return isinstance(value, str) and len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 def is_long_text(value: object) -> bool:
-    """Whether it is a text of any length."""
+    """Whether it is a string of any length."""
     return isinstance(value, str)
 
 
@@ -103,14 +103,14 @@ def is_example(value: object) -> bool:
     if not isinstance(value, Mapping):
         return False
     if not value:
-        # The request did not ask for it.
+        # Only a reply to `join` has an example.
         return True
     sizes = [_example_bytes(tree, _DEEPEST_EXAMPLE) for tree in value.values()]
     return value.keys() == {"features", "labels"} and sum(sizes) <= _MOST_EXAMPLE_BYTES
 
 
 def _example_bytes(tree: Any, depth: int) -> float:
-    """Return the size of an example in bytes; infinite if these are not the shapes of one."""
+    """Return the size of an example in bytes; infinite if the shapes are not valid."""
     if tree is None:
         return 0
     if isinstance(tree, Mapping) and depth:

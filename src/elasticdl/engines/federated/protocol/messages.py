@@ -1,4 +1,4 @@
-"""Requests to parties and their replies: values, and their form for sending.
+"""Requests to parties and their replies, and their encoding as arrays and JSON values.
 
     aggregator --Request--> party
     aggregator <--Reply---- party        or a Refusal, with a redacted reason
@@ -6,7 +6,7 @@
 A message is sent as named arrays and JSON values (`to_message`); it never contains code, a class
 or a pickle. Incoming messages are parsed strictly: an unknown or missing field, a value of another
 type, an unannounced array or another version raises `MessageError`, and no part of the message is
-used. `replies.py` decides whether a parsed reply makes sense.
+used. `replies.py` decides whether a parsed reply can be used.
 
 This module does not know the transport: `flower/` packs both parts into its records.
 
@@ -83,18 +83,18 @@ class LocalTraining:
     """How a party trains before it answers.
 
     Attributes:
-        num_epochs: How often each of its examples is used.
+        num_epochs: Number of passes over its examples.
         minibatch_size: Examples in a step; None means the value in the party's own config.
-        learning_rate: Of the local optimizer; None means the model's.
+        learning_rate: Learning rate of the local optimizer; None means the model's.
         max_steps: Stop after this many steps; 0 means no limit.
         seed: Determines the order of records and dropout.
-        rank: The party's number in the federation; gives it random numbers of its own.
+        rank: The party's number in the federation; seeds its random numbers.
         proximal_mu: mu/2 * |w - weights of the request|² is added to the loss.
-        keeps_own_weights: The party continues from its own weights; the proximal term pulls them
-            towards the weights of the request.
-        sends_gradients: The party makes no step, and replies with the gradient of the mean loss
-            over its examples, by parameter.
-        evaluate_before: The party evaluates the weights it received before it trains.
+        keeps_own_weights: Whether the party continues from its own weights; the proximal term
+            pulls them towards the weights of the request.
+        sends_gradients: Whether the party makes no step, but replies with the gradient of the mean
+            loss over its examples, by parameter.
+        evaluate_before: Whether the party evaluates the received weights before it trains.
     """
 
     num_epochs: int = 1
@@ -116,7 +116,7 @@ class RoundRequest:
     Attributes:
         kind: `join`: describe yourself and your model; `train`: train from these weights;
             `evaluate`: evaluate them; `sync`: adopt them; `save`: write your model to disk.
-        history: Identifies the training from its first round to its last, resumes included.
+        history: ID of the training run, from its first round to its last, including resumes.
         round: From 1; 0 before the first.
         weights: The global weights; empty for `join`, and for `save` of the party's own model.
         options: How to train.
@@ -129,7 +129,7 @@ class RoundRequest:
     options: LocalTraining = LocalTraining()
 
     def to_message(self) -> Message:
-        """Return the form for sending; the arrays are not copied: they are the request's own."""
+        """Encode the request as arrays and JSON values; the arrays are not copied."""
         facts = {
             "version": VERSION,
             "message": "request",
@@ -148,20 +148,20 @@ class Reply:
 
     Attributes:
         party: Its name.
-        kind: Of the request.
-        history: Of the request.
-        round: Of the request.
+        kind: Kind of the request.
+        history: Training run of the request.
+        round: Round of the request.
         weights: Its trained weights, or gradients; empty for other kinds than `train`.
         num_examples: Number of its training examples.
-        training_metrics: Additive states of the local training, `loss` among them.
-        evaluation_metrics: Additive states of the weights it received, before training.
-        metrics_stay_home: The party's config does not share metrics (`privacy.metrics: false`):
-            both are empty.
-        architecture: Of its model.
+        training_metrics: Additive metric states of the local training, including `loss`.
+        evaluation_metrics: Additive metric states of the received weights, before training.
+        metrics_stay_home: Whether the party's config does not share metrics
+            (`privacy.metrics: false`); then both metrics are empty.
+        architecture: Architecture of its model.
         example: Shapes and dtypes of one of its examples, without the contents
             (`party.shapes_of`); for `join`.
-        is_evaluating: It has validation data, and shares the results; for `join`.
-        seconds: How long it took.
+        is_evaluating: Whether it has validation data and shares the results; for `join`.
+        seconds: How long the request took.
     """
 
     party: str
@@ -179,7 +179,7 @@ class Reply:
     seconds: float = 0.0
 
     def to_message(self) -> Message:
-        """Return the form for sending; the arrays are not copied: they are the reply's own."""
+        """Encode the reply as arrays and JSON values; the arrays are not copied."""
         arrays = {f"weights/{name}": array for name, array in self.weights.items()}
         counts = {}
         for group in _METRICS:
@@ -216,8 +216,8 @@ class Refusal:
         party: Its name.
         error_kind: Name of the error's class.
         text: What went wrong, redacted (`redacted`).
-        history: Of the request.
-        round: Of the request.
+        history: Training run of the request.
+        round: Round of the request.
     """
 
     party: str
@@ -228,13 +228,13 @@ class Refusal:
 
     @staticmethod
     def of(party: str, error: BaseException, request: RoundRequest) -> Refusal:
-        """Turn an error into a refusal; its text is redacted."""
+        """Turn an error into a refusal, with a redacted message."""
         return Refusal(
             party, type(error).__name__, redacted(str(error)), request.history, request.round
         )
 
     def to_message(self) -> Message:
-        """Return the form for sending."""
+        """Encode the refusal as arrays and JSON values."""
         facts = {"version": VERSION, "message": "refusal", **dataclasses.asdict(self)}
         return {}, facts
 
@@ -270,7 +270,7 @@ def read_answer(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Answer
         _check(facts, "refusal", _REFUSAL_FIELDS)
         _weights(arrays, 0, {})
         values = {name: facts[name] for name in _REFUSAL_FIELDS}
-        # The sender may not have redacted it.
+        # Redacted again, because the sender may not have done it.
         return Refusal(**{**values, "text": redacted(values["text"])})
     _check(facts, "reply", _REPLY_FIELDS)
     counts = {group: facts[group] for group in _METRICS}

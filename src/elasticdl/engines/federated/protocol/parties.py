@@ -1,4 +1,4 @@
-"""The interface to the parties, between the rounds and the transport of messages."""
+"""Interface through which the aggregator sends requests to the parties over any transport."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Parties(Protocol):
-    """The parties of a federation, wherever they run."""
+    """Interface to the parties of a federation, on this machine or on others."""
 
     def here(self) -> Collection[str]:
         """Return the names of the parties that are connected now."""
@@ -30,7 +30,7 @@ class Parties(Protocol):
         Args:
             requests: Party -> its request.
             timeout_s: How long to wait in total; None waits until all have answered.
-            check: Called regularly while waiting; what it raises ends the wait.
+            check: Called regularly while waiting; an exception from it ends the wait.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Frames of arrays and JSON values on a stream between two processes of one machine.
+"""Framing of arrays and JSON values on a stream between two processes of one machine.
 
     | bytes of the head | bytes of the arrays |         head          |      arrays       |
     |      8 bytes      |       8 bytes       | JSON: kind, facts,    | one after another |
@@ -44,7 +44,7 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One message.
+    """One message on a stream.
 
     Attributes:
         kind: Its type, by which the receiver dispatches.
@@ -129,7 +129,7 @@ def flatten(arrays: Arrays) -> tuple[Plan, list[memoryview]]:
 
 
 def empty_arrays(plan: Any, num_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Allocate arrays according to a plan, which is not trusted.
+    """Allocate arrays with the layout of a plan, which is not trusted.
 
     Args:
         plan: From `flatten`, or from an attacker.

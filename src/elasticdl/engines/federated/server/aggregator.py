@@ -1,16 +1,16 @@
-"""Aggregator: runs the rounds of a federated training. It does not know how messages travel.
+"""Aggregator: runs the rounds of federated training, independently of the transport.
 
     wait until enough parties have joined; each describes its model and its examples
     until the last round:
         request  every connected party trains from the global weights
         wait     for the replies; an unusable one is left out, and its party is reported
-        fuse     the usable replies if they reach the quorum; otherwise the training fails
+        fuse     the usable replies if they reach the quorum; otherwise training fails
         save     weights, the fusion's state and the round number, as one checkpoint
-        report   the round, and what the parties measured of the model before it
+        report   the round, and the parties' evaluation of the model before it
 
 A round is a function of the global weights and the parties' data. An aggregator that was killed
 and restarted therefore repeats the same requests, the parties give the same replies (`party.py`),
-and the training continues as if it had not been interrupted. Replies that belong to another round
+and training continues as if it had not been interrupted. Replies that belong to another round
 or another history are ignored.
 
 Callers: `simulate.py`, and the aggregator's process of `flower/`.
@@ -68,7 +68,7 @@ class GlobalModel:
     Attributes:
         weights: By parameter path.
         round: Number of rounds that produced it.
-        history: Identifies the training; every start from scratch gets a new one.
+        history: ID of the training run; every start from scratch gets a new one.
         fusion: The fusion's state.
         metrics: The latest known metrics.
     """
@@ -82,7 +82,7 @@ class GlobalModel:
 
 @dataclass
 class Aggregator:
-    """A federated training in progress.
+    """Runs the rounds of a federated training job; see the module.
 
     Attributes:
         attempt: The job, and its output.
@@ -93,8 +93,8 @@ class Aggregator:
         measure: Evaluates a model on the aggregator's own data; None if it has no such data, and
             then the parties evaluate.
         safe_point: Called while no request is in flight: between two rounds and while waiting for
-            parties. Returns whether to end the training there.
-        until: The last round of the training; stored in the checkpoints.
+            parties. Returns whether to stop training there.
+        until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
         phase: What `run` is doing.
         attendance: Which parties take part.
@@ -133,10 +133,10 @@ class Aggregator:
             self._kept_until = kept.get("num_rounds", self.until)
 
     def run(self) -> bool:
-        """Train up to the round `until`. A later call continues from there.
+        """Train up to the round `until`; a later call continues from there.
 
         Returns:
-            Whether the training is complete; False if a safe point ended it early.
+            Whether all rounds are done; False if a safe point stopped training early.
 
         Raises:
             TrainingError: Too few parties have joined, or too few reply.
@@ -158,7 +158,7 @@ class Aggregator:
         self._log_privacy()
         self.attempt.reporter.started("Training", self.until, "rounds", done=model.round)
         if self.until != self._kept_until:
-            # A training that resumes from here after a kill must know the new last round.
+            # A run that resumes from here after a kill must know the new last round.
             self._keep(model)
         while model.round < self.until and not self._is_good_enough(model):
             interrupts.check()
@@ -290,7 +290,7 @@ class Aggregator:
     def _measures_at_once(self) -> bool:
         """Whether a model is evaluated right after its round, not when the next round starts.
 
-        True if the result may end the training, or if the aggregator evaluates on its own data.
+        True if the result may end training, or if the aggregator evaluates on its own data.
         """
         return self.measure is not None or self._federation.termination_accuracy is not None
 
@@ -301,7 +301,7 @@ class Aggregator:
         return float(self._results("evaluation_metrics", [states])["loss"])
 
     def _evaluate(self, model: GlobalModel) -> None:
-        """Evaluate a model from which no party trains, or not yet."""
+        """Evaluate a model outside of a training request: on own data, or by a separate request."""
         if not model.round:
             return
         if self.measure is not None:
@@ -374,7 +374,7 @@ class Aggregator:
         by_party: Mapping[str, MetricStates],
         others: Sequence[MetricStates] = (),
     ) -> None:
-        """Report a model's metrics: on the parties' data, or on the aggregator's own."""
+        """Log a model's metrics, from the parties' data or the aggregator's own (`others`)."""
         metrics = self._results("evaluation_metrics", [*by_party.values(), *others])
         if not metrics or self._evaluated_round == model.round:
             return

@@ -61,11 +61,11 @@ class ClientRegistry:
         parties: The parties that can receive requests.
         create_trainer: Builds the job's model for examples of the shapes that a party reports.
         options_for: (rank, whether the party evaluates) -> how the party trains.
-        needs: How many replies the fusion needs, whatever the quorum.
+        needs: Minimum number of replies that the fusion needs, independent of the quorum.
         joined: Party -> its reply to the join request.
         trainer: Trainer of the aggregator's own model; None before a party has joined.
         last: Party -> its part in the last round, or why it was left out.
-        check: Called regularly while waiting; what it raises ends the training at once.
+        check: Called regularly while waiting; an exception from it ends training at once.
     """
 
     attempt: Attempt
@@ -98,7 +98,7 @@ class ClientRegistry:
     def wait(self, safe_point: Callable[[], bool]) -> bool:
         """Wait until all parties have joined.
 
-        From the quorum on, it waits for the others only as long as a round would.
+        Once a quorum has joined, it waits for the others at most `max_timeout_s`.
 
         Args:
             safe_point: Returns whether to stop waiting.
@@ -121,7 +121,7 @@ class ClientRegistry:
                 patience_s = self.federation.max_timeout_s
                 if patience_s is not None:
                     deadline = min(deadline, time.monotonic() + patience_s)
-            # With a quorum, the wait does not last for refused parties.
+            # With a quorum, do not wait for refused parties.
             come = there | (self._refused.keys() if has_quorum else set())
             if len(come) >= wanted or time.monotonic() >= deadline:
                 break
@@ -164,7 +164,7 @@ class ClientRegistry:
             TrainingError: The connected parties could not be determined.
         """
         here, now = sorted(self.parties.here()), time.monotonic()
-        # A party that reconnects may have been fixed, so its pause does not apply any more.
+        # A party that reconnects may have been fixed, so its pause no longer applies.
         self._ask_again = {name: self._ask_again[name] for name in here if name in self._ask_again}
         newcomers = {
             name
@@ -199,7 +199,7 @@ class ClientRegistry:
             self._refuse(name, f"Party {name!r} did not answer the join request.")
 
     def _made_for(self, reply: Reply) -> str | None:
-        """Build the aggregator's own model from the first party's examples; return any problem.
+        """Build the aggregator's own model for the first party's examples; return any problem.
 
         Raises:
             ElasticDLError: It cannot be built, and too few other parties are left to try.
@@ -231,7 +231,7 @@ class ClientRegistry:
         )
 
     def _refuse(self, party: str, why: str) -> None:
-        # Its operator may be fixing the cause meanwhile.
+        # Retried after a pause, because its operator may be fixing the cause.
         _, before_s = self._ask_again.get(party, (0.0, _ASK_AGAIN_S / 2))
         pause_s = min(2 * before_s, _ASK_AGAIN_MAX_S)
         self._ask_again[party] = time.monotonic() + pause_s, pause_s
@@ -245,13 +245,13 @@ class ClientRegistry:
         """Send a request to all connected parties that have joined, and collect the replies.
 
         Args:
-            kind: Of the request.
+            kind: Kind of the request.
             number: The round.
-            history: The training.
+            history: ID of the training run.
             weights: The global weights.
 
         Returns:
-            The usable replies, sorted by party; and for every other party why it is left out.
+            The usable replies, sorted by party; and every other party -> why it is left out.
 
         Raises:
             TrainingError: The connected parties could not be determined.

@@ -1,8 +1,8 @@
-"""Validation of replies: whether a party's reply can be used, and an explanation if not.
+"""Validation of replies: whether a party's reply can be used, and if not, why.
 
 A reply that could be parsed (`messages.py`) may still belong to another round or another model, or
-be full of NaN; one such reply must not spoil a round of many. This module only judges: the
-aggregator leaves the party out of the round and reports the problem.
+be full of NaN; one such reply must not spoil the round. This module only describes problems: the
+aggregator leaves the party out of the round and reports them.
 
 Callers: `aggregator.py`. Pure.
 """
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import Metrics, MetricStates
 
 _LOSS = "loss"
-# A float64 cannot count more examples one by one; the others' shares would round to nothing.
+# Above this, float64 cannot count single examples; the others' shares would round to nothing.
 _MOST_EXAMPLES = 2**53
 _SAME_MODEL = "Compare the `model:` section of its config with that of the other parties."
 
 
 def problem_of(reply: Reply, request: RoundRequest, architecture: Architecture) -> str | None:
-    """Describe what is wrong with a reply, if anything.
+    """Describe what is wrong with a reply; None if it can be used.
 
     Args:
         reply: A party's reply.
         request: The request that it answers.
-        architecture: Of the global model; empty if not known yet, before the first `join`.
+        architecture: The global model's; empty if not known yet, before the first `join`.
             Where gradients are requested, they may cover only some of its names.
 
     Returns:
@@ -88,7 +88,7 @@ def problem_of_metrics(reply: Reply, training: Metrics, evaluation: Metrics) -> 
                 )
     loss = training.results(add_states([reply.training_metrics])).get(_LOSS, 0.0)
     if not np.isfinite(loss).all():
-        # A party whose loss is not finite stops training and refuses instead of replying.
+        # Not expected: a party with a loss that is not finite refuses instead of replying.
         return f"Party {reply.party!r} sent a training loss of {loss}; expected a finite number."
     return None
 

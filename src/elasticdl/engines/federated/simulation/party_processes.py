@@ -34,9 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def num_processes_for(definition: ModelDefinition, num_parties: int, asked: int | None) -> int:
-    """Choose the number of processes that run the parties.
-
-    Several processes have one thread each.
+    """Choose the number of processes that run the parties; several have one thread each.
 
     Args:
         definition: The model that the parties train.
@@ -90,7 +88,7 @@ class PartyProcesses:
         if self._pool is None:
             return
         if kind is not None:
-            # Their current work can be dropped: a half-trained party is not saved anywhere.
+            # Their current work can be dropped: unfinished training of a party is never saved.
             for process in list(self._pool._processes.values()):  # noqa: SLF001 - until Python 3.14
                 process.kill()
         self._pool.shutdown(cancel_futures=True)
@@ -102,8 +100,8 @@ class PartyProcesses:
 
         Args:
             requests: Party -> its request.
-            check: Called regularly while waiting, and when a signal arrives; what it raises ends
-                the wait.
+            check: Called regularly while waiting, and when a signal arrives; an exception from it
+                ends the wait.
 
         Raises:
             TrainingError: A process died.

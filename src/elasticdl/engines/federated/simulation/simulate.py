@@ -48,10 +48,10 @@ class SimulatedMember:
         name: Its name.
         data: Its records.
         validation_data: Records to evaluate on; None means none.
-        shares_metrics: Whether its metrics may leave it.
-        open_source: Opens its records by these names; None opens them as every other job does.
+        shares_metrics: Whether its metrics are sent to the aggregator.
+        open_source: Opens its records by these names; None opens them like those of any other job.
         recorder: Settings of its own metrics file.
-        model: Its model, if the section in its config differs from the aggregator's.
+        model: Its model, if its config has another section `model` than the aggregator's.
     """
 
     name: str
@@ -85,8 +85,8 @@ def train(
         num_processes: Number of processes that run the parties, with one thread each. 1 means this
             process, with all of its threads. None chooses by cores and model, and forks: see
             `party_processes.num_processes_for`.
-        change: Modifies each answer on its way, to simulate faults and lies; returning None drops
-            the answer.
+        change: Modifies each answer before the aggregator receives it, to simulate faults and
+            attacks; returning None drops the answer.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
@@ -133,13 +133,13 @@ class _Definitions:
 
 
 class _Trainers:
-    """Shares a trainer among equal models: building and compiling one takes longer than a round."""
+    """Cache of trainers, one per model and shapes, because building one can outlast a round."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Trainer, State]] = {}
 
     def of(self, member: SimulatedMember) -> Callable[[TrainingContext], Trainer]:
-        """Return a function that gives a party its trainer, reset to before the first step."""
+        """Return a function that returns a party's trainer, reset to its initial state."""
         own = "" if member.model is None else repr(replace(member.model, config_file=None))
         return lambda context: self._at_start(
             own + repr(shapes_of(context.example())), context.create_trainer
@@ -197,7 +197,7 @@ class InMemoryClientState:
 
 
 class SimulatedParties:
-    """Parties that are objects of this process; see `parties.Parties`."""
+    """Parties simulated on this machine; see `parties.Parties`."""
 
     def __init__(
         self,

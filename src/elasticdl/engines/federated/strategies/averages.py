@@ -138,7 +138,7 @@ def gradient_avg(
             examples, by the name of the parameter. Arrays without a gradient, such as layers'
             statistics and counters, keep their global value.
         state: Returned unchanged: this fusion has no state.
-        learning_rate: Of the step.
+        learning_rate: Learning rate of the step.
 
     Returns:
         Arrays with the names, shapes and dtypes of the global weights; `chosen` has all parties.

@@ -45,15 +45,15 @@ _KINDS = {"whole": "a whole number", "real": "a number"}
 
 @dataclass(frozen=True)
 class FusionParam:
-    """One param of a fusion.
+    """One param of a fusion: its default and its allowed values.
 
     Attributes:
         default: Its default value.
         kind: Type of its values: whole numbers, real numbers, or one of `choices`.
         low: Lower bound.
         high: Upper bound, exclusive.
-        above_low: The lower bound is exclusive.
-        choices: The allowed words.
+        above_low: Whether the lower bound is exclusive.
+        choices: The allowed strings.
         about: Its meaning, in a few words.
     """
 
@@ -96,14 +96,14 @@ class Fusion:
         name: Its name in `fusion: {name: ...}` of a config.
         title: Its name in the documentation.
         paper: URL of the paper that defines it.
-        rule: The function; it takes global weights, updates, state, and the params by name.
+        rule: The function of (global weights, updates, state, and the params by name).
         params: Name -> description of the param.
         least: Complete params -> the minimum number of parties.
         proximal: Name of the param that is the strength of a proximal term at the parties.
-        keeps_own_weights: Parties continue from their own weights, not from the global ones.
-        sends_gradients: Parties do not train, but send the gradient over all their examples.
-        needs_score: It needs the loss of weights on the aggregator's own data.
-        averages: It needs only the mean of the parties' weights.
+        keeps_own_weights: Whether parties continue from their own weights, not the global ones.
+        sends_gradients: Whether parties send the gradient over all their examples and do not train.
+        needs_score: Whether it needs the loss of weights on the aggregator's own data.
+        averages: Whether it needs only the mean of the parties' weights.
     """
 
     name: str
@@ -188,9 +188,9 @@ class Fusion:
         Args:
             global_weights: The weights that the parties started from.
             updates: One per party, in any order: the result does not depend on it.
-            state: As the last round returned it; empty in the first round.
+            state: The state that the last round returned; empty in the first round.
             score: See `Score`; required if `needs_score`.
-            params: By name; missing ones have their defaults.
+            params: Params by name; missing ones have their defaults.
 
         Raises:
             AggregationError: A param is invalid, there are too few updates for this fusion, they

@@ -1,4 +1,4 @@
-"""Central differential privacy: each party's change is clipped, and noise hides it.
+"""Central differential privacy: clips each party's change and adds noise to the mean.
 
     updates -> clip each -> mean, each counted once -> noise -> the fusion's own step -> Fused
 
@@ -56,7 +56,7 @@ def system_noise(shape: tuple[int, ...]) -> Floats:
     can see the noise of a weight that no party moved.
 
     Args:
-        shape: Of the array.
+        shape: Shape of the array.
     """
     size = math.prod(shape)
     num_pairs = (size + 1) // 2
@@ -74,7 +74,7 @@ def private_mean(
     privacy: CentralPrivacy,
     noise: Noise = system_noise,
 ) -> dict[str, Array]:
-    """Average the parties' weights so that the result depends little on any one of them.
+    """Average the parties' weights with differential privacy: clip the changes and add noise.
 
     DP-FedAvg with a fixed clipping norm (McMahan et al., 2018, algorithm 1,
     https://arxiv.org/abs/1710.06963), with all parties taking part: with d a party's change of the
@@ -165,7 +165,7 @@ def privately(
 
 
 def in_words(privacy: CentralPrivacy, num_rounds: int) -> str:
-    """Describe in one line what is done, with all parameters of the privacy guarantee.
+    """Describe the mechanism in one line, with all parameters of the privacy guarantee.
 
     Example:
         >>> from elasticdl.job import CentralPrivacy

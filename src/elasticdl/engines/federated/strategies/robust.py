@@ -1,4 +1,4 @@
-"""Robust fusions: medians and trimmed means that resist parties which send anything; and Fed+.
+"""Robust fusions: medians and trimmed means that tolerate arbitrary (Byzantine) updates; and Fed+.
 
 The number of parties that may lie is a param, and each function documents how many parties it
 needs for that. A party can lie about `num_examples`, so only `geometric_median` weights by it, as
@@ -44,8 +44,8 @@ def mixed(
 ) -> list[PartyUpdate]:
     """Replace each update by the mean of its n - f nearest updates, including itself.
 
-    NNM (Allouah et al., 2023, https://arxiv.org/abs/2302.01772): it brings honest parties whose
-    data differ near each other, and a liar is part of few means. Each party counts once.
+    NNM (Allouah et al., 2023, https://arxiv.org/abs/2302.01772): it moves honest parties with
+    different data closer together, and a liar is part of few means. Each party counts once.
 
     Args:
         global_weights: The weights that the parties started from.
@@ -217,7 +217,7 @@ def geometric_median(
 def weiszfeld_shares(squared: Floats, counted: Floats, smoothing: float) -> Floats:
     """Return each point's share in the geometric median of the points.
 
-    The median is a weighted mean of the points, whatever the number of dimensions. So the points
+    The median is a weighted mean of the points, in any number of dimensions. So the points
     themselves are needed only once, for their distances; the cost of an iteration depends only on
     the number of points.
 

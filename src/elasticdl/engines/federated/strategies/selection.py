@@ -1,4 +1,4 @@
-"""Fusions that select parties; the parties that are not selected may have sent anything.
+"""Fusions that use only the updates of selected parties, so that others can send anything.
 
 The number of parties that may lie is a param, and each function documents how many parties it
 needs for that. No function uses `num_examples`, because a party can lie about it.

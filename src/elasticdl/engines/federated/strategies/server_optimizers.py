@@ -215,7 +215,7 @@ def _stepped(
     Args:
         global_weights: The weights that the parties started from.
         updates: One per party, in any order.
-        state: Of the optimizer.
+        state: State of the optimizer.
         step: (name, mean change of the parties, state) -> the change to apply, and the new state.
     """
     ordered = in_order(updates, global_weights)
