@@ -228,7 +228,7 @@ def _run_on_data(
     job_of: Callable[..., Job],
     data: Mapping[str, Any],
     reporter: Reporter | None,
-    quiet: bool,  # noqa: FBT001 - of a caller whose argument it is
+    quiet: bool,
 ) -> Outcome:
     """Run a job on files, or on data in memory.
 

@@ -157,9 +157,7 @@ def test_an_epoch_that_is_cut_short_ends_once_and_counts_only_what_was_trained_o
         ("on_epoch_end(self, epoch, logs=None)", 1, None),
     ],
 )
-def test_a_training_that_a_callback_ended_reports_it(
-    train, zoo, tmp_path, moment, epochs, note
-):
+def test_a_training_that_a_callback_ended_reports_it(train, zoo, tmp_path, moment, epochs, note):
     zoo(
         f"""
         class Stop(keras.callbacks.Callback):

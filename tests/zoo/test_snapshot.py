@@ -66,7 +66,9 @@ def test_a_folder_that_is_said_to_hold_no_code_is_not_copied(zoo: Path) -> None:
     assert left_out == []
 
 
-@pytest.mark.parametrize("name", ["server.key", "ca.PEM", "store.p12", "id_rsa", "credentials.json"])
+@pytest.mark.parametrize(
+    "name", ["server.key", "ca.PEM", "store.p12", "id_rsa", "credentials.json"]
+)
 def test_private_keys_are_not_copied(zoo: Path, name: str) -> None:
     (zoo / name).write_text("secret")
     (zoo / "inner").mkdir()

@@ -46,8 +46,8 @@ def scores_shape(columns: Columns) -> tuple[int, ...] | None:
 def without_class(columns: Columns) -> Array:
     """Return whether each example has a score that is NaN, [batch], boolean."""
     (array,) = columns.values()
-    found: Array = np.isnan(array.astype(np.float64).reshape(len(array), -1)).any(axis=1)
-    return found
+    has_nan: Array = np.isnan(array.astype(np.float64).reshape(len(array), -1))
+    return np.any(has_nan, axis=1, out=np.empty(len(array), np.bool_))
 
 
 @dataclass(frozen=True)

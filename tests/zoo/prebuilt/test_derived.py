@@ -41,8 +41,10 @@ def test_a_column_makes_the_feature_of_its_kind(values, feature) -> None:
     [
         (
             ["1", "2.5", "?", "1", "2.5"] + ["3"] * 5,
-            "1 of its 10 values is not a number ('?'), so it is text. If it has numbers, leave "
-            "these cells empty",
+            (
+                "1 of its 10 values is not a number ('?'), so it is text. If it has numbers, leave "
+                "these cells empty"
+            ),
         ),
         (["1"] * 9 + ["a"] * 3, None),
         (["01", "02", "02"], None),
