@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from elasticdl.cluster.check import ClusterReport
     from elasticdl.cluster.images.build import ImageOptions
-    from elasticdl.cluster.kubernetes import Kubernetes
+    from elasticdl.cluster.kubernetes_client import Kubernetes
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.cluster.states import RayJobState
     from elasticdl.engines.audit import AuditReport
@@ -328,7 +328,7 @@ def connect_cluster(context: str | None = None, namespace: str | None = None) ->
         UsageError: There is no kubeconfig, or it has no such context.
     """
     with _kubernetes_client():
-        from elasticdl.cluster.kubernetes import Kubernetes  # noqa: PLC0415 - imports the client
+        from elasticdl.cluster.kubernetes_client import Kubernetes  # noqa: PLC0415 - imports the client
     return Kubernetes(context, namespace)
 
 

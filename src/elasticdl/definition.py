@@ -272,7 +272,7 @@ class ModelDefinition:
         predictions: Returns the values to write for a batch of outputs: name -> array; None, or a
             function that returns None, writes the outputs themselves.
         classes: Names of the classes in the order of the model's outputs; empty if the model does
-            not name them. The data may then (`data.record_source.NamesClasses`).
+            not name them. The data may then (`data.record_source.HasClassNames`).
         create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
             called with every batch of predictions.
         open_source: The user's own reader, `data -> RecordSource`; None for the built-in ones.

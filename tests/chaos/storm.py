@@ -57,7 +57,7 @@ _ASLEEP_S = 15.0
 # Where a worker joins the others; see `zoo/joins.py`. It joins in "end" when the storm ends.
 PHASES = ("training", "validation", "epoch end", "checkpoint")
 JOINS = {f"join in {phase}": phase for phase in PHASES}
-_MOST_JOINS = 3
+_MAX_JOINS = 3
 _BOUNDS = {
     **dict.fromkeys(NEEDS_A_JOIN, pauses.KILLED + pauses.KILLED),
     **dict.fromkeys(("stopping", PAUSED, FROZEN), pauses.FROZEN),
@@ -365,7 +365,7 @@ class Storm(Training):
         Raises:
             AssertionError: It came in another one, several times.
         """
-        for _ in range(_MOST_JOINS):
+        for _ in range(_MAX_JOINS):
             before = len(self.joins())
             self._await_join(phase)
             self.wait_for(lambda before=before: len(self.joins()) > before, f"a join in {phase!r}")

@@ -27,7 +27,7 @@ SHORT_S, LONG_S = 2.0, 8.0
 FROZEN_S = 6.0
 NUM_VALIDATION_RECORDS = 64
 # An epoch takes ten seconds while it is slow, and much less than one afterwards.
-EPOCHS_A_MINUTE, LEAST_EPOCHS = 8, 20
+EPOCHS_A_MINUTE, MIN_EPOCHS = 8, 20
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(0)]
 
@@ -122,7 +122,7 @@ def test_a_storm_of_cut_links_and_deaths_leaves_each_record_counted_once(tmp_pat
     rng = random.Random(seed)
     # A quarter of the time that the storms on one machine have.
     minutes = chaos_minutes / 4
-    num_epochs = LEAST_EPOCHS + int(minutes * EPOCHS_A_MINUTE)
+    num_epochs = MIN_EPOCHS + int(minutes * EPOCHS_A_MINUTE)
     # A batch of them takes as long as one of the training, and is no update.
     some = f"--validation_data={write_numbers(tmp_path / 'some.recordio', NUM_VALIDATION_RECORDS)}"
     more = ["--num_spare_workers=1", "--checkpoint_steps=10", "--global_batch_size=32", some]

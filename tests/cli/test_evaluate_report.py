@@ -149,7 +149,7 @@ def test_an_example_alone_has_the_loss_in_its_row(small, data, tmp_path) -> None
     assert first == pytest.approx(alone["loss"], rel=1e-5)
 
 
-class Noting(Silent):
+class RecordingReporter(Silent):
     """Keeps what a person is told."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def test_a_loss_that_is_no_mean_of_its_examples_is_told(small, data, tmp_path) -
     model = MODEL.replace("    return keras.ops.mean(", "    return keras.ops.sqrt(keras.ops.mean(")
     model = model.replace("from_logits=True)\n    )", "from_logits=True)\n    ))")
     out = train(tmp_path / "of", model, data)
-    told, quiet = Noting(), Noting()
+    told, quiet = RecordingReporter(), RecordingReporter()
 
     elasticdl.evaluate(trained_model=str(out), data=str(data), report=True, reporter=told)
     elasticdl.evaluate(trained_model=str(small), data=str(data), report=True, reporter=quiet)

@@ -28,7 +28,7 @@ from tests.cluster.api_server.server import ApiServer
 
 from elasticdl.cli.main import main
 from elasticdl.cluster.inventory import Inventory
-from elasticdl.cluster.kubernetes import Kubernetes
+from elasticdl.cluster.kubernetes_client import Kubernetes
 
 OPERATOR = {
     "metadata": {"name": "kuberay-operator"},

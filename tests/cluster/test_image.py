@@ -21,10 +21,10 @@ from tests.cluster.test_rayjob import IMAGE, job_of, options_of
 from elasticdl import api
 from elasticdl.artifacts.trained_model import Description, OutputFolder, save_trained_model
 from elasticdl.cli.main import cli
-from elasticdl.cluster.images import complaints, names
+from elasticdl.cluster.images import build_errors, names
 from elasticdl.cluster.images import lock as lock_module
 from elasticdl.cluster.images.build import DEFAULT_BASE, ImageOptions, check
-from elasticdl.cluster.images.complaints import Wanted
+from elasticdl.cluster.images.build_errors import ImageRequest
 from elasticdl.cluster.images.dockerfile import MARK, dockerfile
 from elasticdl.cluster.images.lock import lock
 from elasticdl.cluster.images.wheel import PACKAGES, wheel
@@ -295,9 +295,11 @@ PIP = "(from -r /model_zoo/custom/requirements.txt (line 3))"
     ],
 )  # fmt: skip
 def test_what_pip_complains_of_is_told_with_its_place(said, kind, words):
-    wanted = Wanted("base:1", "https://i/simple", {"requirements.txt": "numpy<1\ntiny>=2\nx==9"})
+    wanted = ImageRequest(
+        "base:1", "https://i/simple", {"requirements.txt": "numpy<1\ntiny>=2\nx==9"}
+    )
 
-    error = complaints.build_failed("exit 1", said, 7, wanted)
+    error = build_errors.build_failed("exit 1", said, 7, wanted)
 
     assert type(error) is kind
     with pytest.raises(kind, match=words):
@@ -305,8 +307,8 @@ def test_what_pip_complains_of_is_told_with_its_place(said, kind, words):
 
 
 def test_a_base_image_without_a_shell_is_told():
-    error = complaints.build_failed(
-        'exec: "/bin/sh": stat /bin/sh: no such file or directory', [], 2, Wanted("base:1")
+    error = build_errors.build_failed(
+        'exec: "/bin/sh": stat /bin/sh: no such file or directory', [], 2, ImageRequest("base:1")
     )
 
     assert str(error).startswith("--base_image=base:1: it has no /bin/sh")
@@ -323,7 +325,7 @@ def test_a_base_image_without_a_shell_is_told():
 )  # fmt: skip
 def test_why_a_base_image_is_not_there_is_told(said, kind, words):
     with pytest.raises(kind, match=f"--base_image=base:1: .*{words}"):
-        raise complaints.build_failed(said, [], 1, Wanted("base:1"))
+        raise build_errors.build_failed(said, [], 1, ImageRequest("base:1"))
 
 
 @pytest.mark.parametrize(
@@ -340,4 +342,4 @@ def test_why_a_base_image_is_not_there_is_told(said, kind, words):
 )  # fmt: skip
 def test_why_a_registry_does_not_take_an_image_is_told(said, kind, words):
     with pytest.raises(kind, match=words):
-        raise complaints.push_failed(said, "r.example/team/app")
+        raise build_errors.push_failed(said, "r.example/team/app")

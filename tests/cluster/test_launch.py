@@ -12,7 +12,7 @@ from tests.cluster.pod_states import image_pull_back_off, unschedulable
 
 from elasticdl import api, job_options
 from elasticdl.cli.main import cli
-from elasticdl.cluster.kubernetes import Kubernetes
+from elasticdl.cluster.kubernetes_client import Kubernetes
 from elasticdl.cluster.options import ClusterOptions
 from elasticdl.errors import (
     ClusterJobError,

@@ -8,7 +8,7 @@ import pytest
 from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.example import encode
 from elasticdl.data.schema import Field, Schema
-from elasticdl.data.units import Picked
+from elasticdl.data.units import Selection
 from elasticdl.errors import SchemaError
 
 SCHEMA = Schema((Field("x", (1,), np.dtype("int64")),))
@@ -24,11 +24,11 @@ def unit_of(*records: bytes) -> BytesUnit:
     return BytesUnit(memory, np.array(starts, np.int64), np.array(stops, np.int64))
 
 
-def all_of(*units: BytesUnit) -> Picked:
+def all_of(*units: BytesUnit) -> Selection:
     """Return all records of some units, the last one first."""
     places = [(w, row) for w, unit in enumerate(units) for row in range(len(unit.starts))][::-1]
     which, rows = np.array(places, np.int64).reshape(-1, 2).T
-    return Picked(units, which, rows, lambda i: f"record {i}")
+    return Selection(units, which, rows, lambda i: f"record {i}")
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 1000])

@@ -217,7 +217,7 @@ def test_a_file_has_no_more_records_than_it_may(numbers, tmp_path, shuffle):
 
 
 def test_a_file_is_closed_before_its_records_fill_the_memory(numbers, tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_part, "_MOST_FILE_BYTES", 200)
+    monkeypatch.setattr(prepare_part, "_MAX_FILE_BYTES", 200)
 
     prepared = prepare(numbers, tmp_path / "out", several_records)
 

@@ -463,7 +463,7 @@ def test_chunk_that_decompresses_to_more_than_it_may_is_refused(
     source = RecordIOSource([str(tmp_path / "x")])
     assert all_of(source) == [bytes(1_000_000)]
     monkeypatch.setattr(recordio_chunk, "_FREE_BYTES", 1000)
-    monkeypatch.setattr(recordio_chunk, "_MOST_EXPANSION", 2)
+    monkeypatch.setattr(recordio_chunk, "_MAX_EXPANSION", 2)
 
     with pytest.raises(CorruptDataError, match=r"at most \d+ bytes after decompression"):
         all_of(RecordIOSource([str(tmp_path / "x")]))

@@ -359,7 +359,7 @@ def test_trust_is_written_into_the_record_of_the_run(place, tmp_path):
         .split("Net.__module__")[0]
         .replace("import sys, torch", "import torch")
     )
-    from elasticdl.saved_models.model_file import sha256_of
+    from elasticdl.saved_models.file_format import sha256_of
 
     spec = {
         "name": "PytorchFLModel",

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from elasticdl.definition import Mode
-from elasticdl.dialects.saved_input import SavedInput, TakenBatch, TakenInput
+from elasticdl.dialects.saved_input import BatchSignature, InputSignature, SavedInput
 from elasticdl.errors import DataError
 
-IMAGE = TakenInput("image_input", (2, 3, 1))
+IMAGE = InputSignature("image_input", (2, 3, 1))
 
 
 def made(records, inputs=(IMAGE,), mode=Mode.TRAINING, num_classes=0, rows=True, **given):
-    taken = TakenBatch(list(inputs), num_classes, one_hot=rows and num_classes > 0)
+    taken = BatchSignature(list(inputs), num_classes, one_hot=rows and num_classes > 0)
     return SavedInput(lambda: taken, "model.yml:1", **given)(records, mode)
 
 
@@ -32,7 +32,7 @@ def test_flat_numbers_come_into_the_models_shape_and_dtype():
 
 
 def test_an_open_axis_takes_what_is_left():
-    features, _ = made(records(), [TakenInput("x", (None, 2))])
+    features, _ = made(records(), [InputSignature("x", (None, 2))])
 
     assert features.shape == (2, 3, 2)
 
@@ -63,7 +63,7 @@ def test_labels_that_are_rows_already_stay():
 def test_several_fields_are_one_row_of_numbers():
     rows = records(a=[1.0], b=[2.0], y=[3])
 
-    features, labels = made(rows, [TakenInput("x", (2,))])
+    features, labels = made(rows, [InputSignature("x", (2,))])
 
     assert features.tolist() == [[1, 2], [1, 2]]
     assert labels.tolist() == [3, 3]
@@ -71,7 +71,7 @@ def test_several_fields_are_one_row_of_numbers():
 
 def test_several_inputs_get_the_fields_of_their_names():
     rows = records(left=[1.0], right=[2.0, 3.0], label=[0])
-    inputs = [TakenInput("right", (2,)), TakenInput("left", (1,))]
+    inputs = [InputSignature("right", (2,)), InputSignature("left", (1,))]
 
     features, _ = made(rows, inputs)
 
@@ -118,7 +118,7 @@ MISTAKES = {
     "only a label": (records(label=[0]), {}, "no field except label"),
     "texts among numbers": (
         records(a=[1.0], b=np.array([b"x"], object), label=[0]),
-        {"inputs": [TakenInput("x", (2,))]},
+        {"inputs": [InputSignature("x", (2,))]},
         "b is text",
     ),
 }

@@ -246,7 +246,7 @@ def test_a_metric_that_does_not_say_which_values_are_better_is_refused(train, zo
         train(validation_data=str(data), best_metric="val_spread")
 
 
-class Noting:
+class RecordingReporter:
     """Keeps what it is given to show."""
 
     def __init__(self):
@@ -261,7 +261,7 @@ class Noting:
 
 def test_a_damaged_best_checkpoint_leaves_the_last_model_and_a_warning(train, zoo, data, tmp_path):
     zoo(WORSE)
-    reporter = Noting()
+    reporter = RecordingReporter()
     more = {"validation_data": str(data), "restore_best_weights": True, "reporter": reporter}
     train(num_epochs=2, **more)
     store = CheckpointStore(OutputFolder(tmp_path / "out"))

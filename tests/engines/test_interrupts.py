@@ -15,7 +15,7 @@ def test_a_signal_is_answered_at_the_next_safe_point():
         interrupts.check()
 
     assert reached
-    assert interrupts.answered_safely
+    assert interrupts.handled_at_safe_point
 
 
 def test_a_second_signal_is_answered_at_once():
@@ -24,7 +24,7 @@ def test_a_second_signal_is_answered_at_once():
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("went on")
 
-    assert not interrupts.answered_safely
+    assert not interrupts.handled_at_safe_point
 
 
 def test_a_signal_without_a_safe_point_is_answered_at_the_end():

@@ -9,7 +9,7 @@ from tests.cluster.test_progress import training
 
 import elasticdl
 from elasticdl.engines import job_messages
-from elasticdl.engines.job_messages import MessageLog, Noting
+from elasticdl.engines.job_messages import MessageLog, RecordingReporter
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputError
 from elasticdl.event_file import EventLog, read_events
@@ -31,7 +31,7 @@ def told(log):
 
 def test_messages_lie_between_the_start_and_the_end_of_an_attempt(log):
     messages = MessageLog(log)
-    reporter = Noting(Silent(), messages)
+    reporter = RecordingReporter(Silent(), messages)
 
     with messages.attached():
         reporter.note("early")
@@ -60,7 +60,7 @@ def test_a_job_that_was_done_before_gets_no_message(log):
 
 
 def test_passwords_are_left_out_and_messages_are_bounded(log, monkeypatch):
-    monkeypatch.setattr(job_messages, "_MOST_MESSAGES", 2)
+    monkeypatch.setattr(job_messages, "_MAX_MESSAGES", 2)
     messages = MessageLog(log)
     messages.write(JobStarted(job_id="a"))
 

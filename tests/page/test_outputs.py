@@ -153,7 +153,7 @@ def test_a_place_without_a_job_is_refused_with_what_to_do(tmp_path, what) -> Non
 
 
 def test_an_object_store_is_read_as_a_disk_is(monkeypatch) -> None:
-    monkeypatch.setattr("elasticdl.page.outputs._LEAST_REMOTE_PAUSE_S", 0.0)
+    monkeypatch.setattr("elasticdl.page.outputs._MIN_REMOTE_PAUSE_S", 0.0)
     folder = OutputFolder("memory://page/runs/one")
     folder.write_bytes("events.jsonl", as_log(finished_events()[:5]))
     folder.write_bytes("job.json", elastic_job("memory://page/runs/one").to_json().encode())

@@ -32,10 +32,10 @@ from elasticdl.events import (
 )
 from elasticdl.job import Federation, Tracking
 from elasticdl.page.facts import Facts
-from elasticdl.page.lanes import Activity, lanes
 from elasticdl.page.redaction import redacted
 from elasticdl.page.shard_map import DONE, cells, shard_states
 from elasticdl.page.status import JobState, status_of
+from elasticdl.page.timelines import Activity, lanes
 from elasticdl.page.view import summary, view
 from elasticdl.page.words import clock_text
 

@@ -65,7 +65,7 @@ class Meeting:
 
 
 class MemoryQuorum:
-    """See `elastic.quorum.Quorum`; the members are those of the meeting, from start to end."""
+    """See `elastic.allreduce.Quorum`; the members are those of the meeting, from start to end."""
 
     is_old = False
 
@@ -123,7 +123,7 @@ def train_on(num_workers: int, minibatches_per_shard: int) -> Callable[[Run], Tr
 
 
 def _run_together(workers: list[Worker], run: Run) -> None:
-    from elasticdl.engines.elastic import quorum
+    from elasticdl.engines.elastic import allreduce
 
     meeting = Meeting(len(workers))
     results: list[Any] = [None] * len(workers)
@@ -142,7 +142,7 @@ def _run_together(workers: list[Worker], run: Run) -> None:
             if results[rank] is not None:
                 meeting.leave()
 
-    with mock.patch.object(quorum, "Quorum", functools.partial(MemoryQuorum, meeting)):
+    with mock.patch.object(allreduce, "Quorum", functools.partial(MemoryQuorum, meeting)):
         threads = [threading.Thread(target=live, args=(rank,)) for rank in range(len(workers))]
         for thread in threads:
             thread.start()

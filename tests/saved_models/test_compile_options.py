@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl.errors import DefinitionError
 from elasticdl.saved_models.compile_options import resolve, takes_one_hot
-from elasticdl.saved_models.model_file import identify
+from elasticdl.saved_models.file_format import identify
 
 WHERE = "model.yml:9"
 OLD = {

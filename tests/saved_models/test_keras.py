@@ -9,8 +9,8 @@ from tests.saved_models.conftest import pictures
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import keras as loader
+from elasticdl.saved_models.file_format import identify
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import identify
 
 
 @pytest.mark.parametrize("fixture", ["keras_keras", "keras_h5"])

@@ -11,8 +11,8 @@ from tests.saved_models.conftest import sequential
 from torch import nn
 
 from elasticdl.errors import ModelFileError
+from elasticdl.saved_models.file_format import identify
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import identify
 
 
 def refused(path, weights=None, **options) -> str:

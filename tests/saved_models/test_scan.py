@@ -10,8 +10,8 @@ from tests.saved_models.conftest import sequential
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import built_in, saved_model
+from elasticdl.saved_models.file_format import ModelFile, identify, sha256_of
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import ModelFile, identify, sha256_of
 from elasticdl.saved_models.saved_model import Function, SavedModel
 from elasticdl.saved_models.scan import (
     MAX_LAYERS,

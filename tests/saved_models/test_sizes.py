@@ -16,8 +16,8 @@ from tests.saved_models.conftest import of_keras_2_2_4, sequential
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
+from elasticdl.saved_models.file_format import identify, sha256_of
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import identify, sha256_of
 from elasticdl.saved_models.trust import Trust
 
 VAST = 4_000_000_000
@@ -100,7 +100,7 @@ def test_a_layer_of_14_gb_in_a_pickle_of_100_bytes_is_refused_in_little_memory(
         "from pathlib import Path\n"
         "from elasticdl.errors import ModelFileError\n"
         "from elasticdl.saved_models.loading import load\n"
-        "from elasticdl.saved_models.model_file import identify\n"
+        "from elasticdl.saved_models.file_format import identify\n"
         f"try: load(identify({str(path)!r}))\n"
         "except ModelFileError: pass\n"
         # Not ru_maxrss, which a process takes over from its parent.

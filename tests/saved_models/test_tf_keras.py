@@ -12,8 +12,8 @@ from elasticdl.data.batch import Batch
 from elasticdl.definition import MetricFunctions, ModelDefinition, Origin, RecordInput
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import compile_options
+from elasticdl.saved_models.file_format import identify
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import identify
 from elasticdl.testing.trainer import check_trainer
 
 ORIGIN = Origin("ibmfl_spec", "model.yml", 1, "model.yml", ".")
@@ -368,7 +368,7 @@ def test_a_missing_package_is_an_error_with_its_command(tfk_h5, run_python) -> N
         "sys.modules['tf_keras'] = None\n"
         "from elasticdl.errors import MissingExtraError\n"
         "from elasticdl.saved_models.loading import load\n"
-        "from elasticdl.saved_models.model_file import identify\n"
+        "from elasticdl.saved_models.file_format import identify\n"
         "try:\n"
         f"    load(identify({str(tfk_h5)!r}))\n"
         "except MissingExtraError as error:\n"

@@ -10,8 +10,8 @@ from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models import torch as loader
+from elasticdl.saved_models.file_format import identify, sha256_of
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import identify, sha256_of
 from elasticdl.saved_models.trust import Trust
 
 

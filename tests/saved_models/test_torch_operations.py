@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from elasticdl.errors import ModelFileError
-from elasticdl.saved_models.model_file import identify
+from elasticdl.saved_models.file_format import identify
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.torch_operations import OPERATIONS
 

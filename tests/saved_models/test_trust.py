@@ -6,7 +6,7 @@ import pytest
 
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models import trust
-from elasticdl.saved_models.model_file import identify, sha256_of
+from elasticdl.saved_models.file_format import identify, sha256_of
 from elasticdl.saved_models.trust import Trust, TrustUsed
 
 DIGEST = "a" * 64

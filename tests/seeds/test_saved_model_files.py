@@ -6,8 +6,8 @@ from tests.seeds import saved_models
 from tests.seeds.saved_models import spec_of
 
 from elasticdl.saved_models import compile_options
+from elasticdl.saved_models.file_format import identify
 from elasticdl.saved_models.loading import load
-from elasticdl.saved_models.model_file import identify
 
 # Old formats; that is what they are.
 pytestmark = pytest.mark.filterwarnings("ignore")

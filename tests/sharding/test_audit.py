@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.sharding.audit import AuditFinding, audit, untold_steps
+from elasticdl.sharding.audit import AuditFinding, audit, unlogged_steps
 from elasticdl.sharding.shard import ShardPlan
 
 # Two shards of 3 batches and one of 2: 5 + 5 + 5, and 5 + 1.
@@ -130,7 +130,7 @@ def test_more_batches_than_any_pipeline_yields_are_impossible() -> None:
 
 def test_steps_without_batches_are_counted() -> None:
     # Two workers made steps 3 and 4; an event is late; steps 5 to 7 were told by nobody.
-    untold = untold_steps(np.array([2, 4, 3, 9, 9]), np.array([2, 4, 1, 2, 0]))
+    untold = unlogged_steps(np.array([2, 4, 3, 9, 9]), np.array([2, 4, 1, 2, 0]))
 
     assert untold.tolist() == [0, 0, 0, 3, 0]
 

@@ -14,8 +14,8 @@ import pytest
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.errors import TrackingError
 from elasticdl.job import Tracking
-from elasticdl.tracking.kept import read_kept
 from elasticdl.tracking.mlflow import MlflowTracker
+from elasticdl.tracking.stored_run import load_stored_run
 from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAttempt
 
 EXPERIMENTS = (f"experiment {number}" for number in itertools.count())
@@ -163,10 +163,10 @@ def test_why_it_failed_is_a_tag_until_the_next_attempt(start, run):
 
 def test_how_it_ended_is_kept_in_the_output(start, output):
     tracker = start()
-    assert read_kept(output).status == ""
+    assert load_stored_run(output).status == ""
 
     tracker.end(RunStatus.FINISHED)
-    assert read_kept(output).status == "FINISHED"
+    assert load_stored_run(output).status == "FINISHED"
 
 
 def test_a_run_that_was_deleted_is_begun_anew_and_noted(start, run, tracking, notes):
@@ -227,7 +227,7 @@ def test_a_damaged_tracking_file_costs_a_new_run_and_no_training(start, output, 
     output.write_bytes("tracking.json", b"{torn")
     tracker = start()
 
-    assert read_kept(output).run_id == tracker._run_id
+    assert load_stored_run(output).run_id == tracker._run_id
 
 
 def test_a_server_that_is_not_there_is_told_soon(start):
@@ -287,4 +287,4 @@ def test_a_run_whose_maker_died_before_it_knew_its_name_is_gone_on_with(
             start()
     start()
 
-    assert run().info.run_id == read_kept(output).run_id
+    assert run().info.run_id == load_stored_run(output).run_id

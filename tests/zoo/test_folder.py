@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl.errors import UsageError
-from elasticdl.zoo.folder import Zoo, ZooPlace, find, open_zoo
+from elasticdl.zoo.folder import Zoo, ZooLocation, find, open_zoo
 
 
 @pytest.fixture
@@ -32,20 +32,20 @@ def refused(zoo: Zoo, dotted: str) -> str:
 def test_the_last_part_is_a_symbol_of_the_file_before_it(zoo: Zoo) -> None:
     file = write(zoo, "a/b.py", "class C: ...")
 
-    assert find(zoo, "a.b.C") == ZooPlace("a.b", file, "C")
+    assert find(zoo, "a.b.C") == ZooLocation("a.b", file, "C")
 
 
 def test_a_name_without_a_symbol_is_the_file(zoo: Zoo) -> None:
     file = write(zoo, "mnist/functional.py", "model = 1")
 
-    assert find(zoo, "mnist.functional") == ZooPlace("mnist.functional", file, None)
+    assert find(zoo, "mnist.functional") == ZooLocation("mnist.functional", file, None)
 
 
 def test_a_package_may_export_the_symbol(zoo: Zoo) -> None:
     write(zoo, "fintech/models.py", "class MyKerasModel: ...")
     package = write(zoo, "fintech/__init__.py", "from .models import MyKerasModel")
 
-    assert find(zoo, "fintech.MyKerasModel") == ZooPlace("fintech", package, "MyKerasModel")
+    assert find(zoo, "fintech.MyKerasModel") == ZooLocation("fintech", package, "MyKerasModel")
 
 
 @pytest.mark.parametrize("package", [True, False])
@@ -57,7 +57,7 @@ def test_the_one_file_of_a_package_that_defines_the_symbol_is_found(zoo, package
 
     place = find(zoo, "fintech.MyKerasModel")
 
-    assert place == ZooPlace("fintech.models", file, "MyKerasModel")
+    assert place == ZooLocation("fintech.models", file, "MyKerasModel")
 
 
 def test_a_symbol_two_files_define_is_refused_naming_both(zoo: Zoo) -> None:

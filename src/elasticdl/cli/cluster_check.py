@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WORKER, _HEAD = Resources(), ClusterOptions.head
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red", "unknown": "blue"}
-_LEAST_WIDTH = 40
+_MIN_WIDTH = 40
 # Used in the dry run if no image is named.
 _NO_IMAGE = "registry.example/image"
 
@@ -145,7 +145,7 @@ def _show_finding(finding: ClusterFinding, subjects: int) -> None:
         click.echo(f"{verdict}  {finding.subject:{subjects}}  {' '.join(said.split())}")
         return
     indent = " " * (verdicts + subjects + 4)
-    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns - len(indent))
+    width = max(_MIN_WIDTH, shutil.get_terminal_size().columns - len(indent))
     lines = [
         line
         for text in (message, advice)

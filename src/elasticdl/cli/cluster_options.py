@@ -31,7 +31,7 @@ _DEFAULTS, _WORKER, _HEAD = ClusterOptions("", ""), Resources(), ClusterOptions.
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class ClusterRequest:
     """Actions requested for a job on a cluster.
 
     Attributes:
@@ -179,7 +179,7 @@ def cluster_options(command: _Command) -> _Command:
     )
 
 
-def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
+def taken(options: dict[str, Any]) -> tuple[ClusterRequest, ClusterOptions | None]:
     """Remove the cluster options from a command's options and return them.
 
     Returns:
@@ -190,7 +190,7 @@ def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
     """
     declared = {str(each.name): each for each in _declared()}
     given = {name: options.pop(name) for name in declared}
-    asked = Asked(
+    asked = ClusterRequest(
         given.pop("context"),
         given.pop("manifest"),
         given.pop("manifest_patch"),

@@ -13,13 +13,18 @@ from elasticdl.cluster import rayjob
 from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.cli.cluster_options import Asked
+    from elasticdl.cli.cluster_options import ClusterRequest
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.job import Job
 
 
 def run_on_cluster(
-    job: Job, options: ClusterOptions, asked: Asked, *, quiet: bool, with_page: bool = False
+    job: Job,
+    options: ClusterOptions,
+    asked: ClusterRequest,
+    *,
+    quiet: bool,
+    with_page: bool = False,
 ) -> None:
     """Print, submit or follow a job, as requested.
 

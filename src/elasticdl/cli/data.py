@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elasticdl.dialects.reference import Reference
 
 _FUNCTION = "prepare_data_for_a_single_file"
-_MOST_FILES_NAMED = 5
+_MAX_FILES_NAMED = 5
 
 
 @click.group()
@@ -332,10 +332,10 @@ def index(files: tuple[str, ...], *, quiet: bool) -> None:
             reporter.ended()
     written = write_index_files(found)
     echo(f"{found.num_records:,} records in {counted(len(found.files), 'file')}")
-    for uri in written[:_MOST_FILES_NAMED]:
+    for uri in written[:_MAX_FILES_NAMED]:
         echo(f"  {uri}")
-    if len(written) > _MOST_FILES_NAMED:
-        echo(f"  and {len(written) - _MOST_FILES_NAMED:,} more")
+    if len(written) > _MAX_FILES_NAMED:
+        echo(f"  and {len(written) - _MAX_FILES_NAMED:,} more")
 
 
 # --- show --------------------------------------------------------------------------------------

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _UNIT = 1000
-_MOST_VALUES = 6
-_MOST_BYTES = 40
-_MOST_COLUMNS = 7
+_MAX_VALUES = 6
+_MAX_BYTES = 40
+_MAX_COLUMNS = 7
 # Laying out tens of thousands of rows takes a minute, and is more than anyone reads.
-_MOST_FIELDS = 500
+_MAX_FIELDS = 500
 _COLUMN_PADDING = 3
 _BRIGHTEST = 255
 # A smaller array may be any other list of numbers.
-_LEAST_SIDE, _LEAST_GUESSED_SIDE = 8, 16
+_MIN_SIDE, _MIN_GUESSED_SIDE = 8, 16
 _PICTURE_COLUMNS = 32
 _RGB = 3
 _SHADES = " ░▒▓█"
@@ -71,11 +71,11 @@ def _fields(overview: Overview) -> Table:
     if overview.num_looked_at == overview.num_records:
         title = "Fields"
     table = Table("field", "dtype", "shape", "values", title=title, **_STYLE)
-    for field in overview.fields[:_MOST_FIELDS]:
+    for field in overview.fields[:_MAX_FIELDS]:
         words = (field.name, field.dtype, field.shape, field.values)
         table.add_row(*(Text(printable(each)) for each in words))
-    if len(overview.fields) > _MOST_FIELDS:
-        table.caption = f"... and {len(overview.fields) - _MOST_FIELDS:,} more fields"
+    if len(overview.fields) > _MAX_FIELDS:
+        table.caption = f"... and {len(overview.fields) - _MAX_FIELDS:,} more fields"
     return table
 
 
@@ -86,14 +86,14 @@ def _records(overview: Overview, console: Console) -> Table:
     """Return a table of records: one per row, or one per column if more fields fit that way."""
     records = overview.records
     there = {name for record in records for name in record}
-    names = [field.name for field in overview.fields if field.name in there][:_MOST_FIELDS]
+    names = [field.name for field in overview.fields if field.name in there][:_MAX_FIELDS]
     in_colour = console.color_system is not None
     cells = [[_cell(record.get(name), in_colour=in_colour) for name in names] for record in records]
     # Pictures are tall, but several of them fit side by side.
     width = sum(_picture_width(record) + _COLUMN_PADDING for record in records)
     have_pictures = width > _COLUMN_PADDING * len(records)
     fit = width + max(map(len, names), default=0) + _COLUMN_PADDING <= console.width
-    if len(names) > _MOST_COLUMNS or (have_pictures and fit):
+    if len(names) > _MAX_COLUMNS or (have_pictures and fit):
         table = Table("", *(str(i) for i in range(len(records))), title="Records", **_STYLE)
         for i, name in enumerate(names):
             table.add_row(Text(printable(name)), *(row[i] for row in cells))
@@ -112,8 +112,8 @@ def _picture_width(record: Record) -> int:
 def _raw(records: Sequence[bytes]) -> Table:
     table = Table("", "bytes", title="Records, which are not tf.Examples", **_STYLE)
     for number, record in enumerate(records):
-        shown = record[:_MOST_BYTES]
-        more = f" ... ({len(record):,} bytes)" if len(record) > _MOST_BYTES else ""
+        shown = record[:_MAX_BYTES]
+        more = f" ... ({len(record):,} bytes)" if len(record) > _MAX_BYTES else ""
         table.add_row(Text(str(number), "dim"), Text(repr(shown) + more))
     return table
 
@@ -129,11 +129,11 @@ def _cell(array: Array | None, *, in_colour: bool) -> RenderableType:
 
 def _shortened(array: Array) -> str:
     """Return the values of an array, or only the first if there are many."""
-    values = array.ravel()[:_MOST_VALUES].tolist()
+    values = array.ravel()[:_MAX_VALUES].tolist()
     words = ", ".join(map(_value, values))
     if array.size == 1:
         return words
-    more = f", ... ({array.size:,} values)" if array.size > _MOST_VALUES else ""
+    more = f", ... ({array.size:,} values)" if array.size > _MAX_VALUES else ""
     return f"[{words}{more}]"
 
 
@@ -142,11 +142,11 @@ def _value(value: Any) -> str:
         return f"{value:.5g}"
     if not isinstance(value, bytes):
         return str(value)
-    more = "..." if len(value) > _MOST_BYTES else ""
+    more = "..." if len(value) > _MAX_BYTES else ""
     try:
-        return repr(value[:_MOST_BYTES].decode()) + more
+        return repr(value[:_MAX_BYTES].decode()) + more
     except UnicodeDecodeError:
-        return repr(value[:_MOST_BYTES]) + more
+        return repr(value[:_MAX_BYTES]) + more
 
 
 def _size(num_bytes: float) -> str:
@@ -175,7 +175,7 @@ def as_picture(array: Array) -> Array | None:
         shape = _guessed_shape(array.size)
     if len(shape) == _RGB - 1:
         shape = (*shape, 1)
-    is_picture = len(shape) == _RGB and shape[2] in (1, _RGB) and min(shape[:2]) >= _LEAST_SIDE
+    is_picture = len(shape) == _RGB and shape[2] in (1, _RGB) and min(shape[:2]) >= _MIN_SIDE
     if not is_picture:
         return None
     picture = array.reshape(shape).astype(np.float64)
@@ -188,7 +188,7 @@ def as_picture(array: Array) -> Array | None:
 def _guessed_shape(size: int) -> tuple[int, ...]:
     for depth in (1, _RGB):
         side = math.isqrt(size // depth)
-        if side >= _LEAST_GUESSED_SIDE and side * side * depth == size:
+        if side >= _MIN_GUESSED_SIDE and side * side * depth == size:
             return (side, side, depth)
     return ()
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from elasticdl.engines.audit import AuditReport, EpochReport, WrongBatch
 
-_MOST_LINES = 20
-_MOST_SHARDS = 5
+_MAX_LINES = 20
+_MAX_SHARDS = 5
 
 
 @click.group()
@@ -98,7 +98,7 @@ def _show(report: AuditReport) -> None:
             f"{left_out.shard} killed workers: {left_out.name}."
         )
     lines = _complaints(report)
-    for line in itertools.islice(lines, _MOST_LINES):
+    for line in itertools.islice(lines, _MAX_LINES):
         echo(line)
     if next(lines, None) is not None:
         echo("... and more: use --json to list everything.")
@@ -128,8 +128,8 @@ def _complaints(report: AuditReport) -> Iterator[str]:
     if report.damaged_events:
         yield f"{counted(report.damaged_events, 'event')} of steps cannot be read."
     for epoch in report.epochs:
-        if epoch.untold_steps:
-            steps = counted(epoch.untold_steps, "step")
+        if epoch.unlogged_steps:
+            steps = counted(epoch.unlogged_steps, "step")
             yield f"Epoch {epoch.counts.epoch + 1}: the log does not have the batches of {steps}."
         if epoch.unexplained > 0:
             some = counted(epoch.unexplained, "record")
@@ -164,8 +164,8 @@ def _show_what_cannot_be_said(report: AuditReport) -> None:
     for epoch in report.epochs:
         silent = epoch.counts.silent_shards
         if silent:
-            some = ", ".join(map(str, silent[:_MOST_SHARDS]))
-            some += ", ..." if len(silent) > _MOST_SHARDS else ""
+            some = ", ".join(map(str, silent[:_MAX_SHARDS]))
+            some += ", ..." if len(silent) > _MAX_SHARDS else ""
             echo(
                 f"Epoch {epoch.counts.epoch + 1}: no batch of {counted(len(silent), 'shard')} was "
                 f"trained on ({some}); the pipeline may have had none."
@@ -193,7 +193,7 @@ def _as_json(report: AuditReport) -> dict[str, Any]:
                 "trained_batches": epoch.counts.num_batches,
                 "workers": list(epoch.counts.ranks),
                 "lost_workers": epoch.lost_workers,
-                "untold_steps": epoch.untold_steps,
+                "unlogged_steps": epoch.unlogged_steps,
                 "left_out_records": epoch.num_left_out,
                 "unexplained_records": epoch.unexplained,
                 "silent_shards": list(epoch.counts.silent_shards),

@@ -19,7 +19,7 @@ from elasticdl.cli.printable import echo, printable
 from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.cluster.kubernetes import Object
+    from elasticdl.cluster.kubernetes_client import Object
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -129,14 +129,14 @@ def stop_output(output: str, timeout_s: float) -> None:
 
 def serve_page(place: str, listen: str) -> None:
     """Serve the page of a job, or of all jobs in a folder, until Ctrl-C."""
-    from elasticdl.page.serving import serve  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.web_server import serve  # noqa: PLC0415 - not for `--help`
 
     serve(place, listen, print_url)
 
 
 def warn_of(listen: str) -> None:
     """Print a warning if the page is reachable from other machines."""
-    from elasticdl.page.serving import warning_of  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.web_server import warning_of  # noqa: PLC0415 - not for `--help`
 
     warning = warning_of(listen)
     if warning is not None:

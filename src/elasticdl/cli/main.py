@@ -53,7 +53,7 @@ _INTERRUPTED = 130
 _TERMINATED = 143
 # A SIGTERM during an import is handled after the import, or after 20 seconds.
 _DELAY_S = 0.1
-_MOST_DELAYS = 200
+_MAX_DELAYS = 200
 _num_delays = 0
 
 
@@ -287,7 +287,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     process would continue as if there had been no signal.
     """
     global _num_delays  # noqa: PLW0603 - of this process
-    if _num_delays >= _MOST_DELAYS or not _is_importing(frame):
+    if _num_delays >= _MAX_DELAYS or not _is_importing(frame):
         raise _TerminatedError
     _num_delays += 1
     _signal_later(signum)

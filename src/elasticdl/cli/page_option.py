@@ -30,7 +30,7 @@ def page_of(output: str | None) -> AbstractContextManager[object]:
     """Return a context manager that serves a training job's page; it does nothing for None."""
     if output is None:
         return contextlib.nullcontext()
-    from elasticdl.page.serving import PageProcess  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.web_server import PageProcess  # noqa: PLC0415 - not for `--help`
 
     return PageProcess(output, _print_line)
 
@@ -43,7 +43,7 @@ def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
     token, port = os.environ.get(PAGE_TOKEN_VARIABLE), os.environ.get(PAGE_PORT_VARIABLE, "")
     if output is None or not token or not port.isdecimal():
         return None
-    from elasticdl.page.serving import InPod, PageProcess  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.web_server import InPod, PageProcess  # noqa: PLC0415 - not for `--help`
 
     return PageProcess(output, _print_line, InPod(int(port), token))
 

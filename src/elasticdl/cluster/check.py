@@ -2,10 +2,10 @@
 
     kubeconfig -> server -> credentials -> namespace -> KubeRay, rights, room, names -> dry run
 
-`inventory.py` and `registry.py` send the requests, `findings.py` and `room.py` judge the answers.
-The findings end where no further request is possible. Nothing is created: at the end, the server
-validates a complete RayJob in a dry run, which reveals what no request can, such as a webhook of
-the cluster's owner.
+`inventory.py` and `registry.py` send the requests, `findings.py` and `capacity.py` judge the
+answers. The findings end where no further request is possible. Nothing is created: at the end, the
+server validates a complete RayJob in a dry run, which reveals what no request can, such as a
+webhook of the cluster's owner.
 
 Callers: `api.py`.
 """
@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.cluster import findings, registry, room
+from elasticdl.cluster import capacity, findings, registry
 from elasticdl.cluster.findings import RIGHTS, ClusterFinding, ClusterVerdict, missing, unknown
 from elasticdl.cluster.inventory import Inventory, Unread
-from elasticdl.cluster.kubernetes import AlreadyExistsError, Kubernetes
+from elasticdl.cluster.kubernetes_client import AlreadyExistsError, Kubernetes
 from elasticdl.cluster.rayjob import manifest
 from elasticdl.errors import ElasticDLError, UnavailableError, UsageError
 
@@ -112,7 +112,7 @@ def _asked(
         UnavailableError: The server does not answer.
         _NothingMoreError: No further request is possible.
     """
-    pods = room.pods_of(options, workers)
+    pods = capacity.pods_of(options, workers)
     yield from _doors(cluster, inventory)
     yield from _kuberay(cluster, inventory)
     yield findings.rights(
@@ -123,15 +123,15 @@ def _asked(
     if isinstance(quotas, Unread):
         yield unknown("quota", "list the namespace's quotas", _SEEN_LATER)
     else:
-        yield room.quota(quotas, pods, workers, options.priority_class)
+        yield capacity.quota(quotas, pods, workers, options.priority_class)
     if isinstance(ranges, Unread):
         yield unknown("limits", "list the namespace's LimitRanges", _SEEN_LATER)
     else:
-        yield room.limits(ranges, pods)
+        yield capacity.limits(ranges, pods)
     if isinstance(nodes, Unread):
         yield unknown("nodes", "list nodes", _SEEN_LATER)
     else:
-        yield room.nodes(nodes, pods)
+        yield capacity.nodes(nodes, pods)
     classes = inventory.storage_classes()
     if isinstance(classes, Unread):
         yield unknown("storage", "list StorageClasses")

@@ -22,7 +22,7 @@ from elasticdl.errors import ElasticDLError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from elasticdl.cluster.kubernetes import Kubernetes, Object
+    from elasticdl.cluster.kubernetes_client import Kubernetes, Object
 
 PORT = 8265
 """Port of Ray's dashboard in the head's pod."""

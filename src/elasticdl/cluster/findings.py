@@ -3,7 +3,7 @@
 Pure: server responses in, findings out. `exit_code` derives from the findings whether a job could
 be submitted.
 
-Callers: `check.py`; `room.py` judges amounts.
+Callers: `check.py`; `capacity.py` judges amounts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elasticdl.errors import UnavailableError, UsageError
 Object: TypeAlias = Mapping[str, Any]
 
 # The first KubeRay whose RayJobs support authOptions, which protects Ray from other users.
-_LEAST_KUBERAY = (1, 5, 1)
+_MIN_KUBERAY = (1, 5, 1)
 _VERSION = "v1"
 _HELM = "helm install kuberay-operator kuberay/kuberay-operator"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -110,7 +110,7 @@ def kuberay(versions: Sequence[str]) -> ClusterFinding:
         return missing(
             "RayJobs",
             f"served as ray.io/{served}, but {_VERSION} is required: KubeRay is too old",
-            f"Update KubeRay to {_dotted(_LEAST_KUBERAY)} or newer.",
+            f"Update KubeRay to {_dotted(_MIN_KUBERAY)} or newer.",
         )
     return ClusterFinding("RayJobs", ClusterVerdict.OK, f"served as ray.io/{served}")
 
@@ -156,13 +156,13 @@ def operator(deployments: Sequence[Object], namespace: str) -> ClusterFinding:
             "operator",
             ClusterVerdict.UNKNOWN,
             f"KubeRay runs {where}; its version cannot be determined from its image",
-            f"It must be {_dotted(_LEAST_KUBERAY)} or newer.",
+            f"It must be {_dotted(_MIN_KUBERAY)} or newer.",
         )
-    if version < _LEAST_KUBERAY:
+    if version < _MIN_KUBERAY:
         return missing(
             "operator",
             f"KubeRay {_dotted(version)} runs {where}, but is too old",
-            f"Update it to {_dotted(_LEAST_KUBERAY)} or newer.",
+            f"Update it to {_dotted(_MIN_KUBERAY)} or newer.",
         )
     return ClusterFinding("operator", ClusterVerdict.OK, f"KubeRay {_dotted(version)} runs {where}")
 

@@ -20,7 +20,7 @@ from elasticdl.errors import UnavailableError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from elasticdl.cluster.kubernetes import Kubernetes, Object
+    from elasticdl.cluster.kubernetes_client import Kubernetes, Object
     from elasticdl.cluster.progress import Annotations
 
 _WINDOW_S = 3

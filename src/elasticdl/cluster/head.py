@@ -20,7 +20,7 @@ from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.job import PAGE_PORT_VARIABLE
 
 if TYPE_CHECKING:
-    from elasticdl.cluster.kubernetes import Kubernetes, Object
+    from elasticdl.cluster.kubernetes_client import Kubernetes, Object
 
 _HEADS = "ray.io/node-type=head"
 _OUTPUT = "elasticdl.org/output"

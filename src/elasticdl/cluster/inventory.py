@@ -19,7 +19,7 @@ from kubernetes.client import ApiException
 from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.cluster.kubernetes import Kubernetes
+    from elasticdl.cluster.kubernetes_client import Kubernetes
 
 Object: TypeAlias = Mapping[str, Any]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from elasticdl.cluster.kubernetes import Kubernetes
+    from elasticdl.cluster.kubernetes_client import Kubernetes
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.job import Job
 

@@ -38,7 +38,7 @@ _LINE = "elasticdl-progress "
 # Time constant of the moving average of the speed, in seconds: the remaining time does not jump,
 # and adapts within a minute.
 _MEMORY_S = 30.0
-_MOST_CHARACTERS = 60
+_MAX_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def _ours(found: object) -> dict[str, str]:
         return {}
     values = {name: found.get(_PREFIX + name) for name in _NAMES}
     return {
-        _PREFIX + name: value[:_MOST_CHARACTERS]
+        _PREFIX + name: value[:_MAX_CHARACTERS]
         for name, value in values.items()
         if isinstance(value, str)
     }

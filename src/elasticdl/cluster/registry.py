@@ -44,7 +44,7 @@ _NAME = re.compile(rf"{_PART}(/{_PART})*")
 _TAG = re.compile(r"\w[\w.-]{0,127}")
 _DIGEST = re.compile(r"[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,}")
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _request(
         answer = error
     with answer:
         named = {name.lower(): value for name, value in answer.headers.items()}
-        return int(answer.status), named, answer.read(_MOST_BYTES)
+        return int(answer.status), named, answer.read(_MAX_BYTES)
 
 
 def _reason(error: BaseException) -> str:

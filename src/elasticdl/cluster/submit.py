@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.cluster.kubernetes import AlreadyExistsError
+from elasticdl.cluster.kubernetes_client import AlreadyExistsError
 from elasticdl.cluster.rayjob import JOB_LABEL, manifest
 from elasticdl.cluster.states import JobPhase, state_of
 from elasticdl.errors import UnavailableError, UsageError
@@ -25,7 +25,7 @@ from elasticdl.errors import UnavailableError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from elasticdl.cluster.kubernetes import Kubernetes, Object
+    from elasticdl.cluster.kubernetes_client import Kubernetes, Object
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.job import Job
 

@@ -110,7 +110,7 @@ class AtomicFile:
             ) from error
 
 
-class _Aside(Protocol):
+class _Staging(Protocol):
     """Storage of an unpublished file; raises the errors of that storage."""
 
     def write(self, data: bytes) -> object: ...
@@ -120,7 +120,7 @@ class _Aside(Protocol):
     def discard(self) -> None: ...
 
 
-def _aside(uri: str) -> _Aside:
+def _aside(uri: str) -> _Staging:
     """Open an unpublished file of the kind that fits the URI's storage."""
     path = local_path(uri)
     if path is not None:

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from elasticdl.data.record_decoding import decode_records
-from elasticdl.data.serialized import borrowed
+from elasticdl.data.serialized import scratch_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
-    from elasticdl.data.units import Ints, Picked
+    from elasticdl.data.units import Ints, Selection
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -89,20 +89,20 @@ class BytesUnit:
         return BytesUnit(memory, np.concatenate(starts), np.concatenate(stops))
 
     @staticmethod
-    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+    def records(picked: Selection, schema: Schema | None) -> list[Record]:
         """See `units.Unit`."""
-        return decode_records(_Cuts(picked), schema, picked.name)
+        return decode_records(_PickedRecords(picked), schema, picked.name)
 
     @staticmethod
-    def serialized(picked: Picked) -> list[bytes]:
+    def serialized(picked: Selection) -> list[bytes]:
         """See `units.Unit`."""
-        return [*_Cuts(picked)]
+        return [*_PickedRecords(picked)]
 
 
-class _Cuts:
+class _PickedRecords:
     """Positions of picked records in their units; implements `serialized.Serialized`."""
 
-    def __init__(self, picked: Picked) -> None:
+    def __init__(self, picked: Selection) -> None:
         self._memory = [unit.memory for unit in picked.units]
         self._which = picked.which
         # Ordered by unit: the records of one unit are copied together.
@@ -135,7 +135,7 @@ class _Cuts:
             if len(rows) < smallest:
                 yield rows.tolist(), None
                 continue
-            with borrowed(len(rows), length) as block:
+            with scratch_buffer(len(rows), length) as block:
                 starts = self._starts[rows]
                 for index, here in _runs(self._which[rows], _PICKED_AT_ONCE):
                     block[here] = _windows(self._memory[index], length)[starts[here]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.data.record_source import NamesClasses, RecordFile
+from elasticdl.data.record_source import HasClassNames, RecordFile
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Record
@@ -49,8 +49,8 @@ class ChosenRecords:
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of the classes of the whole source; see `record_source.NamesClasses`."""
-        return self._source.classes if isinstance(self._source, NamesClasses) else ()
+        """Names of the classes of the whole source; see `record_source.HasClassNames`."""
+        return self._source.classes if isinstance(self._source, HasClassNames) else ()
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """See `record_source.RecordSource`."""

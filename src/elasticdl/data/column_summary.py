@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticdl.data.field import MOST_EXACT
+from elasticdl.data.field import MAX_EXACT
 
 # Arrow integer types, also as items of a list.
 _WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b|decimal\d+\(\d+, 0\)")
@@ -69,7 +69,7 @@ class ColumnSummary:
     def is_wide(self) -> bool:
         """Whether it has integers that float64 would round."""
         greatest = max(abs(self.minimum or 0), abs(self.maximum or 0))
-        return is_whole(self.type) and greatest >= MOST_EXACT
+        return is_whole(self.type) and greatest >= MAX_EXACT
 
     @property
     def is_constant(self) -> bool:

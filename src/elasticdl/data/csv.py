@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.csv_blocks import MAY_BE_EMPTY, parse_blocks, read_blocks
 from elasticdl.data.csv_form import notes_on
 from elasticdl.data.csv_index import (
@@ -47,6 +46,7 @@ from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.field import STRING
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.find_files import some
+from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
@@ -109,11 +109,11 @@ class CSVSource:
         self._first_units = [0, *accumulate(len(units) for units in self._units)]
         self._types = _types_in(index, uris)
         self._schema: pa.Schema | None = None
-        self._here = _OfThisThread()
+        self._here = _ThreadCache()
         read = [
             (file.uri, rows.form, len(rows.header))
             for file, rows in self._files
-            if not isinstance(stored_of(file), CountedFile)
+            if not isinstance(stored_of(file), IndexedFile)
         ]
         for note in notes_on(read):
             _log.warning(note)
@@ -291,10 +291,10 @@ class CSVSource:
         return {name: value for name, value in vars(self).items() if name != "_here"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _here=_OfThisThread())
+        vars(self).update(state, _here=_ThreadCache())
 
 
-class _OfThisThread(threading.local):
+class _ThreadCache(threading.local):
     """Cache of the block that the current thread read last."""
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.csv_index import CSVFile, CSVIndex, read_header, stored_of
+from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.table_times import FORMATS, MISSING_WORDS
 from elasticdl.data.wording import counted, listed, record_range, shown
 from elasticdl.errors import CorruptDataError, SchemaError
@@ -114,7 +114,7 @@ def _check_header(file: CSVFile, index: CSVIndex) -> None:
         DataError: It has other columns.
     """
     stored = stored_of(file)
-    if not isinstance(stored, CountedFile) or stored.is_checked() or not index.form.has_header:
+    if not isinstance(stored, IndexedFile) or stored.is_checked() or not index.form.has_header:
         return
     if (header := read_header(file, index.offsets[0], index.form)) != index.header:
         raise stored.differs(f"the columns {listed(index.header)}", listed(header))
@@ -190,7 +190,7 @@ def parse_blocks(
             f"{shown(bad[0].text)}. Put text that contains {delimiter!r} in quotes."
         ) from None
     if table.num_rows != past - first:
-        if isinstance(stored := stored_of(file), CountedFile):
+        if isinstance(stored := stored_of(file), IndexedFile):
             raise stored.differs(counted(past - first, "row"), str(table.num_rows))
         raise CorruptDataError(
             file.uri,

@@ -36,7 +36,7 @@ HEAD_BYTES = 64 << 10
 """Number of bytes from which the delimiter is detected."""
 
 _DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 _TAB_NAMES = (".tsv", ".tab", ".tsv.gz", ".tab.gz")
 
 _MARKS = {
@@ -159,7 +159,7 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
 def _table(text: str, delimiter: str, *, is_whole: bool) -> list[list[str]]:
     """Split the first rows at a delimiter; empty if they cannot be parsed with it."""
     try:
-        rows = list(islice(_rows(text, delimiter), _MOST_ROWS + 1))
+        rows = list(islice(_rows(text, delimiter), _MAX_ROWS + 1))
     except csv.Error:
         return []
     # The last one may be incomplete.

@@ -8,7 +8,7 @@ Opening data means listing it and reading parts of every file, depending on the 
 saves that work: a source opened by an index does not access the storage.
 
 Each reader packs the positions of records in its own way, and only that reader can unpack them.
-`counted_file.py` checks that a file is still the counted one; `index_file.py` stores indexes.
+`indexed_file.py` checks that a file is still the counted one; `index_file.py` stores indexes.
 
 Callers: the readers of this folder, `index_file.py`, `sources.py`, the engines.
 """
@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.formats import Format, readable_formats
+from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.stored_file import StoredFile, open_each
 from elasticdl.errors import CorruptDataError
 
@@ -41,7 +41,7 @@ _NUMBERS = np.dtype("<i8")
 _NUM_COLUMNS = 3
 # Limits of the body's size after decompression: this size, or this multiple of the stored size.
 # Encoding observes them, so that a small file cannot exhaust a machine's memory.
-_FREE_BYTES, _MOST_EXPANSION = 64 << 20, 50
+_FREE_BYTES, _MAX_EXPANSION = 64 << 20, 50
 
 
 class FileEntry(NamedTuple):
@@ -65,9 +65,9 @@ class FileEntry(NamedTuple):
         """Return the file with the size and the version it had when it was indexed."""
         return StoredFile(self.uri, self.size_bytes, version=self.version)
 
-    def counted_file(self) -> CountedFile:
-        """Return the file as a `CountedFile`, which detects changes when it is read."""
-        return CountedFile(self.uri, self.size_bytes, version=self.version)
+    def counted_file(self) -> IndexedFile:
+        """Return the file as a `IndexedFile`, which detects changes when it is read."""
+        return IndexedFile(self.uri, self.size_bytes, version=self.version)
 
 
 @dataclass(frozen=True)
@@ -293,4 +293,4 @@ def _decoded(body: bytes) -> DataIndex:
 
 
 def _most_bytes(stored_bytes: int) -> int:
-    return max(_FREE_BYTES, _MOST_EXPANSION * stored_bytes)
+    return max(_FREE_BYTES, _MAX_EXPANSION * stored_bytes)

@@ -29,7 +29,7 @@ from elasticdl.data.example_wire import (
     Layout,
     UnusualError,
     layout_of,
-    written_anew,
+    reencoded,
 )
 from elasticdl.data.serialized import Listed
 from elasticdl.errors import SchemaError
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 _SMALLEST_GROUP = 4
 """Fewer records than this are read one by one: arranging them as one array costs more."""
 
-_MOST_LENGTHS = 4
+_MAX_LENGTHS = 4
 """Most distinct lengths that are grouped by length: a group has at least 1/N of the records."""
 
-_MOST_SLICES = 8
+_MAX_SLICES = 8
 """From this number on, one look-up of many columns is faster than comparing slice by slice."""
 
 
@@ -112,7 +112,7 @@ def groups(
     """
     packed = Listed(records) if isinstance(records, Sequence) else records
     # Many small groups take longer than one group of records of different lengths.
-    smallest = max(_SMALLEST_GROUP, len(packed) // _MOST_LENGTHS)
+    smallest = max(_SMALLEST_GROUP, len(packed) // _MAX_LENGTHS)
     rest: list[int] = []
     for rows, block in packed.blocks(smallest):
         if block is None:
@@ -183,7 +183,7 @@ def _read(record: bytes) -> tuple[bytes, Layout]:
     try:
         return record, layout_of(record)
     except UnusualError:
-        record = written_anew(record)
+        record = reencoded(record)
         return record, layout_of(record)
 
 
@@ -219,7 +219,7 @@ class _Uniform:
         between: list[Any] = [
             slice(*pair) for pair in zip(borders[::2], borders[1::2], strict=True)
         ]
-        if len(between) > _MOST_SLICES:
+        if len(between) > _MAX_SLICES:
             between = [np.r_[tuple(between)]]
         checks = [block[:, part] == block[0, part] for part in between]
         checks += [

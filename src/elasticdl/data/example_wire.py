@@ -307,7 +307,7 @@ def is_whole_varints(payload: bytes) -> bool:
     return len(payload) <= LONGEST_VARINT or not _TOO_LONG.search(payload)
 
 
-def written_anew(data: bytes) -> bytes:
+def reencoded(data: bytes) -> bytes:
     """Return the same example in the form that `encode` writes.
 
     Raises:

@@ -41,7 +41,7 @@ _NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
 _LIMITS: dict[str, tuple[int, int]] = {"bool": (0, 1)} | {
     name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS
 }
-MOST_EXACT = 2**53
+MAX_EXACT = 2**53
 """Up to this number, float64 represents every integer exactly."""
 
 _KEYS = ("name", "shape", "dtype")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordFile, RecordSource
 
 
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 
 
 class FileRange(NamedTuple):
@@ -101,7 +101,7 @@ class Numbering:
         return f"{self.files[part.file_index].uri}, record {part.start}"
 
     def name_some(
-        self, records: Sequence[int] | npt.NDArray[np.int64], *, most: int = _MOST_NAMED
+        self, records: Sequence[int] | npt.NDArray[np.int64], *, most: int = _MAX_NAMED
     ) -> str:
         """Name the files and numbers of some records, for an error message.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _HIDDEN = (".", "_")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crc", ".swp", "~")
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def find_files(data: str) -> list[str]:
@@ -98,8 +98,8 @@ def some(names: Sequence[str]) -> str:
         >>> some(["a", "b", "c", "d", "e", "f", "g"])
         'a, b, c, d, e and 2 more'
     """
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _found(data: str, of_folder: _OfFolder) -> list[str]:
@@ -328,7 +328,7 @@ def _no_match(place: _Local | _Remote, name: str) -> str:
         near = difflib.get_close_matches(f"{missing}/", names, n=1)
         hint = f"; did you mean {str(existing / near[0])!r}?" if near else f" ({_holds(names)})."
         return f"No file matches {name!r}: the folder {existing} has no {missing!r} in it{hint}"
-    near = difflib.get_close_matches(base, names, n=_MOST_NAMED, cutoff=0.5)
+    near = difflib.get_close_matches(base, names, n=_MAX_NAMED, cutoff=0.5)
     hint = f" Did you mean {listed(near)}?" if near else ""
     return f"No file matches {name!r}. The folder {existing} exists; {_holds(names)}.{hint}"
 

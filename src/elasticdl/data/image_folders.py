@@ -30,8 +30,8 @@ _NOT_READ = (".heic", ".heif", ".avif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2",
 # Made by operating systems and storage devices; contain thumbnails or parts of files.
 _NO_CLASSES = ("__MACOSX", "__pycache__", "@eaDir", "$RECYCLE.BIN")
 # The search ends after this many folders without an image: it may be a whole disk.
-_MOST_FOLDERS_WITHOUT = 1000
-_MOST_NAMED = 5
+_MAX_FOLDERS_WITHOUT = 1000
+_MAX_NAMED = 5
 
 
 class Place(Protocol):
@@ -165,7 +165,7 @@ def _walk(place: Place, folder: str, folders: Sequence[str]) -> Tree:
     links: tuple[Hashable, ...] = (place.identity(folder),)
     level = [(path, path, links) for path in folders]
     num_listed = 0
-    while level and (images or num_listed < _MOST_FOLDERS_WITHOUT):
+    while level and (images or num_listed < _MAX_FOLDERS_WITHOUT):
         paths = {place.uri(path): path for path, _, _ in level}
         listed = open_each(list(paths), lambda uri: place.listing(paths[uri]))  # noqa: B023 - now
         num_listed += len(level)
@@ -207,8 +207,8 @@ def _with_images(tree: Tree) -> list[str]:
 
 def _some(paths: Sequence[str]) -> str:
     names = sorted(map(_name, paths))
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _extension(path: str) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from elasticdl.data.batch import Record
-    from elasticdl.data.units import Picked
+    from elasticdl.data.units import Selection
 
 IMAGE, LABEL = "image", "label"
 """Names of the fields without a schema, and of records as stored."""
@@ -35,7 +35,7 @@ UNIT_OVERHEAD_BYTES = 200
 
 _IMAGE_DIMENSIONS = (2, 3)
 # Most of the time is spent in the decoders, which release the GIL.
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 _FEW = 4
 
 
@@ -59,12 +59,12 @@ class ImageUnit:
         return len(self.data) + UNIT_OVERHEAD_BYTES
 
     @staticmethod
-    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+    def records(picked: Selection, schema: Schema | None) -> list[Record]:
         """Return the picked images, decoded; see `units.Unit`."""
         return decode_images([picked.units[index] for index in picked.which.tolist()], schema)
 
     @staticmethod
-    def serialized(picked: Picked) -> list[bytes]:
+    def serialized(picked: Selection) -> list[bytes]:
         """Return the picked images as stored; see `units.Unit`."""
         return [picked.units[index].serialized_one() for index in picked.which.tolist()]
 
@@ -123,7 +123,7 @@ def decode_images(images: Sequence[ImageUnit], schema: Schema | None) -> list[Re
     """
     if len(images) <= _FEW:
         return [_record(image, schema) for image in images]
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as threads:
         return [*threads.map(lambda image: _record(image, schema), images)]
 
 

@@ -221,7 +221,7 @@ class ImageSource:
         return Units(np.ones(self.num_records, np.int64), memory_bytes, remote)
 
     def decoded_bytes(self) -> int:
-        """Return the memory of an image at its own size; see `units.Unpacking`.
+        """Return the memory of an image at its own size; see `units.HasDecodedSize`.
 
         Raises:
             CorruptDataError: One of the images whose headers are sampled is damaged.

@@ -40,7 +40,7 @@ _Value = TypeVar("_Value")
 _log = logging.getLogger("elasticdl")
 
 # An index of a million files is smaller; a larger file is not read into memory.
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 
 INDEX_FILE = ".elasticdl-index"
 """Name of an index file; hidden, so that it does not count as data."""
@@ -130,9 +130,9 @@ def _remedy(folder: str) -> str:
 def _read(uri: str, folder: str) -> DataIndex:
     stored = open_stored(uri)
     remedy = _remedy(folder)
-    if stored.size_bytes > _MOST_BYTES:
+    if stored.size_bytes > _MAX_BYTES:
         raise DataError(
-            f"{uri}: expected at most {_MOST_BYTES:,} bytes, found {stored.size_bytes:,}. {remedy}"
+            f"{uri}: expected at most {_MAX_BYTES:,} bytes, found {stored.size_bytes:,}. {remedy}"
         )
     try:
         return decode(stored.read(0, stored.size_bytes), uri)

@@ -48,8 +48,8 @@ _WHOLE_BYTES = 256 << 20
 """Up to this size, files without an index are read as a whole to count their records."""
 
 _HEAD_BYTES = 8 << 20
-_MOST_LOOKED_AT, _FEW_LOOKED_AT = 100, 5
-_MOST_CLASSES_NAMED = 10
+_MAX_LOOKED_AT, _FEW_LOOKED_AT = 100, 5
+_MAX_CLASSES_NAMED = 10
 _GZIP_START = b"\x1f\x8b"
 _TFRECORD_FRAME_BYTES = 16
 
@@ -132,7 +132,7 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
             source = open_named(data, uris, file_format, index)
             layout = _layout(source, file_format)
         # Photographs take megabytes each.
-        least = _FEW_LOOKED_AT if file_format == IMAGES else _MOST_LOOKED_AT
+        least = _FEW_LOOKED_AT if file_format == IMAGES else _MAX_LOOKED_AT
         num_looked_at = min(max(limit, least), source.num_records)
         records, fields, raw = _first_records(source, num_looked_at, schema, limit)
     return Overview(
@@ -185,8 +185,8 @@ def _layout(source: RecordSource, file_format: Format) -> str:
     if file_format == IMAGES:
         numbers = cast("ImageSource", source).num_by_class
         words = [f"{name} ({count:,})" for name, count in numbers.items()]
-        more = len(words) - _MOST_CLASSES_NAMED
-        shown = ", ".join(words[:_MOST_CLASSES_NAMED]) + (f" and {more:,} more" * (more > 0))
+        more = len(words) - _MAX_CLASSES_NAMED
+        shown = ", ".join(words[:_MAX_CLASSES_NAMED]) + (f" and {more:,} more" * (more > 0))
         return f"classes: {shown or 'none'}"
     return ""
 

@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import filesystem, local_path, open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
@@ -97,7 +97,7 @@ class ParquetSource:
         self._numbering = Numbering([RecordFile(file.uri, file.firsts[-1]) for file in self._files])
         # The number of the first row group of each file, counted over all files.
         self._first_groups = [0, *accumulate(len(file.row_groups) for file in self._files)]
-        self._here = _OfThisThread()
+        self._here = _ThreadCache()
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -233,10 +233,10 @@ class ParquetSource:
         return {name: value for name, value in vars(self).items() if name != "_here"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _here=_OfThisThread())
+        vars(self).update(state, _here=_ThreadCache())
 
 
-class _OfThisThread(threading.local):
+class _ThreadCache(threading.local):
     """Cache of the row group that the current thread read last."""
 
     def __init__(self) -> None:
@@ -351,7 +351,7 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
         file.stored.check()
     if table.num_rows != group.num_rows:
         expected = f"{group.num_rows} rows in row group {index}"
-        if isinstance(file.stored, CountedFile):
+        if isinstance(file.stored, IndexedFile):
             raise file.stored.differs(expected, str(table.num_rows))
         raise CorruptDataError(file.uri, group.offset_bytes, expected, f"{table.num_rows}")
     return table
@@ -366,7 +366,7 @@ def _differs(file: _File, num_row_groups: int, num_rows: int) -> DataError:
     """Return the error for a footer that differs from the one that was read before."""
     expected = f"{file.firsts[-1]} rows in {counted(len(file.row_groups), 'row group')}"
     found = f"{num_rows} rows in {counted(num_row_groups, 'row group')}"
-    if isinstance(file.stored, CountedFile):
+    if isinstance(file.stored, IndexedFile):
         return file.stored.differs(expected, found)
     return CorruptDataError(file.uri, file.stored.size_bytes, expected, found)
 

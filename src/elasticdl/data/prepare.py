@@ -322,14 +322,14 @@ def _made(
 def _made_here(parts: Sequence[PlanPart], work: _Work) -> Iterator[tuple[PlanPart, PlanEntry]]:
     num_done = 0
 
-    def went_on() -> bool:
+    def should_continue() -> bool:
         nonlocal num_done
         num_done += 1
         work.advanced(num_done)
         return True
 
     for part in parts:
-        result = make_part(part, work.preparation, work.settings, work.output, went_on)
+        result = make_part(part, work.preparation, work.settings, work.output, should_continue)
         if isinstance(result, PrepareFailure):
             _raise(result)
         if result is not None:
@@ -403,11 +403,11 @@ def _make(part: PlanPart) -> PlanEntry | PrepareFailure | None:
         except Exception as error:  # noqa: BLE001 - it loaded in the first process, just before
             return PrepareFailure(UserCodeError, f"The model file cannot be loaded again: {error}")
 
-    def went_on() -> bool:
+    def should_continue() -> bool:
         with process.counter.get_lock():
             process.counter.value += 1
         return not process.stop.is_set()
 
     return make_part(
-        part, process.preparation, process.settings, PlanOutput(process.output), went_on
+        part, process.preparation, process.settings, PlanOutput(process.output), should_continue
     )

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _FILE_NAMES = frozenset(["filename", "file_name", "name", "path", "file_path", "filepath"])
 _FILE_OBJECTS = frozenset(["file_object", "fileobj", "file_obj", "file", "f", "stream"])
 # Limit of a record file's size: its records are held in memory until it is written.
-_MOST_FILE_BYTES = 256 << 20
+_MAX_FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def make_part(
     preparation: PartPreparation,
     settings: Settings,
     output: PlanOutput,
-    went_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
 ) -> PlanEntry | PrepareFailure | None:
     """Prepare the input files of a part and write its record files.
 
@@ -130,7 +130,7 @@ def make_part(
         preparation: The user's function and schema.
         settings: How record files are written.
         output: The output folder.
-        went_on: Called after each input file; returns whether to continue.
+        should_continue: Called after each input file; returns whether to continue.
 
     Returns:
         The part's entry for the manifest; or the error; or None if it was stopped.
@@ -142,7 +142,9 @@ def make_part(
         files.append(_write(output.where(f"{name}.recordio"), records, part.index, settings))
 
     try:
-        batches = _batches(_all_records(part, preparation, went_on), settings.records_per_file)
+        batches = _batches(
+            _all_records(part, preparation, should_continue), settings.records_per_file
+        )
         held = next(batches, [])
         for following in batches:
             write(held, is_only_one=False)
@@ -162,11 +164,11 @@ class _StoppedError(Exception):
 
 
 def _all_records(
-    part: PlanPart, preparation: PartPreparation, went_on: Callable[[], bool]
+    part: PlanPart, preparation: PartPreparation, should_continue: Callable[[], bool]
 ) -> Iterator[bytes]:
     for file in part.inputs:
         yield from _records(file.uri, preparation)
-        if not went_on():
+        if not should_continue():
             raise _StoppedError
 
 
@@ -175,7 +177,7 @@ def _batches(records: Iterator[bytes], most_records: int) -> Iterator[list[bytes
     batch: list[bytes] = []
     size_bytes = 0
     for record in records:
-        if batch and (len(batch) == most_records or size_bytes + len(record) > _MOST_FILE_BYTES):
+        if batch and (len(batch) == most_records or size_bytes + len(record) > _MAX_FILE_BYTES):
             yield batch
             batch, size_bytes = [], 0
         batch.append(record)

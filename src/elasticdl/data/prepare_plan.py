@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MANIFEST = ".prepare"
 """Name of the manifest's folder."""
 
-_LEAST_PARTS = 16
+_MIN_PARTS = 16
 # Record files, and files left behind by a process that was killed while writing one.
 _OURS = re.compile(r"\.?part-\d{5}-of-\d{5}(-\d{3})?\.recordio")
 # Increased when parts are made differently, so that existing ones are made again.
@@ -122,7 +122,7 @@ def plan_parts(inputs: Sequence[Input], settings: Settings) -> list[PlanPart]:
     order = np.arange(len(inputs))
     if settings.shuffle:
         order = np.random.default_rng(settings.seed).permutation(order)
-    size = min(settings.records_per_file, math.ceil(len(inputs) / _LEAST_PARTS))
+    size = min(settings.records_per_file, math.ceil(len(inputs) / _MIN_PARTS))
     num_parts = math.ceil(len(inputs) / size)
     parts = []
     for index in range(num_parts):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Record
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
-    from elasticdl.data.units import Picked, Unit
+    from elasticdl.data.units import Selection, Unit
 
 _RANGE_RECORDS = 2048
 # Overhead of an array and of a dict in Python, in addition to their content.
@@ -38,7 +38,7 @@ class ListUnit:
         self.memory_bytes = memory_bytes
 
     @staticmethod
-    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+    def records(picked: Selection, schema: Schema | None) -> list[Record]:
         """See `Unit`."""
         del schema
         # Copies, because the caller may change them.
@@ -48,7 +48,7 @@ class ListUnit:
         ]
 
     @staticmethod
-    def serialized(picked: Picked) -> list[Any]:
+    def serialized(picked: Selection) -> list[Any]:
         """See `Unit`."""
         given = [unit.given for unit in picked.units]
         places = zip(picked.which.tolist(), picked.rows.tolist(), strict=True)

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from elasticdl.data.atomic_writer import AtomicWriter
 from elasticdl.data.field import STRING, Field
 from elasticdl.data.recordio import Writer as RecordIOWriter
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
 from elasticdl.data.stored_file import local_path
 from elasticdl.data.tfrecord import TFRecordWriter
-from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.data.wording import shown
 from elasticdl.errors import SchemaError, UsageError
 
@@ -39,7 +39,7 @@ _WRITERS = {".recordio": RecordIOWriter, ".tfrecord": TFRecordWriter, ".tfrecord
 _RECORDS_AT_ONCE = 1024
 
 
-class RecordWriter(WholeOrNothing):
+class RecordWriter(AtomicWriter):
     """Writes records into a RecordIO or TFRecord file, as serialized `tf.Example`s.
 
     Used in a `with` statement: the file appears as a whole at its end; an exception in its body

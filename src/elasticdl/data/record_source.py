@@ -85,7 +85,7 @@ class RecordSource(Protocol):
 
 
 @runtime_checkable
-class NamesClasses(Protocol):
+class HasClassNames(Protocol):
     """A record source whose labels are class numbers, and that knows the names of the classes."""
 
     @property

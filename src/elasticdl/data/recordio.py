@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.atomic_writer import AtomicWriter
 from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.data_index import DataIndex, entries_by_index
 from elasticdl.data.file_ranges import Numbering
@@ -51,7 +52,6 @@ from elasticdl.data.recordio_chunk import (
 from elasticdl.data.recordio_index import ChunkTable, pack
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.units import Units, is_remote, sample
-from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import CorruptDataError, DataError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ store sends in about the time it takes to respond, and stays in a processor's ca
 """
 
 # Number of freed buffers kept for reuse; allocating memory would cost more than reading a chunk.
-_MOST_SPARE = 4
+_MAX_SPARE = 4
 # State that is not sent to another process.
 _STAYS = ("_here", "_spare")
 # Empty records add nothing to the bytes of a chunk, but a chunk must end at some point.
@@ -111,8 +111,8 @@ class RecordIOSource:
         self._numbering = Numbering(
             [RecordFile(entry.uri, entry.num_records) for entry in self._entries]
         )
-        self._here = _OfThisThread()
-        self._spare: deque[mmap.mmap] = deque(maxlen=_MOST_SPARE)
+        self._here = _ThreadCache()
+        self._spare: deque[mmap.mmap] = deque(maxlen=_MAX_SPARE)
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -248,10 +248,10 @@ class RecordIOSource:
         return {name: value for name, value in vars(self).items() if name not in _STAYS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _here=_OfThisThread(), _spare=deque(maxlen=_MOST_SPARE))
+        vars(self).update(state, _here=_ThreadCache(), _spare=deque(maxlen=_MAX_SPARE))
 
 
-class _OfThisThread(threading.local):
+class _ThreadCache(threading.local):
     """The readers of a thread, and the chunk it read last."""
 
     def __init__(self) -> None:
@@ -283,7 +283,7 @@ def _open(uri: str) -> FileEntry:
     return pack(file, chunks)
 
 
-class Writer(WholeOrNothing):
+class Writer(AtomicWriter):
     """Writes a RecordIO file, which appears as a whole when it is closed.
 
     A chunk ends before the record that would make it larger than `max_chunk_bytes` (lengths

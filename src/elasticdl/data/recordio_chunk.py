@@ -52,11 +52,11 @@ _FRAME_HEAD_BYTES, _FRAME_CHECKSUM_BYTES = 4, 4
 _FRAME_COMPRESSED, _FRAME_PLAIN, _FRAME_MOST_BYTES = 0x00, 0x01, 1 << 16
 _VARINT_BYTES, _VARINT_CONTINUES = 3, 0x80
 # No compressor expands its bytes more than this: deflate 1,032 times, Snappy about 20.
-_MOST_TIMES = 1040
+_MAX_TIMES = 1040
 # For zlib: expect a gzip header.
 _GZIP = 16
 # Limits of a chunk's size after decompression: this size, or this multiple of the stored size.
-_FREE_BYTES, _MOST_EXPANSION = 1 << 30, 20
+_FREE_BYTES, _MAX_EXPANSION = 1 << 30, 20
 
 
 class Chunk(NamedTuple):
@@ -167,7 +167,7 @@ def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
         )
     chunk = Chunk(offset, checksum, COMPRESSORS[compressor], size_bytes, num_records)
     # Indices of all records are made before a chunk is read, so the count is limited by its size.
-    most_bytes = size_bytes * (1 if chunk.compressor == "none" else _MOST_TIMES)
+    most_bytes = size_bytes * (1 if chunk.compressor == "none" else _MAX_TIMES)
     if num_records * LENGTH_BYTES > most_bytes:
         raise CorruptDataError(
             file.uri,
@@ -255,7 +255,7 @@ class ChunkReader:
         self, file: StoredFile, chunk: Chunk, payload: memoryview
     ) -> tuple[_Memory, int]:
         """Return the memory of a payload after decompression, and the payload's size."""
-        most = max(_FREE_BYTES, _MOST_EXPANSION * chunk.size_bytes)
+        most = max(_FREE_BYTES, _MAX_EXPANSION * chunk.size_bytes)
         if chunk.compressor == "gzip":
             plain = _gunzip(payload, most)
             _check_plain(file, chunk, len(plain), most)

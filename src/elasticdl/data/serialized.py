@@ -67,7 +67,7 @@ class Listed:
             if len(rows) < smallest:
                 yield rows, None
                 continue
-            with borrowed(len(rows), length) as block:
+            with scratch_buffer(len(rows), length) as block:
                 room = block.reshape(-1).data
                 for i, row in enumerate(rows):
                     room[i * length : (i + 1) * length] = self._records[row]
@@ -75,11 +75,11 @@ class Listed:
 
 
 _room = threading.local()
-_MOST_ROOM_KEPT_BYTES = 1 << 25
+_MAX_ROOM_KEPT_BYTES = 1 << 25
 
 
 @contextlib.contextmanager
-def borrowed(num_records: int, length: int) -> Iterator[Array]:
+def scratch_buffer(num_records: int, length: int) -> Iterator[Array]:
     """Lend scratch memory for records of one length; a thread gets the same memory each time.
 
     The allocator would return memory of this size to the system after each use, and allocating it
@@ -100,5 +100,5 @@ def borrowed(num_records: int, length: int) -> Iterator[Array]:
     try:
         yield kept[:num_bytes].reshape(num_records, length)
     finally:
-        if kept.size <= _MOST_ROOM_KEPT_BYTES:
+        if kept.size <= _MAX_ROOM_KEPT_BYTES:
             _room.kept = kept

@@ -34,7 +34,7 @@ from elasticdl.data.sources import open_source
 from elasticdl.data.split import RecordHashes
 from elasticdl.data.split_parts import ClassCodes, assigned_parts
 from elasticdl.data.stored_file import local_path
-from elasticdl.data.units import Unpacking
+from elasticdl.data.units import HasDecodedSize
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import OutputError, OutputTakenError, UsageError
 
@@ -99,7 +99,7 @@ def split_files(
     """
     target = _new_folder(output)
     source = open_source(data)
-    if isinstance(source, Unpacking):
+    if isinstance(source, HasDecodedSize):
         raise UsageError(
             f"{data} is a folder of images, which are not copied. Train with --validation_split, "
             "or move the images into folders such as pictures/train/cat and pictures/test/cat."

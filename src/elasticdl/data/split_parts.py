@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PartNumbers: TypeAlias = npt.NDArray[np.uint8]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_MOST_PARTS = 100
+_MAX_PARTS = 100
 # Length of the repeating assignment, in records: exact for shares with up to four decimals.
 _NUM_TURNS = 10_000
 
@@ -63,9 +63,9 @@ def parse_parts(text: str) -> tuple[SplitPart, ...]:
     name, count = Counter(part.name for part in parts).most_common(1)[0]
     if count > 1:
         raise UsageError(f"--parts={text}: two parts are named {name!r}. Rename one of them.")
-    if not 1 < len(parts) <= _MOST_PARTS:
+    if not 1 < len(parts) <= _MAX_PARTS:
         raise UsageError(
-            f"--parts={text}: expected 2 to {_MOST_PARTS} parts, such as train=0.8,test=0.2."
+            f"--parts={text}: expected 2 to {_MAX_PARTS} parts, such as train=0.8,test=0.2."
         )
     total = math.fsum(part.share for part in parts)
     if not math.isclose(total, 1, abs_tol=1e-6):

@@ -19,7 +19,7 @@ import numpy as np
 
 from elasticdl.data.split import SplitNumbering
 from elasticdl.data.unit_reader import UnitReader
-from elasticdl.data.units import Picked, Units, UnitSource
+from elasticdl.data.units import Selection, Units, UnitSource
 from elasticdl.data.wording import counted
 from elasticdl.errors import UsageError
 
@@ -135,13 +135,13 @@ class SplitUnit:
         return self.unit.memory_bytes + int(self.rows.nbytes)
 
     @staticmethod
-    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+    def records(picked: Selection, schema: Schema | None) -> list[Record]:
         """See `units.Unit`."""
         found: list[Record] = picked.units[0].unit.records(_in_whole_units(picked), schema)
         return found
 
     @staticmethod
-    def serialized(picked: Picked) -> list[bytes]:
+    def serialized(picked: Selection) -> list[bytes]:
         """See `units.Unit`."""
         found: list[bytes] = picked.units[0].unit.serialized(_in_whole_units(picked))
         return found
@@ -234,7 +234,7 @@ def _pieces(reader: UnitReader, numbers: Ints) -> Iterator[Ints]:
         yield from np.split(numbers, np.flatnonzero(np.diff(groups)) + 1)
 
 
-def _in_whole_units(picked: Picked) -> Picked:
+def _in_whole_units(picked: Selection) -> Selection:
     rows = np.empty_like(picked.rows)
     for index, places in picked.by_unit():
         rows[places] = picked.units[index].rows[picked.rows[places]]

@@ -224,14 +224,14 @@ class StoredFile:
         """Check that the file has not changed since it was indexed; no-op without an index.
 
         Raises:
-            DataError: It is another file (see `CountedFile`).
+            DataError: It is another file (see `IndexedFile`).
         """
 
     def require_unchanged(self) -> None:
         """Check like `check`, but always query the storage; no-op without an index.
 
         Raises:
-            DataError: It is another file (see `CountedFile`).
+            DataError: It is another file (see `IndexedFile`).
         """
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
-    from elasticdl.data.units import Picked
+    from elasticdl.data.units import Selection
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -171,7 +171,7 @@ class TableUnit:
         return TableUnit(pa.concat_tables([unit.table for unit in units]))
 
     @staticmethod
-    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+    def records(picked: Selection, schema: Schema | None) -> list[Record]:
         """Return the picked rows, decoded."""
         records: list[Any] = [None] * len(picked.rows)
         for places, table in TableUnit._tables(picked):
@@ -183,12 +183,12 @@ class TableUnit:
         return records
 
     @staticmethod
-    def serialized(picked: Picked) -> list[bytes]:
+    def serialized(picked: Selection) -> list[bytes]:
         """Return the picked rows as serialized `tf.Example`s."""
         return [_encoded(record) for record in TableUnit.records(picked, None)]
 
     @staticmethod
-    def _tables(picked: Picked) -> Iterator[tuple[Array, pa.Table]]:
+    def _tables(picked: Selection) -> Iterator[tuple[Array, pa.Table]]:
         """Yield one table of picked rows per set of columns, with their positions in `picked`."""
         by_columns: dict[str, list[int]] = {}
         for index, unit in enumerate(picked.units):

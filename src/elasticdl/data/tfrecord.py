@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.atomic_writer import AtomicWriter
 from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
@@ -43,7 +44,6 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import local_path, open_stored
 from elasticdl.data.tfrecord_index import pack_starts, unpack_starts
 from elasticdl.data.units import Units, is_remote, unit_bytes
-from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import CorruptDataError, UsageError
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _length(data: bytes, at: int) -> int | None:
     return length if masked_crc32c(data[at : at + _LENGTH_BYTES]) == checksum else None
 
 
-_MOST_LENGTH = 1 << 62
+_MAX_LENGTH = 1 << 62
 
 
 def _walk(file: _Bytes) -> array[int]:
@@ -274,7 +274,7 @@ def _walk(file: _Bytes) -> array[int]:
                 f"{_HEADER.size} bytes that do not agree",
             )
         # A position is a signed 64-bit number, and no file is as long as this.
-        record_bytes = _FRAME_BYTES + min(length, _MOST_LENGTH)
+        record_bytes = _FRAME_BYTES + min(length, _MAX_LENGTH)
         position += record_bytes
         starts.append(position)
     if position != file.size_bytes:
@@ -339,7 +339,7 @@ def _checked(file: _Bytes, starts: array[int], data: bytes) -> Iterator[bytes]:
 # --- writing -----------------------------------------------------------------------------------
 
 
-class TFRecordWriter(WholeOrNothing):
+class TFRecordWriter(AtomicWriter):
     """Writes a TFRecord file, which appears as a whole when it is closed.
 
     Used in a `with` statement: an exception in its body leaves no file.

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Context manager in which PyTorch operations of this thread draw from a given generator.
 
     Args:

@@ -25,7 +25,7 @@ import numpy as np
 from elasticdl.data import units as data_units
 from elasticdl.data.file_ranges import numbering_of
 from elasticdl.data.range_units import Ranges
-from elasticdl.data.units import Picked, UnitSource
+from elasticdl.data.units import Selection, UnitSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,9 +82,9 @@ class Gathered:
             return []
         return self._units[0].serialized(self._picked(0, len(self._rows)))
 
-    def _picked(self, start: int, stop: int) -> Picked:
+    def _picked(self, start: int, stop: int) -> Selection:
         chosen = slice(start, stop)
-        return Picked(
+        return Selection(
             self._units, self._which[chosen], self._rows[chosen], lambda i: self._name(start + i)
         )
 

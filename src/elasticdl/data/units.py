@@ -73,17 +73,17 @@ class Unit(Protocol):
         ...
 
     @staticmethod
-    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+    def records(picked: Selection, schema: Schema | None) -> list[Record]:
         """Return the records picked from some units, decoded."""
         ...
 
     @staticmethod
-    def serialized(picked: Picked) -> list[bytes]:
+    def serialized(picked: Selection) -> list[bytes]:
         """Return the records picked from some units, as `RecordSource.read_bytes` does."""
         ...
 
 
-class Picked(NamedTuple):
+class Selection(NamedTuple):
     """Records selected from units, in a given order.
 
     Attributes:
@@ -109,7 +109,7 @@ class Picked(NamedTuple):
 
 
 @runtime_checkable
-class Unpacking(Protocol):
+class HasDecodedSize(Protocol):
     """A record source whose records take much more memory decoded than stored."""
 
     def decoded_bytes(self) -> int:
@@ -149,7 +149,7 @@ def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
     if schema is not None:
         fixed = [field for field in schema.fields if not field.varies]
         return sum(field.size * field.dtype.itemsize for field in fixed)
-    return source.decoded_bytes() if isinstance(source, Unpacking) else 0
+    return source.decoded_bytes() if isinstance(source, HasDecodedSize) else 0
 
 
 def sample(count: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MOST_CHARACTERS = 60
+_MAX_CHARACTERS = 60
 
 
 def shown(value: Any) -> str:
@@ -19,7 +19,7 @@ def shown(value: Any) -> str:
         'aaaaa ...'
     """
     text = " ".join(repr(value).split())
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 4] + " ..."
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 4] + " ..."
 
 
 def listed(names: Iterable[Any]) -> str:

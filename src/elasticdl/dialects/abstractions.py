@@ -34,8 +34,8 @@ from elasticdl.dialects.component_classes import (
     replaces_the_whole,
 )
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import DialectReader, call, places_of
-from elasticdl.dialects.reference import place_of
+from elasticdl.dialects.reading import DialectReader, call, locations_of
+from elasticdl.dialects.reference import location_of
 from elasticdl.dialects.split_examples import SplitMethod
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
 
@@ -148,7 +148,7 @@ class Components:
             compiled=True,
             create_callbacks=self.create_callbacks,
             params=dict(self.reading.reference.params),
-            places=places_of(model=self._symbols["model_builder_class"]),
+            places=locations_of(model=self._symbols["model_builder_class"]),
             # A session ends with this export.
             required_exports=("saved_model",),
         )
@@ -380,7 +380,7 @@ def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
     try:
         return {int(label): float(weight) for label, weight in found.items()}
     except (AttributeError, TypeError, ValueError):
-        file, line = place_of(model_builder.get_class_weight) or ("the model builder", 0)
+        file, line = location_of(model_builder.get_class_weight) or ("the model builder", 0)
         raise DefinitionError(
             f"{file}:{line}: get_class_weight() returned {found!r}; expected a weight for each "
             "class, such as {0: 1.0, 1: 2.5}, or None."
@@ -393,7 +393,7 @@ def _call(component: Any, method: str, *args: Any) -> Any:
     except DefinitionError:
         raise
     except Exception as error:
-        file, line = place_of(getattr(component, method)) or (type(component).__module__, 1)
+        file, line = location_of(getattr(component, method)) or (type(component).__module__, 1)
         place = f"{file}:{line}"
         raise UserCodeError(
             f"{raised_at(error, place)}: {type(component).__name__}.{method}() raised:\n"

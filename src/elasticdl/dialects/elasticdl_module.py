@@ -38,7 +38,7 @@ from elasticdl.dialects.near_names import near_names
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
-from elasticdl.dialects.reading import DialectReader, Late, call, places_of
+from elasticdl.dialects.reading import DialectReader, LateBoundFunction, call, locations_of
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
@@ -129,7 +129,7 @@ def define(reference: Reference) -> ModelDefinition:
     model = _model(reference, reading)
     reading = dataclasses.replace(reading, framework=_framework(model, reading))
     is_object = not (inspect.isroutine(model.value) or inspect.isclass(model.value))
-    newest = _Newest(reference, is_late=is_object)
+    newest = _LatestImport(reference, is_late=is_object)
     opener = None
     if reader := newest.find("custom_data_reader"):
         opener = ReaderOpener(reader, reading)
@@ -194,7 +194,7 @@ def define(reference: Reference) -> ModelDefinition:
         open_source=opener,
         params=dict(reference.params),
         notes=functools.partial(_notes, reading, has_input=input_function is not None),
-        places=places_of(
+        places=locations_of(
             model=model,
             input=input_function,
             loss=newest.find("loss"),
@@ -208,7 +208,7 @@ def define(reference: Reference) -> ModelDefinition:
     )
 
 
-class _Newest:
+class _LatestImport:
     """Finds the contract functions; after a reload, those of the newest import."""
 
     def __init__(self, reference: Reference, *, is_late: bool) -> None:
@@ -227,7 +227,8 @@ class _Newest:
             # A Keras loss or a class: its type matters, and it keeps no state of a run.
             return symbol
         return dataclasses.replace(
-            symbol, value=Late(symbol.value, lambda: self.required(name, late=False).value)
+            symbol,
+            value=LateBoundFunction(symbol.value, lambda: self.required(name, late=False).value),
         )
 
     def required(self, name: str, *, late: bool = True) -> Symbol:
@@ -352,7 +353,7 @@ def _checked(
     return create
 
 
-def _import_model(newest: _Newest, name: str, reading: DialectReader) -> Any:
+def _import_model(newest: _LatestImport, name: str, reading: DialectReader) -> Any:
     """Import the zoo's files again and return the model that the import created."""
     reference = newest.reload()
     symbol = reference.find(name.rpartition(".")[2]) if reference.names_a_file else reference.symbol

@@ -19,8 +19,14 @@ from elasticdl.dialects.metrics import evaluation_metrics
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reading import DialectReader, Late, call, places_of, without_self
-from elasticdl.dialects.reference import Reference, Symbol, place_of
+from elasticdl.dialects.reading import (
+    DialectReader,
+    LateBoundFunction,
+    call,
+    locations_of,
+    without_self,
+)
+from elasticdl.dialects.reference import Reference, Symbol, location_of
 from elasticdl.spec import ElasticDLSpec
 
 if TYPE_CHECKING:
@@ -88,7 +94,7 @@ def define(reference: Reference) -> ModelDefinition:
         class_weight=class_weight,
         create_metrics=create_metrics,
         params=dict(reference.params),
-        places=places_of(
+        places=locations_of(
             model=methods["create_model"],
             input=methods["create_dataset"],
             loss=methods["create_loss"],
@@ -166,8 +172,8 @@ def _method(spec: Symbol, name: str, maker: _Maker) -> Symbol:
         return spec
     function = inspect.getattr_static(spec.value, name)
     signature = without_self(plain) if inspect.isfunction(function) else inspect.signature(plain)
-    file, line = place_of(plain) or (spec.file, spec.line)
-    late = Late(plain, lambda: getattr(maker.newest, name), signature)
+    file, line = location_of(plain) or (spec.file, spec.line)
+    late = LateBoundFunction(plain, lambda: getattr(maker.newest, name), signature)
     return Symbol(f"{spec.short_name}.{name}", late, file, line)
 
 

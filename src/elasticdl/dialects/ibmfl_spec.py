@@ -33,19 +33,19 @@ from elasticdl.definition import (
 )
 from elasticdl.dialects.inputs import as_input
 from elasticdl.dialects.params import Params
-from elasticdl.dialects.reading import DialectReader, places_of
+from elasticdl.dialects.reading import DialectReader, locations_of
 from elasticdl.dialects.reference import Symbol
-from elasticdl.dialects.saved_input import SavedInput, TakenBatch, TakenInput
+from elasticdl.dialects.saved_input import BatchSignature, InputSignature, SavedInput
 from elasticdl.dialects.saved_spec import SavedSpec
 from elasticdl.errors import DefinitionError, ModelFileError, framework_needed
-from elasticdl.saved_models import loading, model_file, trust
+from elasticdl.saved_models import file_format, loading, trust
 from elasticdl.saved_models.scan import scan
 
 if TYPE_CHECKING:
     from elasticdl.definition import Input
     from elasticdl.dialects.reference import Reference
     from elasticdl.saved_models.compile_options import CompileOptions
-    from elasticdl.saved_models.model_file import ModelFile
+    from elasticdl.saved_models.file_format import ModelFile
 
 NAME = "ibmfl_spec"
 TITLE = "a saved model with a spec"
@@ -146,13 +146,13 @@ class _Saved(ABC):
         given = reading.params.declare(symbol, {"records", "mode"})
         return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
 
-    def taken(self) -> TakenBatch:
+    def taken(self) -> BatchSignature:
         """Return a description of the batches that the model takes."""
         return self._taken
 
     @property
     @abstractmethod
-    def _taken(self) -> TakenBatch:
+    def _taken(self) -> BatchSignature:
         """Description of the batches that the model takes."""
 
     @abstractmethod
@@ -161,7 +161,7 @@ class _Saved(ABC):
 
     def _identify(self, key: str, path: Any) -> ModelFile:
         try:
-            return model_file.identify(path)
+            return file_format.identify(path)
         except ModelFileError as error:
             raise ModelFileError(f"{self._spec.where(key)}: {key}: {error}") from error
 
@@ -191,7 +191,7 @@ class _SavedKeras(_Saved):
             create_optimizer=self._create_optimizer,
             create_metrics=self._create_metrics,
             params=dict(reading.reference.params),
-            places=places_of(input=reading.reference.overrides.get("input_fn")),
+            places=locations_of(input=reading.reference.overrides.get("input_fn")),
             trust_used=[str(use) for use in self.trust_used],
             notes=self._notes,
         )
@@ -249,11 +249,11 @@ class _SavedKeras(_Saved):
         return MetricFunctions(named=[NamedMetric(name, each) for name, each in made.items()])
 
     @cached_property
-    def _taken(self) -> TakenBatch:
+    def _taken(self) -> BatchSignature:
         model = self.load()
         inner = getattr(model, "inner", model)
         inputs = [
-            TakenInput(
+            InputSignature(
                 str(tensor.name).partition(":")[0],
                 tuple(None if axis is None else int(axis) for axis in tensor.shape[1:]),
                 getattr(tensor.dtype, "name", str(tensor.dtype)),
@@ -261,8 +261,8 @@ class _SavedKeras(_Saved):
             for tensor in _symbolic(inner, "inputs") or _saved_inputs(inner)
         ]
         scores = _scores(model, inputs)
-        return TakenBatch(
-            inputs or [TakenInput("input", None)],
+        return BatchSignature(
+            inputs or [InputSignature("input", None)],
             num_classes=scores,
             one_hot=scores > 0 and self._compares_rows(scores),
         )
@@ -305,7 +305,7 @@ class _SavedTorch(_Saved):
             create_optimizer=lambda: made.create,
             create_metrics=_accuracy if of_classes else no_metrics,
             params=dict(reading.reference.params),
-            places=places_of(input=reading.reference.overrides.get("input_fn")),
+            places=locations_of(input=reading.reference.overrides.get("input_fn")),
             trust_used=[str(use) for use in self.trust_used],
             notes=lambda: [f"Trained with {made.description}; loss {loss_name}."],
         )
@@ -324,7 +324,7 @@ class _SavedTorch(_Saved):
         )
 
     @cached_property
-    def _taken(self) -> TakenBatch:
+    def _taken(self) -> BatchSignature:
         first = next(iter(self.load().parameters()), None)
         # The first parameter shows the type of the first layer, but not the full input shape.
         shape: tuple[int | None, ...] | None = None
@@ -332,7 +332,7 @@ class _SavedTorch(_Saved):
             shape = (int(first.shape[1]),)
         elif first is not None and first.ndim == 4:  # noqa: PLR2004 - a Conv2d's weight
             shape = (int(first.shape[1]), None, None)
-        return TakenBatch([TakenInput("input", shape)])
+        return BatchSignature([InputSignature("input", shape)])
 
 
 def _symbolic(model: Any, name: str) -> list[Any]:
@@ -350,7 +350,7 @@ def _saved_inputs(model: Any) -> list[Any]:
     return [each for each in first if hasattr(each, "shape")] if len(first) == 1 else []
 
 
-def _scores(model: Any, inputs: Sequence[TakenInput]) -> int:
+def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
     """Return a model's number of scores per example; 0 if they are not one row."""
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None

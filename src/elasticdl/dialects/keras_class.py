@@ -31,13 +31,20 @@ from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described
-from elasticdl.dialects.reading import DialectReader, Late, call, mro_has, places_of, without_self
+from elasticdl.dialects.reading import (
+    DialectReader,
+    LateBoundFunction,
+    call,
+    locations_of,
+    mro_has,
+    without_self,
+)
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
     Reference,
     Symbol,
-    place_of,
+    location_of,
 )
 
 if TYPE_CHECKING:
@@ -130,7 +137,7 @@ def define(reference: Reference) -> ModelDefinition:
         classes=() if classes is None else as_classes(classes, reading),
         params=dict(reference.params),
         complete_params=_completion(model, reference),
-        places=places_of(
+        places=locations_of(
             model=model,
             input=pieces["default_input"],
             loss=pieces["default_loss"],
@@ -187,7 +194,9 @@ class _Objects:
         if not (inspect.isfunction(plain) and next(iter(_names(plain)), "") == "self"):
             return found
         self._asked = True
-        late = Late(plain, lambda: getattr(self._object(name), name), without_self(plain))
+        late = LateBoundFunction(
+            plain, lambda: getattr(self._object(name), name), without_self(plain)
+        )
         return dataclasses.replace(found, value=late)
 
     def _object(self, name: str) -> Any:
@@ -247,7 +256,7 @@ def _static(model: Symbol, name: str) -> Symbol | None:
         return None
     full_name = f"{model.short_name}.{name}"
     inner = value.fget if isinstance(value, property) else value
-    file, line = place_of(inner) or (model.file, model.line)
+    file, line = location_of(inner) or (model.file, model.line)
     return Symbol(full_name, value, file, line)
 
 

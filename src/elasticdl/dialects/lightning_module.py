@@ -31,10 +31,10 @@ from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import with_parameters
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reading import DialectReader, call, places_of
-from elasticdl.dialects.reference import INPUT_FUNCTIONS, Symbol, place_of
+from elasticdl.dialects.reading import DialectReader, call, locations_of
+from elasticdl.dialects.reference import INPUT_FUNCTIONS, Symbol, location_of
 from elasticdl.dialects.torch_loaders import (
-    OwnGenerators,
+    SharedGeneratorCheck,
     as_module,
     as_whole,
     check_in_order,
@@ -156,7 +156,7 @@ def define(reference: Reference) -> ModelDefinition:
         precision=as_precision(reference.find("precision"), reading),
         create_callbacks=create_callbacks,
         params=dict(reference.params),
-        places=places_of(
+        places=locations_of(
             model=module,
             input=place,
             loss=_method(module, "training_step"),
@@ -321,7 +321,7 @@ def overridden_of_lightning(module: type) -> list[str]:
 
 def _method(module: Symbol, name: str) -> Symbol:
     function = inspect.getattr_static(module.value, name, None)
-    file, line = place_of(function) or (module.file, module.line)
+    file, line = location_of(function) or (module.file, module.line)
     return Symbol(f"{module.short_name}.{name}", function, file, line)
 
 
@@ -365,7 +365,7 @@ class _Loaders:
         self, owner: Callable[[str, Mode], Any], symbol: Symbol, reading: DialectReader
     ) -> None:
         self._owner, self._symbol, self._reading = owner, symbol, reading
-        self._own_generators = OwnGenerators()
+        self._own_generators = SharedGeneratorCheck()
 
     def input(self, validates: bool) -> BatchesInput:
         """Return the loaders as the model's input; `validates`: whether the model can validate."""

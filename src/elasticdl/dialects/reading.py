@@ -96,7 +96,7 @@ def call(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
         ) from error
 
 
-def places_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
+def locations_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
     """Return the locations of a definition's parts in the user's files, for errors.
 
     Args:
@@ -107,11 +107,11 @@ def places_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
     }
 
 
-class Late:
+class LateBoundFunction:
     """Late-bound function: looked up at each call, so that the newest version is called.
 
     Importing a file again creates new functions, and a new object has new methods; code that holds
-    a `Late` needs no update. A `Late` has the signature of the function it was created for.
+    one of these needs no update. It has the signature of the function it was created for.
 
     Args:
         function: The current function.

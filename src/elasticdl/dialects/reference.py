@@ -138,7 +138,7 @@ def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
         return Symbol(
             name, value, shown_path(getattr(value, "__file__", None) or value.__name__), 1
         )
-    if where := place_of(value):
+    if where := location_of(value):
         return Symbol(name, value, *where)
     if inspect.isclass(value):
         try:
@@ -150,7 +150,7 @@ def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
     return Symbol(name, value, shown_path(file), definition_line(file, short))
 
 
-def place_of(function: Any) -> tuple[str, int] | None:
+def location_of(function: Any) -> tuple[str, int] | None:
     """Return file and line of a function's definition; None if it is not a Python function."""
     code = getattr(function_of(function), "__code__", None)
     if code is None:

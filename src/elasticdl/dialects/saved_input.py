@@ -29,7 +29,7 @@ LABELS = ("label", "labels", "y", "y_train", "target", "class")
 
 
 @dataclass(frozen=True)
-class TakenInput:
+class InputSignature:
     """One input of a model.
 
     Attributes:
@@ -44,7 +44,7 @@ class TakenInput:
 
 
 @dataclass(frozen=True)
-class TakenBatch:
+class BatchSignature:
     """The batches that a model takes, and the labels that its loss compares.
 
     Attributes:
@@ -54,7 +54,7 @@ class TakenBatch:
         by_name: Whether the features are a dict by the inputs' names.
     """
 
-    inputs: Sequence[TakenInput]
+    inputs: Sequence[InputSignature]
     num_classes: int = 0
     one_hot: bool = False
     by_name: bool = False
@@ -73,7 +73,7 @@ class SavedInput:
         one_hot: Whether to turn class numbers into one-hot rows; None decides by the loss.
     """
 
-    taken: Callable[[], TakenBatch]
+    taken: Callable[[], BatchSignature]
     where: str
     features: Sequence[str] | None = None
     label: str | None = None
@@ -110,7 +110,7 @@ class SavedInput:
         records: Sequence[Record],
         fields: Sequence[str],
         label: str | None,
-        taken: TakenBatch,
+        taken: BatchSignature,
     ) -> Arrays:
         names = [name for name in fields if name != label]
         if self.features is not None:
@@ -140,7 +140,7 @@ class SavedInput:
             for each in taken.inputs
         }
 
-    def _shaped(self, rows: np.ndarray[Any, Any], taken: TakenInput, fields: str) -> Any:
+    def _shaped(self, rows: np.ndarray[Any, Any], taken: InputSignature, fields: str) -> Any:
         if rows.dtype != object:
             rows = rows.astype(taken.dtype, copy=False)
         shape = taken.shape if self.shape is None else tuple(self.shape)
@@ -160,7 +160,7 @@ class SavedInput:
             return rows
         return rows.reshape(len(rows), *(-1 if axis is None else axis for axis in shape))
 
-    def _labels(self, records: Sequence[Record], label: str, taken: TakenBatch) -> Any:
+    def _labels(self, records: Sequence[Record], label: str, taken: BatchSignature) -> Any:
         labels, num_classes = _stacked(records, label, self.where), taken.num_classes
         if labels.shape[1] == 1:
             labels = labels[:, 0]

@@ -56,7 +56,7 @@ class LoaderFunctions:
         prediction: Symbol | None,
         reading: DialectReader,
     ) -> None:
-        self._reading, self._own_generators = reading, OwnGenerators()
+        self._reading, self._own_generators = reading, SharedGeneratorCheck()
         self._functions = {
             Mode.TRAINING: train,
             Mode.EVALUATION: validation,
@@ -208,7 +208,7 @@ def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
         )
 
 
-class OwnGenerators:
+class SharedGeneratorCheck:
     """Checks that no two loaders share a generator.
 
     In a plain loop, each loader advances a shared generator, so an epoch's order would depend on

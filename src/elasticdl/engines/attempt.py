@@ -19,7 +19,7 @@ from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.claim import claim
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.engines.job_messages import MessageLog, Noting
+from elasticdl.engines.job_messages import MessageLog, RecordingReporter
 from elasticdl.errors import OutputError, OutputLostError
 from elasticdl.events import JobFailed
 from elasticdl.job import RAYJOB_VARIABLE
@@ -115,7 +115,7 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
             FollowedLog(messages, reporter.note) as events,
             folder.scratch() as scratch,
         ):
-            reporter = Noting(reporter, messages)
+            reporter = RecordingReporter(reporter, messages)
             try:
                 restored = store.latest()
                 for damaged in restored.damaged if restored else ():

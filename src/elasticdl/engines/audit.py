@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _NUM_COLUMNS = 5
 
 
-class RecordPlace(NamedTuple):
+class RecordLocation(NamedTuple):
     """A record and its location.
 
     Attributes:
@@ -80,7 +80,7 @@ class WrongBatch:
     batch: int
     count: int
     rows: Sequence[CommittedRow]
-    records: Sequence[RecordPlace]
+    records: Sequence[RecordLocation]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class LeftOut:
     epoch: int
     shard: int
     batch: int
-    records: Sequence[RecordPlace]
+    records: Sequence[RecordLocation]
     name: str
 
 
@@ -117,7 +117,7 @@ class EpochReport:
 
     counts: EpochAudit
     lost_workers: int
-    untold_steps: int
+    unlogged_steps: int
     num_left_out: int = 0
     unexplained: int = 0
 
@@ -130,7 +130,7 @@ class EpochReport:
     @property
     def clean(self) -> bool:
         """Whether the log is consistent with every batch having been trained on exactly once."""
-        return not self.counts.findings and not self.untold_steps and not self.unexplained
+        return not self.counts.findings and not self.unlogged_steps and not self.unexplained
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,12 +200,12 @@ def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
     return bounds
 
 
-def _places(records: Ints, files: Sequence[tuple[str, int]], bounds: Ints) -> list[RecordPlace]:
+def _places(records: Ints, files: Sequence[tuple[str, int]], bounds: Ints) -> list[RecordLocation]:
     # Like `data.record_source.locate`, for many records at once.
     records = np.sort(records)
     at = np.searchsorted(bounds, records, "right") - 1
     return [
-        RecordPlace(record, files[file][0], record - first)
+        RecordLocation(record, files[file][0], record - first)
         for record, file, first in zip(
             records.tolist(), at.tolist(), bounds[at].tolist(), strict=True
         )
@@ -329,7 +329,7 @@ def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
         elif isinstance(event, JobFinished) and steps:
             steps.append((steps[-1][0], event.step, 0))
     table = np.array(steps, np.int64).reshape(-1, 3)
-    missing = sharding_audit.untold_steps(table[:, 1], table[:, 2])
+    missing = sharding_audit.unlogged_steps(table[:, 1], table[:, 2])
     unlogged: Counter[int] = Counter()
     for epoch, count in zip(table[:, 0].tolist(), missing.tolist(), strict=True):
         unlogged[epoch] += count

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from elasticdl.data.record_source import NamesClasses, RecordSource
+from elasticdl.data.record_source import HasClassNames, RecordSource
 from elasticdl.data.wording import listed
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
 from elasticdl.errors import DataError, DefinitionError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class ClassFolders(RecordSource, NamesClasses, Protocol):
+class ClassFolders(RecordSource, HasClassNames, Protocol):
     """A record source that numbers its classes itself, by their names."""
 
     def numbered_by(self, classes: Sequence[str]) -> RecordSource:

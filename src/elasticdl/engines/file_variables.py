@@ -34,8 +34,8 @@ _log = logging.getLogger("elasticdl")
 
 # Checks must not slow down training, so large values are examined only in part.
 _DEPTH = 4
-_MOST_ITEMS = 200
-_MOST_BYTES = 2**20
+_MAX_ITEMS = 200
+_MAX_BYTES = 2**20
 _PLAIN = bool, int, float, complex, str, bytes, np.generic, itertools.count
 
 
@@ -181,7 +181,7 @@ def _summary(value: Any, module: str, depth: int) -> Any:
     if inner is None:
         return id(value)
     try:
-        some = list(itertools.islice(inner, _MOST_ITEMS))
+        some = list(itertools.islice(inner, _MAX_ITEMS))
         size = len(value) if isinstance(value, Collection) else 0
     except RuntimeError:
         # A thread that prepares batches has changed the value meanwhile.
@@ -235,5 +235,5 @@ def _checksum(array: np.ndarray[Any, Any]) -> int:
         return len(array)
     flat = array.reshape(-1)
     # Sample values from the whole array.
-    every = max(1, array.nbytes // _MOST_BYTES)
+    every = max(1, array.nbytes // _MAX_BYTES)
     return zlib.crc32(np.ascontiguousarray(flat[::every]).tobytes())

@@ -14,9 +14,9 @@ import numpy as np
 
 from elasticdl.data.batch import leaves
 from elasticdl.data.wording import counted
-from elasticdl.engines.accumulator import GRADIENTS
+from elasticdl.engines.gradient_accumulation import GRADIENTS
 from elasticdl.errors import ElasticDLError, NonFiniteLossError
-from elasticdl.training.mistakes import in_words, num_scores, out_of_range
+from elasticdl.training.range_errors import in_words, num_scores, out_of_range
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from elasticdl.sharding.ledger import LeaseUpdate, Ledger
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
-    from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.engines.gradient_accumulation import Accumulator
     from elasticdl.engines.train_progress import TrainProgress
     from elasticdl.job import Job
     from elasticdl.training.trainer import MetricStates, Trainer
@@ -152,7 +152,7 @@ def train_run(run: Run) -> TrainResult:
         try:
             metrics = loop.run()
         except BaseException:
-            if interrupts.answered_safely:
+            if interrupts.handled_at_safe_point:
                 loop.interrupt()
             raise
         loop.finish()

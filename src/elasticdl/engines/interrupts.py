@@ -4,7 +4,7 @@ Between a committed step and its entry in the ledger, weights and ledger disagre
 there would write a checkpoint that trains records twice. So a signal is only recorded, and handled
 at the next safe point. A second signal is handled at once, without saving any progress.
 
-`answered_at_once` is for work whose partial results are not kept (a simulated party's training
+`handled_immediately` is for work whose partial results are not kept (a simulated party's training
 between two rounds), so that there is no need to wait.
 """
 
@@ -30,7 +30,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.answered_safely = False
+        self.handled_at_safe_point = False
         self._noted: int | None = None
         self._handlers: dict[int, Any] = {}
 
@@ -55,7 +55,7 @@ class Interrupts:
         if self._noted is None:
             return
         number, self._noted = self._noted, None
-        self.answered_safely = True
+        self.handled_at_safe_point = True
         self._answer(number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -74,7 +74,7 @@ class Interrupts:
 
 
 @contextlib.contextmanager
-def answered_at_once(check: Callable[[], None]) -> Iterator[None]:
+def handled_immediately(check: Callable[[], None]) -> Iterator[None]:
     """Handle signals at once in a block that leaves no partial results behind.
 
     Args:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("elasticdl")
 
-_MOST_MESSAGES = 1_000
-_MOST_CHARACTERS = 2_000
+_MAX_MESSAGES = 1_000
+_MAX_CHARACTERS = 2_000
 _NO_MORE = "Further messages of this attempt are not recorded."
 
 
@@ -82,13 +82,13 @@ class MessageLog(logging.Filter):
     def take(self, text: str, level: str = "info") -> None:
         """Record a message. If the log cannot be written, the next event raises the error."""
         with self._lock:
-            if self._num_messages > _MOST_MESSAGES:
+            if self._num_messages > _MAX_MESSAGES:
                 return
             self._num_messages += 1
-            if self._num_messages > _MOST_MESSAGES:
+            if self._num_messages > _MAX_MESSAGES:
                 text, level = _NO_MORE, "info"
             self._waiting.append(
-                Noted(message=without_password(text)[:_MOST_CHARACTERS], level=level)
+                Noted(message=without_password(text)[:_MAX_CHARACTERS], level=level)
             )
             if self._runs:
                 with contextlib.suppress(ElasticDLError):
@@ -115,12 +115,12 @@ class MessageLog(logging.Filter):
             self._log.write(message)
 
 
-def aloud(reporter: Reporter) -> Reporter:
+def without_recording(reporter: Reporter) -> Reporter:
     """Return a reporter that does not record notes, for notes that the log has as events anyway."""
-    return reporter.reporter if isinstance(reporter, Noting) else reporter
+    return reporter.reporter if isinstance(reporter, RecordingReporter) else reporter
 
 
-class Noting:
+class RecordingReporter:
     """A reporter that also records its notes in a log; see `engine.Reporter`.
 
     Args:

@@ -29,7 +29,7 @@ from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.finite import StateCheck, check_losses
-from elasticdl.engines.job_messages import aloud
+from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.prefetch import INTERRUPTED_S, Prefetch
 from elasticdl.engines.progress import epoch_in_words, metrics_in_words
 from elasticdl.engines.step_events import StepEvents
@@ -43,9 +43,9 @@ from elasticdl.training.trainer import CALLBACKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Reporter
     from elasticdl.engines.feed import TrainingBatch, Validation
+    from elasticdl.engines.gradient_accumulation import Accumulator
     from elasticdl.engines.interfaces import CheckpointSink, Commit, Committer, EventSink
     from elasticdl.job import TrainingOptions
     from elasticdl.sharding.left_out import BatchId
@@ -620,7 +620,7 @@ class Loop:
         ends = self.progress.ledger.epoch_done or self._is_cut_short()
         if not ends:
             words = metrics_in_words(metrics, prefix="val_")
-            aloud(self.reporter).note(f"step {self.trainer.step}: {words}")
+            without_recording(self.reporter).note(f"step {self.trainer.step}: {words}")
         if not ends or self.options.evaluation_steps:
             # At the end of an epoch, `_end_epoch` does this, once training metrics are known too.
             self._checkpoint_if_best()
@@ -668,7 +668,7 @@ class Loop:
             self.metrics,
             is_evaluated=self.progress.evaluated_step == self.trainer.step,
         )
-        aloud(self.reporter).note(words)
+        without_recording(self.reporter).note(words)
         self.trainer.hooks.epoch_end(epoch, self.metrics)
         self._check_stop_requested(within_epoch=False)
         self._unsaved = True

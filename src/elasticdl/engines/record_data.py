@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from elasticdl.sharding.left_out import BatchId
 
 # Maximum number of records listed in an error message, among which the user looks for the bad one.
-_MOST_NAMED = 128
+_MAX_NAMED = 128
 # Size of the records decoded at once; the batches made from them may be much larger.
 _MAX_DECODED_BYTES = 64 * 2**20
 # Short, because the loop checks for other work only after each shard of the validation data.
@@ -195,7 +195,7 @@ class RecordData:
         numbers = plan.record_numbers(batch.epoch, batch.shard)
         if isinstance(self.definition.input, RecordInput):
             numbers = records_of(plan, batch)
-        return self.reader.numbering.name_some(numbers, most=_MOST_NAMED)
+        return self.reader.numbering.name_some(numbers, most=_MAX_NAMED)
 
     def example(self, plan: ShardPlan) -> Batch:
         """Return the first batch of the first shard that has one.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.attempt import attempt
 from elasticdl.engines.engine import Outcome, Reporter
-from elasticdl.engines.job_messages import aloud
+from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.publish import copy_code, note_changed_code, publish, versions
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.training_context import TrainingContext, open_context
@@ -72,7 +72,7 @@ class Run:
             left_out = TrainProgress.from_json(self.checkpoint.metadata["progress"]).ledger.left_out
         self.write_start(resumed_from_step, left_out)
         if self.checkpoint is not None:
-            aloud(self.reporter).note(
+            without_recording(self.reporter).note(
                 f"Resuming from step {resumed_from_step:,} in {self.folder.uri}."
             )
         options = self.context.job.training

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.data.field import STRING
-from elasticdl.data.record_source import NamesClasses
+from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records, whole
 from elasticdl.data.wording import counted
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers
-from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.engine import context_of
 from elasticdl.engines.file_variables import FileVariables
+from elasticdl.engines.gradient_accumulation import Accumulator
 from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.engines.table_params import completed, metadata_of
@@ -106,7 +106,7 @@ class TrainingContext:
             return self.definition.classes
         # Neither side of a split knows the class names; its whole source does.
         source: object = whole(self.data.source) if isinstance(self.data, RecordData) else None
-        return source.classes if isinstance(source, NamesClasses) else ()
+        return source.classes if isinstance(source, HasClassNames) else ()
 
     def record_fields(self) -> Schema | None:
         """Return the fields of the first record; None if the model has a `data_schema()`.

@@ -19,7 +19,7 @@ from elasticdl.errors import UserCodeError
 
 # Calls are checked every second or two. If two checks are further apart, this process may have been
 # stopped, or the machine may have been asleep, so at most this much time counts.
-_MOST_BETWEEN_LOOKS_S = 5.0
+_MAX_BETWEEN_LOOKS_S = 5.0
 
 
 @dataclass(eq=False)
@@ -74,7 +74,7 @@ def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | Non
     looked_s, _calls.looked_s = _calls.looked_s, now_s
     for thread, call in list(_calls.running.items()):
         since_look_s = now_s - max(looked_s, call.since_s)
-        call.seen_running_s += min(since_look_s, _MOST_BETWEEN_LOOKS_S)
+        call.seen_running_s += min(since_look_s, _MAX_BETWEEN_LOOKS_S)
         if call.seen_running_s <= allowed_s:
             continue
         name, at = tracebacks.running_at(thread) or ("the input function", call.where)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # A larger difference than rounding: then the loss of a batch is not the mean of its examples'.
 _LOSS_TOLERANCE = 1e-4
-_LEAST_SIDE = 8
+_MIN_SIDE = 8
 
 
 class RecordReport:
@@ -159,5 +159,5 @@ def pictures_of(source: RecordSource, schema: Schema | None) -> Callable[[int, s
 
 
 def _may_be_picture(array: Any) -> bool:
-    is_large = np.ndim(array) > 1 and min(np.shape(array)[:2]) >= _LEAST_SIDE
+    is_large = np.ndim(array) > 1 and min(np.shape(array)[:2]) >= _MIN_SIDE
     return is_large and as_picture(array) is not None

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.data.atomic_writer import AtomicWriter
 from elasticdl.data.batch import arrays_bytes, leaves
-from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError
 from elasticdl.evaluation.functions import EvalFunctions, signature
 from elasticdl.evaluation.outcomes import OutcomeReading, outcomes, read
@@ -115,7 +115,7 @@ class _Block:
     signature: str = ""
 
 
-class ReportWriter(WholeOrNothing):
+class ReportWriter(AtomicWriter):
     """Writes a report row by row, and publishes it when it is closed.
 
     Used in a `with` statement: if its body raises, nothing is published, and an earlier report

@@ -41,7 +41,7 @@ _PLAIN_TO = {"float32": 1e5, "float64": 1e9}
 
 
 @dataclass(frozen=True)
-class Views:
+class CsvFiles:
     """The files written.
 
     Attributes:
@@ -61,7 +61,7 @@ def write_views(
     *,
     name: str = "eval_report",
     max_rows: int = DEFAULT_MAX_ROWS,
-) -> Views:
+) -> CsvFiles:
     """Write `<name>.csv` and `<name>_summary.csv`.
 
     Args:
@@ -91,7 +91,7 @@ def write_views(
             path = scratch / "rows.csv"
             _write_rows(report, path)
             folder.publish(path, f"{name}.csv")
-    return Views(where, folder.where(f"{name}_summary.csv"), notes)
+    return CsvFiles(where, folder.where(f"{name}_summary.csv"), notes)
 
 
 def _write_rows(report: Report, path: Any) -> None:

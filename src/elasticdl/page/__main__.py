@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from elasticdl.page.serving import serve_beside
+from elasticdl.page.web_server import serve_beside
 
 if __name__ == "__main__":
     serve_beside(*sys.argv[1:])

@@ -19,7 +19,7 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 NUM_BUCKETS = 400
-_MOST_BAD = 200
+_MAX_BAD = 200
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
 
 
 def _few(bad: Floats) -> Floats:
-    if len(bad) <= _MOST_BAD:
+    if len(bad) <= _MAX_BAD:
         return bad
-    kept = np.unique(np.linspace(0, len(bad) - 1, _MOST_BAD).astype(np.int64))
+    kept = np.unique(np.linspace(0, len(bad) - 1, _MAX_BAD).astype(np.int64))
     return bad[kept]
 
 

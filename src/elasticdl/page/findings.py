@@ -21,15 +21,15 @@ from elasticdl.page.words import brief, clock_text, duration_text
 
 if TYPE_CHECKING:
     from elasticdl.page.history import JobHistory
-    from elasticdl.page.lanes import Activity, Stay
     from elasticdl.page.stalls import Stall
+    from elasticdl.page.timelines import Activity, RankTenure
 
 Level = Literal["good", "note", "warning", "bad"]
 
-_MOST_LOSSES = 12
-_MOST_STALLS = 5
-_MOST_REASONS = 3
-_MOST_PARTIES = 8
+_MAX_LOSSES = 12
+_MAX_STALLS = 5
+_MAX_REASONS = 3
+_MAX_PARTIES = 8
 # A rise of the validation loss counts as overfitting, not as noise, after at least this many
 # evaluations and beyond these thresholds.
 _EVALUATIONS_AFTER = 2
@@ -40,11 +40,11 @@ _MEAN_OF = 3
 # the minimum.
 _RECENT, _AROUND, _TIMES_DEVIATION = 5, 2, 3.0
 # Speeds before and after the loss of a worker cover at most 60 s, and at least 3 s.
-_SPEED_S, _LEAST_SPEED_S = 60.0, 3.0
+_SPEED_S, _MIN_SPEED_S = 60.0, 3.0
 # Lower speeds are shown with decimals.
 _WHOLE_FROM = 100.0
 # A worker without a batch for a shorter time is shown only in its lane.
-_LEAST_BEHIND_S = 10.0
+_MIN_BEHIND_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -167,19 +167,19 @@ def _not_finite(history: JobHistory) -> list[PageFinding]:
 def _losses(history: JobHistory) -> list[PageFinding]:
     lost = [stay for stay in history.stays if stay.is_lost and stay.incarnation]
     lost.sort(key=lambda stay: stay.left or 0.0)
-    found = [_loss(history, stay) for stay in lost[-_MOST_LOSSES:]]
-    if len(lost) > _MOST_LOSSES:
+    found = [_loss(history, stay) for stay in lost[-_MAX_LOSSES:]]
+    if len(lost) > _MAX_LOSSES:
         found.append(
             PageFinding(
                 "warning",
-                f"{len(lost):,} workers were lost in total. The last {_MOST_LOSSES} are listed "
+                f"{len(lost):,} workers were lost in total. The last {_MAX_LOSSES} are listed "
                 "here; the lanes show all of them.",
             )
         )
     return found
 
 
-def _loss(history: JobHistory, stay: Stay) -> PageFinding:
+def _loss(history: JobHistory, stay: RankTenure) -> PageFinding:
     left = stay.left or 0.0
     text = f"Worker {stay.rank} was lost at {clock_text(left)}, around step {stay.step:,}: it "
     text += f"{brief(stay.reason)}."
@@ -234,7 +234,7 @@ def speed_between(history: JobHistory, start: float, stop: float) -> float | Non
     if last <= first or attempts[first] != attempts[last]:
         return None
     seconds = float(logged[last] - logged[first])
-    if seconds < _LEAST_SPEED_S:
+    if seconds < _MIN_SPEED_S:
         return None
     return float(history.steps["num_records"][first + 1 : last + 1].sum()) / seconds
 
@@ -261,7 +261,7 @@ def _stalls(stalls: Sequence[Stall]) -> list[PageFinding]:
         return []
     unplanned = [stall for stall in stalls if not stall.is_planned]
     total = sum(stall.seconds for stall in unplanned)
-    longest = sorted(unplanned, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
+    longest = sorted(unplanned, key=lambda stall: -stall.seconds)[:_MAX_STALLS]
     found = [
         PageFinding(
             "warning",
@@ -299,7 +299,7 @@ def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
         (last - first, first, stay.rank)
         for stay in history.stays
         for first, last in activity.behind(stay)
-        if last - first > _LEAST_BEHIND_S
+        if last - first > _MIN_BEHIND_S
     ]
     return [
         PageFinding(
@@ -309,7 +309,7 @@ def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
             "by itself.",
             first,
         )
-        for seconds, first, rank in sorted(late, reverse=True)[:_MOST_STALLS]
+        for seconds, first, rank in sorted(late, reverse=True)[:_MAX_STALLS]
     ]
 
 
@@ -331,7 +331,7 @@ def _attempts(history: JobHistory) -> list[PageFinding]:
             )
         text += f" It resumed from {history.unit} {start.resumed_from_step:,}{taken_back}."
         found.append(PageFinding("note", text, start.time))
-    return found[-_MOST_LOSSES:]
+    return found[-_MAX_LOSSES:]
 
 
 def _parties(history: JobHistory) -> list[PageFinding]:
@@ -340,10 +340,10 @@ def _parties(history: JobHistory) -> list[PageFinding]:
         for party, why in event.left_out.items():
             by_party.setdefault(party, []).append((event.step, why))
     found = []
-    for party, rounds in sorted(by_party.items(), key=lambda item: -len(item[1]))[:_MOST_PARTIES]:
+    for party, rounds in sorted(by_party.items(), key=lambda item: -len(item[1]))[:_MAX_PARTIES]:
         numbers = ", ".join(str(number) for number, _ in rounds[:5])
         more = ", ..." if len(rounds) > 5 else ""  # noqa: PLR2004 - as above
-        common = Counter(why for _, why in rounds).most_common(_MOST_REASONS)
+        common = Counter(why for _, why in rounds).most_common(_MAX_REASONS)
         why = "; ".join(each for each, _ in common)
         found.append(
             PageFinding(

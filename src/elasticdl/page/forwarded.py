@@ -26,8 +26,8 @@ from starlette.routing import Route
 from elasticdl.cluster.head import HeadPod, check_runs, connect, find_head
 from elasticdl.errors import ElasticDLError, UnavailableError, UsageError
 from elasticdl.page.security import new_token
-from elasticdl.page.server import guarded
-from elasticdl.page.serving import DEFAULT_LISTEN, parse_address, serve_app
+from elasticdl.page.web_app import guarded
+from elasticdl.page.web_server import DEFAULT_LISTEN, parse_address, serve_app
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from elasticdl.cluster.kubernetes import Kubernetes
+    from elasticdl.cluster.kubernetes_client import Kubernetes
 
 _BETWEEN_TRIES_S = 2.0
 # Longer than the keepalive interval of a page.

@@ -36,14 +36,14 @@ from elasticdl.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from elasticdl.page.lanes import GAP_S, Stay
 from elasticdl.page.parse import Damage, Item, StepColumns
 from elasticdl.page.table import GrowingTable
+from elasticdl.page.timelines import GAP_S, RankTenure
 
 _MAX_RECENT_EVENTS = 400
-_MOST_DAMAGES = 20
+_MAX_DAMAGES = 20
 # A number edited by hand must not make the page allocate all memory.
-_MOST_SHARDS, _MOST_RANKS = 50_000_000, 1_000_000
+_MAX_SHARDS, _MAX_RANKS = 50_000_000, 1_000_000
 _STEP_COLUMNS = {
     "time": np.float64,
     "step": np.int64,
@@ -115,7 +115,7 @@ class JobHistory:
         self.shard_batches = np.zeros(0, np.int64)
         self.shard_of: dict[int, int] = {}
         self._skipped: list[RecordsSkipped] = []
-        self.stays: list[Stay] = []
+        self.stays: list[RankTenure] = []
         self.end: JobFinished | JobFailed | None = None
         self.recent_events: deque[Event] = deque(maxlen=_MAX_RECENT_EVENTS)
         self.damages: list[Damage] = []
@@ -123,7 +123,7 @@ class JobHistory:
         self.first_time = self.last_time = 0.0
         self.last_times: dict[int, float] = {}
         self._blocks: list[_Block] = []
-        self._open: dict[int, Stay] = {}
+        self._open: dict[int, RankTenure] = {}
         self._last_batch: dict[int, float] = {}
 
     def add(self, items: Iterable[Item]) -> None:
@@ -132,7 +132,7 @@ class JobHistory:
             match item:
                 case Damage():
                     self.num_damaged += 1
-                    if len(self.damages) < _MOST_DAMAGES:
+                    if len(self.damages) < _MAX_DAMAGES:
                         self.damages.append(item)
                 case StepColumns():
                     self._take_steps(item)
@@ -181,12 +181,12 @@ class JobHistory:
         return max(last, resumed, max(self.rounds, default=0))
 
     @property
-    def present(self) -> list[Stay]:
+    def present(self) -> list[RankTenure]:
         """Stays of the workers that are present, by rank."""
         return [self._open[rank] for rank in sorted(self._open)]
 
     @property
-    def stays_so_far(self) -> list[Stay]:
+    def stays_so_far(self) -> list[RankTenure]:
         """All stays; includes the current gap of a worker that commits nothing at the moment."""
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
@@ -268,8 +268,8 @@ class JobHistory:
         if newest > self.epoch:
             self.epoch, self.shard_of = newest, {}
             self.shard_batches = np.zeros(0, np.int64)
-        mine = (epoch == self.epoch) & (shard >= 0) & (shard < _MOST_SHARDS)
-        mine &= (rank >= 0) & (rank < _MOST_RANKS)
+        mine = (epoch == self.epoch) & (shard >= 0) & (shard < _MAX_SHARDS)
+        mine &= (rank >= 0) & (rank < _MAX_RANKS)
         rank, shard, counts = rank[mine], shard[mine], (stop - first)[mine]
         if not len(shard):
             return
@@ -288,7 +288,7 @@ class JobHistory:
     def _add_own_process(self) -> None:
         """Update the lane of a job without workers, which trains in the process that started it."""
         for start in self.starts:
-            stay = Stay(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
+            stay = RankTenure(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
             self.stays.append(stay)
         for stay, following in zip(self.stays, self.starts[1:], strict=False):
             stay.end(following.time, "was restarted")
@@ -354,7 +354,7 @@ class JobHistory:
         self.starts.append(event)
         self.end = None
         if has_own_process:
-            stay = Stay(0, 0, event.attempt, event.time, host=event.host, pid=event.pid)
+            stay = RankTenure(0, 0, event.attempt, event.time, host=event.host, pid=event.pid)
             self.stays.append(stay)
             self._open[0] = stay
 
@@ -377,7 +377,7 @@ class JobHistory:
         before = self._open.pop(event.rank, None)
         if before is not None:
             before.end(event.time, "was replaced", step=event.step, is_lost=True)
-        stay = Stay(
+        stay = RankTenure(
             rank=event.rank,
             incarnation=event.incarnation,
             attempt=self.attempt,

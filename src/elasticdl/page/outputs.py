@@ -3,7 +3,7 @@
 Reading does not affect a running job: nothing is written and no lock is taken. Files may come from
 another version, be edited by hand or be incomplete; unreadable files become notes on the page.
 
-Callers: `server.py`, `elasticdl job list|show|logs`.
+Callers: `web_app.py`, `elasticdl job list|show|logs`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from elasticdl.page.log_reader import LogReader
 from elasticdl.page.parse import parse
 from elasticdl.page.view import loss_curve, summary, view
 
-_MOST_JOBS = 200
+_MAX_JOBS = 200
 _DEPTH = 3
-_MOST_NAMES = 2_000
+_MAX_NAMES = 2_000
 _SKIPPED = {"checkpoints", "zoo", "saved_model", "logs", "report", "reports", "node_modules"}
 _STEP_FOLDER = re.compile(r"^step-(\d+)$")
 _REPORT_FOLDERS = ("", "report", "reports")
-_LEAST_PAUSE_S = 0.4
+_MIN_PAUSE_S = 0.4
 # Minimum pause between two views, as a multiple of the time for one: the page of a long log is
 # computed less often, so that it uses at most a thirtieth of a core, for any number of viewers.
 _TIMES_LONGER = 30.0
 # Each read downloads the whole log.
-_LEAST_REMOTE_PAUSE_S = 10.0
+_MIN_REMOTE_PAUSE_S = 10.0
 _FACTS_PAUSE_S = 2.0
 
 
@@ -74,7 +74,7 @@ class WatchedOutput:
 
     def refresh(self) -> None:
         """Read new events, unless that was done a moment ago."""
-        pause_s = _LEAST_PAUSE_S if self._reader.is_local else _LEAST_REMOTE_PAUSE_S
+        pause_s = _MIN_PAUSE_S if self._reader.is_local else _MIN_REMOTE_PAUSE_S
         with self._lock:
             if time.monotonic() - self._looked_s < pause_s:
                 return
@@ -90,7 +90,7 @@ class WatchedOutput:
                 self._sections = view(self.history, self.facts(), time.time())
                 self._texts = {name: json.dumps(each) for name, each in self._sections.items()}
                 cost_s = time.thread_time() - began_s
-                self._next_s = time.monotonic() + max(_LEAST_PAUSE_S, _TIMES_LONGER * cost_s)
+                self._next_s = time.monotonic() + max(_MIN_PAUSE_S, _TIMES_LONGER * cost_s)
             return self._sections
 
     def texts(self) -> dict[str, str]:
@@ -108,7 +108,7 @@ class WatchedOutput:
 
     def facts(self) -> Facts:
         """Return the contents of the output apart from the log."""
-        pause_s = _FACTS_PAUSE_S if self._folder.is_local else _LEAST_REMOTE_PAUSE_S
+        pause_s = _FACTS_PAUSE_S if self._folder.is_local else _MIN_REMOTE_PAUSE_S
         with self._lock:
             if time.monotonic() - self._facts_s > pause_s:
                 self._facts = self._read_facts()
@@ -246,7 +246,7 @@ def find_outputs(uri: str) -> dict[str, OutputFolder]:
     if is_output(root.list()):
         return {_name_of(uri): root}
     found: dict[str, OutputFolder] = {}
-    _walk(root, "", found, [_MOST_NAMES])
+    _walk(root, "", found, [_MAX_NAMES])
     if not found:
         what = "does not exist" if not root.exists() else "is not a job's output and contains none"
         raise OutputError(
@@ -265,7 +265,7 @@ def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: l
     """Add outputs below a folder, checking at most `left` entries."""
     depth = len(PurePosixPath(name).parts)
     for child in root.list(name):
-        if left[0] <= 0 or len(found) >= _MOST_JOBS:
+        if left[0] <= 0 or len(found) >= _MAX_JOBS:
             return
         if child.startswith(".") or child in _SKIPPED or "\\" in child:
             continue

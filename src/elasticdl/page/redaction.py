@@ -20,8 +20,8 @@ _SECRET_NAME = re.compile(
     r"(?i)(pass(word|wd|phrase)|secret|token|credential|api_?key|private_?key|access_?key|auth)"
 )
 _SIGNATURE = re.compile(r"(?i)([?&][^=&\s]*(?:signature|sig|key|credential)[^=&\s]*=)[^&\s]*")
-_MOST_CHARACTERS = 4_000
-_MOST_OF_A_NAME = 100
+_MAX_CHARACTERS = 4_000
+_MAX_OF_A_NAME = 100
 # C0 except newline and tab, DEL and C1; marks that change the writing direction; surrogates,
 # which stand for bytes that are not UTF-8.
 _CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -56,7 +56,7 @@ def shown_text(text: str) -> str:
         >>> print(shown_text("a\x00b"))
         a\x00b
     """
-    cut = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
+    cut = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} ..."
     if not _NOTABLE.search(cut):
         return cut
     shown = _SIGNATURE.sub(r"\1***", without_password(cut))
@@ -65,4 +65,4 @@ def shown_text(text: str) -> str:
 
 def shown_name(name: str) -> str:
     """Return the name of a party, a metric or a job as `shown_text` does, but shorter."""
-    return shown_text(name if len(name) <= _MOST_OF_A_NAME else f"{name[:_MOST_OF_A_NAME]} ...")
+    return shown_text(name if len(name) <= _MAX_OF_A_NAME else f"{name[:_MAX_OF_A_NAME]} ...")

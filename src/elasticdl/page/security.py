@@ -5,7 +5,7 @@
   where a web site makes its own name resolve to 127.0.0.1.
 * The page runs only scripts from this server and cannot be shown in a frame.
 
-Pure. Callers: `server.py`.
+Pure. Callers: `web_app.py`.
 """
 
 from __future__ import annotations

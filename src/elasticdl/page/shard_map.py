@@ -19,7 +19,7 @@ import numpy.typing as npt
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 QUEUED, LEASED, RETURNED, DONE = range(4)
-_MOST_CELLS = 1200
+_MAX_CELLS = 1200
 
 
 def shard_states(
@@ -72,7 +72,7 @@ def cells(states: Ints) -> dict[str, Any]:
         each cell as a digit; a cell of several shards is returned or leased if one of them is,
         and done only if all are.
     """
-    per_cell = max(1, -(-len(states) // _MOST_CELLS))
+    per_cell = max(1, -(-len(states) // _MAX_CELLS))
     if per_cell == 1:
         shown = states
     else:

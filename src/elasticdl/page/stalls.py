@@ -21,13 +21,13 @@ from elasticdl.page.words import brief
 
 if TYPE_CHECKING:
     from elasticdl.events import Checkpointed, Evaluated
-    from elasticdl.page.lanes import Stay
+    from elasticdl.page.timelines import RankTenure
 
 LOG_DELAY_S = 3.0
 """Maximum delay between a step and its log entry, in seconds: a worker's commits count when a later
 one confirms them, and are fetched once a second."""
 
-_LEAST_S = 2.0
+_MIN_S = 2.0
 _TIMES_USUAL = 4.0
 
 
@@ -55,7 +55,7 @@ def find_stalls(
     longest_s: npt.NDArray[np.float64],
     attempt: npt.NDArray[np.int32],
     *,
-    stays: Sequence[Stay],
+    stays: Sequence[RankTenure],
     checkpoints: Sequence[Checkpointed],
     evaluations: Sequence[Evaluated],
     behind: Sequence[tuple[float, int]] = (),
@@ -78,7 +78,7 @@ def find_stalls(
     # The logged pause if known, else the time between two log entries minus the usual interval.
     seconds = np.where(longest_s[1:] > 0, longest_s[1:], np.maximum(0.0, gaps - usual))
     ordinary = float(np.median(seconds)) if (longest_s[1:] > 0).any() else usual
-    is_long = (seconds > max(_LEAST_S, _TIMES_USUAL * ordinary)) & (attempt[1:] == attempt[:-1])
+    is_long = (seconds > max(_MIN_S, _TIMES_USUAL * ordinary)) & (attempt[1:] == attempt[:-1])
     found = np.flatnonzero(is_long)
     lost = _Timeline(
         (stay.left, f"worker {stay.rank} {brief(stay.reason)}")
@@ -92,7 +92,7 @@ def find_stalls(
     written = _Timeline(
         (event.time, f"a checkpoint of step {event.step:,} was written")
         for event in checkpoints
-        if event.blocked_s > _LEAST_S / 4
+        if event.blocked_s > _MIN_S / 4
     )
     silent = _Timeline((since, f"worker {rank} did not answer") for since, rank in behind)
     stalls, explained = [], 0.0

@@ -3,7 +3,7 @@
     History + Facts + a clock --view--> {"head": ..., "curves": ..., "lanes": ..., ...}
 
 Pure. The browser receives a section whenever it has changed and only draws it; all decisions are
-made here. Callers: `server.py`.
+made here. Callers: `web_app.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from elasticdl.events import Evaluated, JobFinished
-from elasticdl.page import findings, lanes, shard_map
+from elasticdl.page import findings, shard_map, timelines
 from elasticdl.page.curves import per_second, thinned
 from elasticdl.page.redaction import redacted, shown_name, shown_text
 from elasticdl.page.stalls import Stall, find_stalls
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 Section: TypeAlias = Any
 
 _VALIDATION = "val_"
-_MOST_CHECKPOINTS = 100
-_MOST_ROUNDS = 200
-_MOST_PARTIES = 100
-_MOST_METRICS = 12
-_MOST_MARKS = 100
-_MOST_STALLS = 200
-_MOST_SHARDS = 50_000_000
+_MAX_CHECKPOINTS = 100
+_MAX_ROUNDS = 200
+_MAX_PARTIES = 100
+_MAX_METRICS = 12
+_MAX_MARKS = 100
+_MAX_STALLS = 200
+_MAX_SHARDS = 50_000_000
 _MARKS = {
     "attempt": "attempt {}",
     "checkpoint": "checkpoint of {unit} {:,}",
@@ -56,14 +56,14 @@ def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
     status = status_of(history, facts, now)
     is_live = status.state in {JobState.RUNNING, JobState.STARTING}
     end = now if is_live else history.last_time
-    stays, activity = history.stays_so_far, lanes.Activity(history.steps["time"])
+    stays, activity = history.stays_so_far, timelines.Activity(history.steps["time"])
     stalls = _stalls_of(history, stays, activity)
     sections = {
         "head": _head(history, facts, status, now),
         "findings": [finding.to_json() for finding in findings.find(history, stalls, activity)],
         "curves": _curves(history, facts.job),
         "clock": _clock(
-            history, _longest(stalls), lanes.lanes(stays, activity, end), end, is_live=is_live
+            history, _longest(stalls), timelines.lanes(stays, activity, end), end, is_live=is_live
         ),
         "shards": _shards(history),
         "checkpoints": _checkpoints(history, facts),
@@ -161,7 +161,7 @@ def _curves(history: JobHistory, job: Job | None) -> Section:
             points.append((evaluated.step, value))
     shown = {
         name: {kind: _points(points) for kind, points in kinds.items()}
-        for name, kinds in list(curves.items())[:_MOST_METRICS]
+        for name, kinds in list(curves.items())[:_MAX_METRICS]
     }
     if not history.rounds and len(history.steps):
         shown.setdefault("loss", {})["steps"] = loss_curve(history)
@@ -172,7 +172,7 @@ def _curves(history: JobHistory, job: Job | None) -> Section:
         "metrics": ordered,
         "best_step": best,
         "best_metric": job.training.best_metric if job is not None else None,
-        "starts": [start.resumed_from_step for start in history.starts[1:]][-_MOST_MARKS:],
+        "starts": [start.resumed_from_step for start in history.starts[1:]][-_MAX_MARKS:],
     }
 
 
@@ -199,7 +199,7 @@ def _clock(
             *((event.time, "checkpoint", event.step) for event in history.checkpoints.values()),
             *((event.time, "evaluation", event.step) for event in history.evaluations.values()),
         ]
-    )[-_MOST_MARKS:]
+    )[-_MAX_MARKS:]
     return {
         "begin": begin,
         "end": max(end, begin),
@@ -246,7 +246,7 @@ def _shards(history: JobHistory) -> Section:
     epoch, committed = history.epoch, history.shard_batches
     begun = np.flatnonzero(committed)
     num_shards = start.num_shards or (int(begun[-1]) + 1 if len(begun) else 0)
-    if not 0 < num_shards <= _MOST_SHARDS:
+    if not 0 < num_shards <= _MAX_SHARDS:
         return None
     last = start.batches_per_shard
     if start.batches_per_shard and start.minibatch_size:
@@ -275,7 +275,7 @@ def _shards(history: JobHistory) -> Section:
         "num_shards": num_shards,
         "batches_per_shard": start.batches_per_shard,
         "is_known": start.num_shards > 0,
-        "holders": {str(shard): rank for rank, shard in list(shard_of.items())[:_MOST_MARKS]},
+        "holders": {str(shard): rank for rank, shard in list(shard_of.items())[:_MAX_MARKS]},
         **shard_map.cells(states),
     }
 
@@ -283,8 +283,8 @@ def _shards(history: JobHistory) -> Section:
 def _checkpoints(history: JobHistory, facts: Facts) -> Section:
     best, kept = _best(history), set(facts.kept_steps)
     events = list(history.checkpoints.values())
-    shown = [event for event in events[:-_MOST_CHECKPOINTS] if event.step == best]
-    shown += events[-_MOST_CHECKPOINTS:]
+    shown = [event for event in events[:-_MAX_CHECKPOINTS] if event.step == best]
+    shown += events[-_MAX_CHECKPOINTS:]
     return {
         "summary": _of_best(history, facts) if events else "",
         "rows": [
@@ -327,7 +327,7 @@ def _evaluations(history: JobHistory, facts: Facts) -> Section:
     return {
         "rows": [
             {"step": event.step, "time": event.time, "metrics": dict(flat(event.metrics))}
-            for event in events[-_MOST_CHECKPOINTS:]
+            for event in events[-_MAX_CHECKPOINTS:]
         ],
         "final": final,
         "reports": dict(facts.reports),
@@ -337,7 +337,7 @@ def _evaluations(history: JobHistory, facts: Facts) -> Section:
 def _rounds(history: JobHistory) -> Section:
     if not history.rounds and not history.parties:
         return None
-    rounds = list(history.rounds.values())[-_MOST_ROUNDS:]
+    rounds = list(history.rounds.values())[-_MAX_ROUNDS:]
     names = sorted({*history.parties, *(n for r in rounds for n in (*r.parties, *r.left_out))})
     last = rounds[-1] if rounds else None
     measured = [
@@ -362,16 +362,16 @@ def _rounds(history: JobHistory) -> Section:
                 },
                 "curve": _points(
                     (each.step, value)
-                    for each in measured[-_MOST_ROUNDS:]
+                    for each in measured[-_MAX_ROUNDS:]
                     if isinstance(
                         value := each.party_metrics.get(name, {}).get(metric), (int, float)
                     )
                 ),
                 "why": next((r.left_out[name] for r in reversed(rounds) if name in r.left_out), ""),
             }
-            for name in names[:_MOST_PARTIES]
+            for name in names[:_MAX_PARTIES]
         ],
-        "num_more_parties": max(0, len(names) - _MOST_PARTIES),
+        "num_more_parties": max(0, len(names) - _MAX_PARTIES),
         "metric": metric,
         "rounds": [
             {
@@ -381,7 +381,7 @@ def _rounds(history: JobHistory) -> Section:
                 "num_examples": each.num_examples,
                 "answers": [
                     1 if name in each.parties else 2 if name in each.left_out else 0
-                    for name in names[:_MOST_PARTIES]
+                    for name in names[:_MAX_PARTIES]
                 ],
                 "left_out": dict(each.left_out),
                 "metrics": dict(flat(each.metrics)),
@@ -439,7 +439,7 @@ def _about(history: JobHistory, facts: Facts) -> Section:
 
 
 def _stalls_of(
-    history: JobHistory, stays: Sequence[lanes.Stay], activity: lanes.Activity
+    history: JobHistory, stays: Sequence[timelines.RankTenure], activity: timelines.Activity
 ) -> list[Stall]:
     steps = history.steps
     return find_stalls(
@@ -455,7 +455,7 @@ def _stalls_of(
 
 def _longest(stalls: Sequence[Stall]) -> list[Stall]:
     """Return the stalls that are drawn, oldest first."""
-    chosen = sorted(stalls, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
+    chosen = sorted(stalls, key=lambda stall: -stall.seconds)[:_MAX_STALLS]
     return sorted(chosen, key=lambda stall: stall.start)
 
 

@@ -29,8 +29,8 @@ from elasticdl.events import (
     WorkerLeft,
 )
 
-_MOST_METRICS = 6
-_MOST_OF_A_REASON = 400
+_MAX_METRICS = 6
+_MAX_OF_A_REASON = 400
 
 
 def in_words(event: Event, unit: str = "step") -> str:
@@ -151,7 +151,7 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
         'loss 0.25'
     """
     numbers = [(k, v) for k, v in metrics.items() if isinstance(v, (int, float))]
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers[:_MOST_METRICS])
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers[:_MAX_METRICS])
     return shown or "no metric"
 
 
@@ -164,8 +164,8 @@ def brief(reason: str) -> str:
         >>> brief("The loss is nan.")
         'The loss is nan'
     """
-    if len(reason) > _MOST_OF_A_REASON:
-        half = _MOST_OF_A_REASON // 2
+    if len(reason) > _MAX_OF_A_REASON:
+        half = _MAX_OF_A_REASON // 2
         reason = f"{reason[:half]} ... {reason[-half:]}"
     return reason.removesuffix(".")
 

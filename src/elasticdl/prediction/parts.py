@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from elasticdl.artifacts.local_storage import output_errors
-from elasticdl.data.whole_or_nothing import WholeOrNothing
+from elasticdl.data.atomic_writer import AtomicWriter
 from elasticdl.errors import DefinitionError, OutputError
 from elasticdl.prediction.rows import PredictionField, fields_of, named_outputs
 
@@ -108,7 +108,7 @@ class PredictionParts:
         return sorted(found, key=lambda part: (len(part.name), part.name))
 
 
-class PredictionPart(WholeOrNothing):
+class PredictionPart(AtomicWriter):
     """Writer of one part; the part counts once it is closed.
 
     Used in a `with` statement: if its body raises, there is no part.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.lock import hold
-from elasticdl.data.whole_or_nothing import WholeOrNothing
+from elasticdl.data.atomic_writer import AtomicWriter
 from elasticdl.errors import DefinitionError, OutputError, UsageError
 from elasticdl.prediction.parts import DEFAULT_RECORDS_PER_PART, PredictionParts
 from elasticdl.prediction.rows import RecordKeys, named_outputs
@@ -97,7 +97,7 @@ def open_writer(
     return PredictionWriter(target, PredictionParts(staging, file_format, records_per_part), lock)
 
 
-class PredictionWriter(WholeOrNothing):
+class PredictionWriter(AtomicWriter):
     """Writes predictions in the order of the records, and publishes them when it is closed.
 
     Used in a `with` statement: if its body raises, nothing is published, and an earlier

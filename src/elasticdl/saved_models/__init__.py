@@ -4,7 +4,7 @@
                            |                                                   |
                            +-- training_config, or the user's options --> optimizer, loss, metrics
 
-model_file.py        recognises a file by its content; this determines the loader
+file_format.py        recognises a file by its content; this determines the loader
 scan.py              finds code that a file would run, before any loader opens it
 trust.py             the user's permission that one file, by its digest, may run its code
 built_in.py          the names that need no declaration: layers, TensorFlow operations

@@ -1,6 +1,6 @@
 """Reads zip archives and pickles of model files without unpickling anything.
 
-Callers: `model_file.py`, `scan.py`.
+Callers: `file_format.py`, `scan.py`.
 """
 
 from __future__ import annotations

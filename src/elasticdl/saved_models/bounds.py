@@ -14,7 +14,7 @@ checks each declared size first:
 Trust (`trust.py`) does not lift these bounds. The memory of computations is not bounded here: a
 layer that repeats or pads its input may need more memory than is available.
 
-Callers: `archive.py`, `hdf5.py`, `model_file.py`, `pickle_sizes.py`, `saved_model.py`,
+Callers: `archive.py`, `hdf5.py`, `file_format.py`, `pickle_sizes.py`, `saved_model.py`,
 `tf_keras.py`, `torch_sizes.py`, `weights.py`.
 """
 

@@ -1,6 +1,6 @@
 """Checks an HDF5 file before Keras reads it: no links to other files, no oversized data.
 
-Callers: `model_file.py`.
+Callers: `file_format.py`.
 """
 
 from __future__ import annotations

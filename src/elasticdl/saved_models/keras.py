@@ -26,7 +26,7 @@ from elasticdl.saved_models.trust import NONE, Trust
 from elasticdl.saved_models.weights import bounded
 
 if TYPE_CHECKING:
-    from elasticdl.saved_models.model_file import ModelFile
+    from elasticdl.saved_models.file_format import ModelFile
 
 
 def load(

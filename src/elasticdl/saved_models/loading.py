@@ -13,7 +13,7 @@ from elasticdl.saved_models.numbers import Weight, check_finite
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:
-    from elasticdl.saved_models.model_file import ModelFile
+    from elasticdl.saved_models.file_format import ModelFile
 
 
 def load(

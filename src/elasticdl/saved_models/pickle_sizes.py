@@ -42,7 +42,7 @@ _ITEM_BYTES = {
     "uint8": 1, "bool": 1, "complex32": 4, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 # Size of an item of an unknown type: that of the largest type.
-_MOST_ITEM_BYTES = 16
+_MAX_ITEM_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -311,4 +311,4 @@ def _name(value: Any) -> str:
 
 
 def _item_bytes(name: str) -> int:
-    return _ITEM_BYTES.get(name.rpartition(".")[2], _MOST_ITEM_BYTES)
+    return _ITEM_BYTES.get(name.rpartition(".")[2], _MAX_ITEM_BYTES)

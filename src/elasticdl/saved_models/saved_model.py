@@ -8,7 +8,7 @@ TensorFlow, and a file is inspected before that is imported. Only these fields a
                                                       and concrete_functions(2)
     keras_metadata.pb    SavedMetadata.nodes(1) -> identifier(4), metadata(5)
 
-Callers: `model_file.py`, `scan.py`.
+Callers: `file_format.py`, `scan.py`.
 """
 
 from __future__ import annotations

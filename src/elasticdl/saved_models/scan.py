@@ -28,7 +28,7 @@ from elasticdl.saved_models import archive, built_in, saved_model, torch_operati
 from elasticdl.saved_models.trust import NONE, Trust, TrustUsed, check
 
 if TYPE_CHECKING:
-    from elasticdl.saved_models.model_file import ModelFile
+    from elasticdl.saved_models.file_format import ModelFile
 
 MAX_LAYERS = 4000
 MAX_DEPTH = 200

@@ -33,7 +33,7 @@ from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:
-    from elasticdl.saved_models.model_file import ModelFile
+    from elasticdl.saved_models.file_format import ModelFile
 
 _NAME = re.compile(r"(optim|nn)\.[A-Z]\w*")
 _SINGLE_BYTES = 4

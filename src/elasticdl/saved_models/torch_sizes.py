@@ -8,7 +8,7 @@
 A tensor with stride 0 claims any number of values over a storage of one. A few such values are
 legitimate (`torch.zeros(1).expand(10)`), so the sum of all claims is limited, as in `bounds.py`.
 
-Callers: `model_file.py`.
+Callers: `file_format.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PICKLES_BEFORE_THE_OBJECTS = 3
 # By torch._export.serde.schema.ScalarType; others, of 8 bits or unknown, count as the largest.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2}
 _ITEM_BYTES |= {28: 2, 29: 1, 30: 1, 31: 1, 32: 1, 33: 1, 34: 4, 35: 8}
-_MOST_ITEM_BYTES = 16
+_MAX_ITEM_BYTES = 16
 _SIZES_IN_A_GRAPH = ("as_ints", "as_sym_ints")
 
 
@@ -132,7 +132,7 @@ def _check_described(described: Any, path: Path, held_bytes: int, claimed_bytes:
                 numbers = bounds.num_values(_ints(meta.get("sizes")))
                 dtype = meta.get("dtype")
                 item_bytes = _ITEM_BYTES.get(dtype if isinstance(dtype, int) else 0)
-                claimed_bytes += numbers * (item_bytes or _MOST_ITEM_BYTES)
+                claimed_bytes += numbers * (item_bytes or _MAX_ITEM_BYTES)
                 what = f"with the others, the tensor {name!r} of {numbers:,} numbers"
                 bounds.check(path, what, claimed_bytes, held_bytes)
             for key in _SIZES_IN_A_GRAPH:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from elasticdl.errors import DefinitionError, ModelFileError
-from elasticdl.saved_models.model_file import ModelFile, sha256_of
+from elasticdl.saved_models.file_format import ModelFile, sha256_of
 
 _log = logging.getLogger("elasticdl")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -19,7 +19,7 @@ from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
 
 if TYPE_CHECKING:
-    from elasticdl.saved_models.model_file import ModelFile
+    from elasticdl.saved_models.file_format import ModelFile
 
 _ITEM_BYTES, _ITEM_BYTES_OF_64_BITS = 4, 8
 

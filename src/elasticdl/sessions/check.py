@@ -28,7 +28,7 @@ from elasticdl.sessions.checks.finding import (
     of_error,
     warning,
 )
-from elasticdl.sessions.checks.limits import TooLongError, leaving_no_trace
+from elasticdl.sessions.checks.limits import TooLongError, without_side_effects
 from elasticdl.training.create import quiet_frameworks
 
 
@@ -56,7 +56,7 @@ def check(
     """
     quiet_frameworks()
     found: list[CheckGroup] = []
-    with leaving_no_trace(), warnings.catch_warnings():
+    with without_side_effects(), warnings.catch_warnings():
         # The training reports Keras' warnings about a model as well.
         warnings.filterwarnings("ignore", module="keras")
         started = time.monotonic()

@@ -58,7 +58,7 @@ def tracking_of(session: SessionProject, uri: str | None, commit: str) -> Tracki
     )
 
 
-class Followers:
+class SessionTrackers:
     """Trackers of the phases after a session's training.
 
     Args:
@@ -101,13 +101,13 @@ class Followers:
 @contextlib.contextmanager
 def followed(
     session: SessionProject, job: Job, attempt: int, reporter: Reporter
-) -> Iterator[Followers]:
+) -> Iterator[SessionTrackers]:
     """Continue the run of a session's training, and end it when the block ends.
 
     If a tracker cannot be reached, only a note is shown: the training is over, and nothing of it is
     lost.
     """
-    followers = Followers(_started(session, job, attempt, reporter), reporter)
+    followers = SessionTrackers(_started(session, job, attempt, reporter), reporter)
     try:
         yield followers
     except Exception as error:

@@ -14,7 +14,7 @@ So the cost is that of sorting the rows, however many batches each of them has.
 
 Where a shard comes from a user's pipeline, only the pipeline knows how many batches it has. Then
 the shard is assumed to end where the last row ends: a batch that was repeated or skipped is found;
-one that is missing at the end is found by `untold_steps` if its step had no other batch.
+one that is missing at the end is found by `unlogged_steps` if its step had no other batch.
 
 Callers: `engines/audit.py`.
 """
@@ -37,7 +37,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 _EPOCH, _RANK, _SHARD, _FIRST, _STOP = range(5)
 _NUM_COLUMNS = 5
 # A pipeline yields fewer batches per shard than this; more would not fit on the line.
-_MOST_BATCHES = 2**31
+_MAX_BATCHES = 2**31
 
 
 class AuditFinding(NamedTuple):
@@ -113,7 +113,7 @@ def audit(
     """
     rows = np.asarray(rows, np.int64).reshape(-1, _NUM_COLUMNS)
     possible = (rows >= 0).all(axis=1) & (rows[:, _SHARD] < plan.num_shards)
-    possible &= (rows[:, _FIRST] < rows[:, _STOP]) & (rows[:, _STOP] <= _MOST_BATCHES)
+    possible &= (rows[:, _FIRST] < rows[:, _STOP]) & (rows[:, _STOP] <= _MAX_BATCHES)
     impossible = [rows[~possible]]
     rows = rows[possible]
     rows = rows[np.lexsort((rows[:, _STOP], rows[:, _FIRST], rows[:, _SHARD], rows[:, _EPOCH]))]
@@ -158,7 +158,7 @@ def audit(
     return audits, np.concatenate(impossible)
 
 
-def untold_steps(steps: Ints, num_batches: Ints) -> Ints:
+def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
     """Count the steps before each event whose batches were not logged.
 
     Each step trains on at least one batch, so fewer batches than steps means that some are missing.

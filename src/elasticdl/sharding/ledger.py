@@ -39,7 +39,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 _SHARD, _COMMITTED, _STOP, _DIGEST, _RANK, _MISSED = range(6)
 _NUM_WAITING_COLUMNS = 4
 _NUM_IN_HAND_COLUMNS = 6
-_LEAST_TO_SPLIT = 2
+_MIN_TO_SPLIT = 2
 
 
 class ShardLease(NamedTuple):
@@ -342,7 +342,7 @@ def _split(leased: Ints, idle: Ints) -> Ints:
         # A lease without a known end has a negative `left`: it cannot be split.
         left = leased[:, _STOP] - leased[:, _COMMITTED]
         longest = left.max(initial=0)
-        if longest < _LEAST_TO_SPLIT:
+        if longest < _MIN_TO_SPLIT:
             break
         # Leases longer than any new half are all split before the new halves.
         (long,) = np.nonzero(left > longest - longest // 2)

@@ -116,7 +116,7 @@ class ShardPlan:
         return mixed
 
 
-class _LaidOut:
+class _BlockOrder:
     """Blocks in the order of an epoch; converts positions to record numbers.
 
     Args:
@@ -161,6 +161,6 @@ def _stretch(index: int, size: int, key: int) -> Ints:
 
 # For this epoch and the next one, which a feed starts ahead of training.
 @functools.lru_cache(maxsize=2)
-def _laid_out(blocks: tuple[tuple[int, int], ...], key: int) -> _LaidOut:
+def _laid_out(blocks: tuple[tuple[int, int], ...], key: int) -> _BlockOrder:
     pairs = np.array(blocks, np.int64)
-    return _LaidOut(np.repeat(pairs[:, 0], pairs[:, 1]), key)
+    return _BlockOrder(np.repeat(pairs[:, 0], pairs[:, 1]), key)

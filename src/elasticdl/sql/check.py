@@ -21,7 +21,7 @@ from elasticdl.data.type_words import in_words
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
-from elasticdl.sql.complaints import place_of
+from elasticdl.sql.error_locations import location_of
 from elasticdl.sql.measuring import (
     IMPORTANCES,
     METRICS,
@@ -85,7 +85,7 @@ def train_request(
     _check_values(statement, program, zoo)
     names = list(database.schema(statement.select).names)
     label = names[-1]
-    label_span = place_of(label, program, statement.span)
+    label_span = location_of(label, program, statement.span)
     if statement.label is not None:
         label_span = statement.label.span
         label = _found(statement.label.text, names, "", program, statement.label.span)

@@ -61,7 +61,7 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None, "NONE": None}
 # Names that need no quotes; databases and models do not accept others either.
 _NAME = re.compile(r"[^\W\d][\w-]*(?:[./:][\w-]+)*")
 _MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
-_MOST_LETTERS = 100
+_MAX_LETTERS = 100
 
 
 class _Clauses(NamedTuple):
@@ -282,10 +282,10 @@ def _target(program: str, target: Word) -> tuple[Word, Word]:
 
 
 def _check_model_name(program: str, name: Word) -> None:
-    if len(name.text) > _MOST_LETTERS or not _MODEL_NAME.fullmatch(name.text):
+    if len(name.text) > _MAX_LETTERS or not _MODEL_NAME.fullmatch(name.text):
         raise StatementError(
-            f"{name.text[:_MOST_LETTERS]!r} is not a valid name for a trained model: expected a "
-            f"letter, then letters, digits, '_', '-' and single dots, at most {_MOST_LETTERS}.",
+            f"{name.text[:_MAX_LETTERS]!r} is not a valid name for a trained model: expected a "
+            f"letter, then letters, digits, '_', '-' and single dots, at most {_MAX_LETTERS}.",
             program,
             name.span,
         )

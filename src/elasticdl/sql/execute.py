@@ -26,8 +26,8 @@ from elasticdl.sql.check import (
     predict_request,
     train_request,
 )
-from elasticdl.sql.complaints import located
 from elasticdl.sql.database import ENVIRONMENT, Database, RowSource, open_database
+from elasticdl.sql.error_locations import located
 from elasticdl.sql.models import DEFAULT_FOLDER, Models
 from elasticdl.sql.parse import parse
 from elasticdl.sql.showing import show_train

@@ -31,8 +31,8 @@ from elasticdl.engines.record_data import open_records
 from elasticdl.errors import UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
-from elasticdl.sql.complaints import check_distinct
 from elasticdl.sql.database import RowSource
+from elasticdl.sql.error_locations import check_distinct
 from elasticdl.sql.kinds import note_on_times
 from elasticdl.sql.labelled import Labelled
 from elasticdl.sql.names import matching, written_like
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
     from elasticdl.sql.names import Name
 
-MOST_EXPLAINED_ROWS = 10_000
+MAX_EXPLAINED_ROWS = 10_000
 REPEATS = 5
 _SEED = 0
 # Result columns of EVALUATE and EXPLAIN, and the columns that INTO adds to them.
@@ -98,7 +98,7 @@ class ExplainRequest:
     select: str
     model: str
     into: Name | None = None
-    num_rows: int = MOST_EXPLAINED_ROWS
+    num_rows: int = MAX_EXPLAINED_ROWS
     repeats: int = REPEATS
     statement: str = ""
     begins_at: tuple[int, int] = (1, 1)

@@ -28,7 +28,7 @@ from elasticdl.artifacts.lease import ignore_note
 from elasticdl.artifacts.lock import hold
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import OutputBusyError, UsageError
-from elasticdl.sql.waiting import once_free
+from elasticdl.sql.waiting import retry_while_busy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,7 @@ class Models:
         """
         subject, alternative = f"the model {name}", "train INTO another name"
         name_of_lock = f"{name}/{_LOCK}"
-        lock = once_free(
+        lock = retry_while_busy(
             lambda: hold(self._folder, name_of_lock, subject, note, alternative),
             OutputBusyError,
             _ENDING_S,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _Point = TypeVar("_Point", EpochFinished, Evaluated)
 
-_MOST_POINTS = 50
+_MAX_POINTS = 50
 _SCHEMA = pa.schema(
     [
         ("section", pa.string()),
@@ -86,7 +86,7 @@ def _curve(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
 
 def _thinned(events: Sequence[_Point]) -> Sequence[_Point]:
     """Return evenly spaced events, including the last one: enough for a curve."""
-    stride = -(-len(events) // _MOST_POINTS)
+    stride = -(-len(events) // _MAX_POINTS)
     return events[::-1][:: max(stride, 1)][::-1]
 
 

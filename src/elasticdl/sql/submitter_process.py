@@ -34,7 +34,7 @@ WATCHED = "ELASTICDL_SUBMITTER_ENDS_WITH_STDIN"
 
 _POLL_S = 0.1
 _LONGEST_LINE = 1 << 16
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 
 
 def run_process(path: Path, environment: Mapping[str, str]) -> int:
@@ -105,7 +105,7 @@ class _Output:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.is_complete = False
-        self._lines: queue.Queue[bytes | None] = queue.Queue(_MOST_LINES)
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_MAX_LINES)
         threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
 
     def _read(self, stream: IO[bytes] | None) -> None:

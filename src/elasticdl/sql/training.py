@@ -23,8 +23,8 @@ from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
-from elasticdl.sql.complaints import check_distinct, place_of, pointed_in
 from elasticdl.sql.database import RowSource
+from elasticdl.sql.error_locations import check_distinct, location_of, pointed_in
 from elasticdl.sql.features import resolve
 from elasticdl.sql.labelled import LabelError, Labelled
 from elasticdl.sql.measuring import metrics_table
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
 
-_LEAST_UPDATES = 1000
+_MIN_UPDATES = 1000
 # Maximum number of rows -> minibatch size and minimum number of epochs.
 _SIZES = ((100_000, 64, 10), (1_000_000, 256, 3), (math.inf, 1024, 1))
-_MOST_EVALUATIONS = 50
+_MAX_EVALUATIONS = 50
 _FEW_ROWS = 10
 _ADVICE = Advice(
     "LABEL with another column",
@@ -318,7 +318,7 @@ def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
         f"{request.label!r} has {len(classes):,} different values: {named}. Expected the number of "
         "rows of each value, in this order."
     )
-    place = place_of("class_counts", request.statement, Span(0, len(request.statement)))
+    place = location_of("class_counts", request.statement, Span(0, len(request.statement)))
     raise UsageError(pointed_in(problem, request.statement, request.begins_at, place))
 
 
@@ -373,11 +373,11 @@ def _options(request: TrainRequest, snapshot: FileSnapshot) -> dict[str, Any]:
     size = int(options.setdefault("minibatch_size", size))
     steps = -(-rows // size)
     if "num_epochs" not in options and not options.get("max_steps"):
-        options["num_epochs"] = max(least_epochs, -(-_LEAST_UPDATES // steps))
+        options["num_epochs"] = max(least_epochs, -(-_MIN_UPDATES // steps))
     if snapshot.num_validation:
         options.setdefault("restore_best_weights", True)
         total = steps * int(options.get("num_epochs", 1))
-        options.setdefault("evaluation_steps", max(steps, -(-total // _MOST_EVALUATIONS)))
+        options.setdefault("evaluation_steps", max(steps, -(-total // _MAX_EVALUATIONS)))
     return options
 
 

@@ -19,7 +19,7 @@ Got = TypeVar("Got")
 _POLL_S = 0.1
 
 
-def once_free(act: Callable[[], Got], busy: type[Exception], timeout_s: float) -> Got:
+def retry_while_busy(act: Callable[[], Got], busy: type[Exception], timeout_s: float) -> Got:
     """Retry a call while it reports that something is in use; return its result.
 
     Args:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _NUM_THREADS = 4
 # With more positions, there are too many pairs of them; some positions are drawn at random.
-_MOST_POSITIONS = 16
+_MAX_POSITIONS = 16
 
 
 def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -> None:
@@ -245,7 +245,7 @@ def _ranges(source: RecordSource) -> list[tuple[int, int]]:
     near = {border + step for border in borders for step in (-1, 0, 1)}
     positions = sorted(near & set(range(source.num_records + 1)))
     others = [i for i in range(source.num_records + 1) if i not in near]
-    missing = min(max(_MOST_POSITIONS - len(positions), 0), len(others))
+    missing = min(max(_MAX_POSITIONS - len(positions), 0), len(others))
     drawn = random.Random(0).sample(others, missing)  # noqa: S311 - no secret
     return list(itertools.combinations_with_replacement(sorted([*positions, *drawn]), 2))
 

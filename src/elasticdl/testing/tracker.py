@@ -56,10 +56,10 @@ def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
         AssertionError: A law is broken; the message says which.
     """
     check_attempts_are_one_run(new_place())
-    check_what_is_told_twice_is_there_once(new_place())
+    check_repeated_points_are_stored_once(new_place())
     check_metrics_stay_apart(new_place())
     check_status_is_that_of_the_last_attempt(new_place())
-    check_values_that_are_no_numbers_are_taken(new_place())
+    check_non_finite_values_are_accepted(new_place())
     check_another_job_is_another_run(new_place())
 
 
@@ -79,7 +79,7 @@ def check_attempts_are_one_run(place: RecordedRun) -> None:
     _require_values(shown, [1.0, 0.5, 0.25])
 
 
-def check_what_is_told_twice_is_there_once(place: RecordedRun) -> None:
+def check_repeated_points_are_stored_once(place: RecordedRun) -> None:
     """Check that repeated points are dropped, of every kind and in any attempt."""
     points = [
         MetricPoint(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
@@ -135,7 +135,7 @@ def check_status_is_that_of_the_last_attempt(place: RecordedRun) -> None:
             _require(shown == status.value, f"After `end({status})` the status is {shown}")
 
 
-def check_values_that_are_no_numbers_are_taken(place: RecordedRun) -> None:
+def check_non_finite_values_are_accepted(place: RecordedRun) -> None:
     """Check that NaN and infinities neither raise nor keep the next epoch from being recorded."""
     tracker = _started(place, 1)
     tracker.point(_named(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 3.0}))

@@ -27,7 +27,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
     """
     check_grouping_changes_nothing(create, batches[:-1])
     check_gradients_and_apply_are_a_step(create, batches)
-    check_looking_leaves_no_trace(create, batches[0])
+    check_evaluation_leaves_no_trace(create, batches[0])
     check_contributions_add_up(create, batches[0])
     check_nothing_to_add_is_no_update(create, batches[0])
     check_state_restores_everything(create, batches)
@@ -59,7 +59,7 @@ def check_gradients_and_apply_are_a_step(
     _nearly_same(fused.state(), split.state(), "gradients + apply is not a step")
 
 
-def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch) -> None:
+def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch) -> None:
     """Check that `gradients`, `evaluate` and `predict` leave the state unchanged."""
     trainer = create(0)
     trainer.train_steps([batch])

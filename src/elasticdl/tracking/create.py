@@ -18,7 +18,7 @@ from elasticdl.event_file import parse_events
 from elasticdl.events import JobStarted
 from elasticdl.job import Tracking, without_password
 from elasticdl.tracking.address import tracking_uri
-from elasticdl.tracking.kept import read_kept
+from elasticdl.tracking.stored_run import load_stored_run
 from elasticdl.tracking.tracker import RunStatus, TrackedAttempt, Tracker
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _is_told(job: Job, tracking: Tracking, folder: OutputFolder) -> bool:
         return False
     if tracking.uri is None:
         return True
-    kept = read_kept(folder)
+    kept = load_stored_run(folder)
     return (
         kept is not None
         and kept.status == RunStatus.FINISHED.value

@@ -29,8 +29,8 @@ from elasticdl import scratch
 from elasticdl.errors import MissingExtraError, OutputError, TrackingError
 from elasticdl.job import without_password
 from elasticdl.tracking.address import database_path, tracking_uri
-from elasticdl.tracking.kept import KeptRun, read_kept
 from elasticdl.tracking.names import MetricNames, allowed
+from elasticdl.tracking.stored_run import StoredRun, load_stored_run
 from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class MlflowTracker:
         self._tracking, self._folder, self._note = tracking, folder, note
         self.where = f"MLflow at {without_password(self._uri)}"
         self._client = self._connect()
-        self._kept: KeptRun | None = None
+        self._kept: StoredRun | None = None
         self._run_id = self._experiment_id = ""
         self._sent: dict[str, set[int]] = {}
         self._sent_epochs: set[int] = set()
@@ -235,7 +235,7 @@ class MlflowTracker:
         """Return the run of earlier attempts; None if there is none to continue."""
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
-        kept = read_kept(self._folder)
+        kept = load_stored_run(self._folder)
         if kept is None or kept.job_id != job_id:
             return None
         uri, experiment = without_password(self._uri), self._tracking.experiment
@@ -263,9 +263,9 @@ class MlflowTracker:
             return None
         return run
 
-    def _keep(self, attempt: TrackedAttempt, *, run_id: str, mark: str) -> KeptRun:
+    def _keep(self, attempt: TrackedAttempt, *, run_id: str, mark: str) -> StoredRun:
         """Store the run of the job, so that no later attempt creates a second one."""
-        kept = KeptRun(
+        kept = StoredRun(
             job_id=attempt.job_id,
             uri=without_password(self._uri),
             experiment=self._tracking.experiment,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import Origin
 
 ALONE = "It trains in one process without --global_batch_size."
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 def refuse_complex(names: Sequence[str], origin: Origin, instead: str) -> None:
@@ -34,8 +34,8 @@ def refuse_complex(names: Sequence[str], origin: Origin, instead: str) -> None:
     """
     if not names:
         return
-    listed = ", ".join(names[:_MOST_NAMED])
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    listed = ", ".join(names[:_MAX_NAMED])
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     verb = "holds" if len(names) == 1 else "hold"
     raise DefinitionError(
         f"{origin}: {listed}{more} {verb} complex numbers; values that are summed over "

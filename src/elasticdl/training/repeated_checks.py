@@ -30,7 +30,7 @@ LIKE_BATCH_NORM = (
 """Warning for a model that compares the examples of a batch and keeps statistics."""
 
 # A check takes several forward passes.
-_MOST_EPOCHS = 8
+_MAX_EPOCHS = 8
 
 
 class RepeatedChecks:
@@ -50,7 +50,7 @@ class RepeatedChecks:
         """
         is_power_of_two = step > 1 and step & (step - 1) == 0 and step != self._checked_step
         is_new_epoch = (
-            has_callbacks and epoch not in self._epochs and len(self._epochs) < _MOST_EPOCHS
+            has_callbacks and epoch not in self._epochs and len(self._epochs) < _MAX_EPOCHS
         )
         if has_callbacks:
             self._epochs.add(epoch)

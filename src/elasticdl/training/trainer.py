@@ -372,7 +372,7 @@ class PerExampleEvaluator(Protocol):
 
 
 @runtime_checkable
-class Pulled(Protocol):
+class SupportsProximalTerm(Protocol):
     """A trainer that supports the proximal term of FedProx: a pull towards given weights."""
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
@@ -390,7 +390,7 @@ class Pulled(Protocol):
 
 
 @runtime_checkable
-class Differentiator(Protocol):
+class SupportsNamedGradients(Protocol):
     """A trainer that can split a `Contribution` into named gradients and statistics."""
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
@@ -415,7 +415,7 @@ class Exporter(Protocol):
 
 
 @runtime_checkable
-class Rehearser(Protocol):
+class SupportsWarmup(Protocol):
     """A trainer that can compile its update without applying one."""
 
     def rehearse(self, contribution: Contribution) -> None:

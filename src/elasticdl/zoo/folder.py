@@ -49,7 +49,7 @@ class Zoo:
 
 
 @dataclass(frozen=True)
-class ZooPlace:
+class ZooLocation:
     """Location of a dotted name in a zoo.
 
     Attributes:
@@ -88,7 +88,7 @@ def open_zoo(zoo: str | None) -> Zoo:
     return Zoo(zoo, folder, git.commit_of(folder))
 
 
-def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooPlace:
+def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
     """Find the file and the symbol that a dotted name refers to.
 
     Args:
@@ -161,17 +161,17 @@ def public_names(file: Path | None) -> list[str]:
     ]
 
 
-def _places(root: Path, parts: list[str]) -> Iterator[ZooPlace]:
+def _places(root: Path, parts: list[str]) -> Iterator[ZooLocation]:
     """Yield every location that a name could refer to."""
     module, symbol = ".".join(parts[:-1]), parts[-1]
     whole = _file_of(root, parts)
     if whole is not None:
-        yield ZooPlace(".".join(parts), whole, None)
+        yield ZooLocation(".".join(parts), whole, None)
     if not module:
         return
     file = root.joinpath(*parts[:-1]).with_suffix(".py")
     if file.is_file() and (whole is None or symbol in top_level_names(file)):
-        yield ZooPlace(module, file, symbol)
+        yield ZooLocation(module, file, symbol)
     folder = root.joinpath(*parts[:-1])
     if not folder.is_dir():
         return
@@ -180,12 +180,12 @@ def _places(root: Path, parts: list[str]) -> Iterator[ZooPlace]:
         # An import such as `from fintech.models import MyKerasModel` names the same object, so its
         # file is not a second match.
         if whole is None:
-            yield ZooPlace(module, package, symbol)
+            yield ZooLocation(module, package, symbol)
         return
     for inner in sorted(folder.glob("*.py")):
         found = top_level_names(inner).get(symbol)
         if found is not None and not found.imported and inner.stem.isidentifier():
-            yield ZooPlace(f"{module}.{inner.stem}", inner, symbol)
+            yield ZooLocation(f"{module}.{inner.stem}", inner, symbol)
 
 
 def _file_of(root: Path, parts: list[str]) -> Path | None:

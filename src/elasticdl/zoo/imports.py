@@ -33,7 +33,7 @@ from elasticdl.training import generators
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
-    from elasticdl.zoo.folder import Zoo, ZooPlace
+    from elasticdl.zoo.folder import Zoo, ZooLocation
 
 _PREBUILT_PACKAGE = "elasticdl.zoo.prebuilt."
 _INSTALLED = tuple(
@@ -56,7 +56,7 @@ def forget(zoo: Zoo) -> None:
     top_names = {_PREBUILT_PACKAGE.partition(".")[0]} if zoo.is_prebuilt else _top_names(zoo)
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in top_names and (
-            _is_of(zoo, name, module) or _stands_in_the_way(zoo, name, module)
+            _is_of(zoo, name, module) or _shadows(zoo, name, module)
         ):
             del sys.modules[name]
             _forget_in_package(name, module)
@@ -70,7 +70,7 @@ def _forget_in_package(name: str, module: object) -> None:
         delattr(parent, last)
 
 
-def import_place(zoo: Zoo, place: ZooPlace) -> ModuleType:
+def import_file(zoo: Zoo, place: ZooLocation) -> ModuleType:
     """Import a file of the zoo; call `forget` before to import it again.
 
     Raises:
@@ -118,12 +118,12 @@ def _is_of(zoo: Zoo, name: str, module: object) -> bool:
     return any(Path(found) in candidates for found in _locations(module))
 
 
-def _stands_in_the_way(zoo: Zoo, name: str, module: object) -> bool:
+def _shadows(zoo: Zoo, name: str, module: object) -> bool:
     """Return whether a module from elsewhere would be mistaken for a file of this zoo."""
     top = name.partition(".")[0]
     if zoo.is_prebuilt or top in {"elasticdl", "__main__"} or top in sys.stdlib_module_names:
         return False
-    # Libraries stay: too many modules have imported them. `import_place` rejects files that they
+    # Libraries stay: too many modules have imported them. `import_file` rejects files that they
     # hide.
     locations = _locations(module)
     return bool(locations) and not any(found.startswith(_INSTALLED) for found in locations)

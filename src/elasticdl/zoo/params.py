@@ -141,7 +141,7 @@ def _literal(text: str, start: int, stop: int, name: str) -> Any:
             raise _unquoted(text, at + bare[0], bare[1], name) from None
         problem = f"the value of {name} is not a literal"
         raise _refused(text, at, end, problem, f"Expected {_LITERALS}.") from None
-    unknown = _no_literal_of_ours(value)
+    unknown = _unsupported_type(value)
     if unknown:
         problem = f"the value of {name} holds a {unknown}"
         raise _refused(text, at, end, problem, f"Expected {_LITERALS}.")
@@ -168,12 +168,12 @@ def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
     return _refused(text, at, at + len(word), f"{word} is not a value of {name}", way_out)
 
 
-def _no_literal_of_ours(value: Any) -> str:
+def _unsupported_type(value: Any) -> str:
     """Return the name of a type in the value that JSON cannot store; empty if there is none."""
     if isinstance(value, (list, tuple)):
-        return next((kind for item in value if (kind := _no_literal_of_ours(item))), "")
+        return next((kind for item in value if (kind := _unsupported_type(item))), "")
     if isinstance(value, dict):
-        return _no_literal_of_ours([*value, *value.values()])
+        return _unsupported_type([*value, *value.values()])
     if value is None or isinstance(value, (bool, int, float, str)):
         return ""
     return type(value).__name__

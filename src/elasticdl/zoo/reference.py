@@ -15,7 +15,7 @@ from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import UsageError
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import imports, specs
-from elasticdl.zoo.folder import Zoo, ZooPlace, find, open_zoo, public_names
+from elasticdl.zoo.folder import Zoo, ZooLocation, find, open_zoo, public_names
 
 if TYPE_CHECKING:
     from elasticdl.job import ModelReference
@@ -72,7 +72,7 @@ def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Refere
     if specs.is_spec(model.model_def):
         return _load_spec(zoo, model, context)
     place = find(zoo, model.model_def, _flag(model, "model_def"))
-    module = imports.import_place(zoo, place)
+    module = imports.import_file(zoo, place)
     symbol = _in_module(module, place, _flag(model, "model_def"), model.model_def)
     modules = [module]
     home = sys.modules.get(getattr(symbol.value, "__module__", None) or module.__name__)
@@ -150,10 +150,10 @@ def _symbol(
         if (symbol := _installed(dotted)) is not None:
             return symbol
         raise not_in_zoo from None
-    return _in_module(imports.import_place(zoo, place), place, flag, dotted)
+    return _in_module(imports.import_file(zoo, place), place, flag, dotted)
 
 
-def _in_module(module: ModuleType, place: ZooPlace, flag: str, dotted: str) -> Symbol:
+def _in_module(module: ModuleType, place: ZooLocation, flag: str, dotted: str) -> Symbol:
     if place.symbol is None:
         return symbol_of(dotted, module, module)
     if not hasattr(module, place.symbol):

@@ -22,7 +22,7 @@ from elasticdl import user_files
 from elasticdl.dialects.saved_spec import SavedSpec, read_spec
 from elasticdl.dialects.source_lines import shown_path
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
-from elasticdl.saved_models.model_file import identify
+from elasticdl.saved_models.file_format import identify
 
 if TYPE_CHECKING:
     from elasticdl.dialects.saved_spec import CustomObject

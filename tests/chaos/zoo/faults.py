@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from elasticdl.engines.elastic import committer, voting
+from elasticdl.engines.elastic.allreduce import Quorum
 from elasticdl.engines.elastic.committer import ElasticCommitter
-from elasticdl.engines.elastic.quorum import Quorum
 from elasticdl.sharding.ledger import LeaseUpdate, Ledger
 
 # In the second epoch, in the middle of a shard.

@@ -19,7 +19,7 @@ import math
 import os
 import time
 
-from elasticdl.engines.elastic.quorum import Quorum
+from elasticdl.engines.elastic.allreduce import Quorum
 from elasticdl.engines.loop import Loop
 
 _LONGEST_WAIT_S = 20.0

@@ -47,10 +47,10 @@ import joins
 import numpy as np
 from torchft import ProcessGroupGloo
 
-from elasticdl.engines.elastic import quorum
+from elasticdl.engines.elastic import allreduce
+from elasticdl.engines.elastic.allreduce import Quorum
 from elasticdl.engines.elastic.committer import ElasticCommitter
 from elasticdl.engines.elastic.event_buffer import EventBuffer, SnapshotBuffer
-from elasticdl.engines.elastic.quorum import Quorum
 from elasticdl.engines.elastic.transport import Fetch
 from elasticdl.engines.loop import Loop
 from elasticdl.training.torch.hooks import TorchHooks
@@ -306,8 +306,8 @@ def _weigh(loop):
 
 
 # Files of a zoo may be imported several times in a process.
-if _Here.folder.exists() and not hasattr(quorum, "is_in_a_storm"):
-    quorum.is_in_a_storm = True
+if _Here.folder.exists() and not hasattr(allreduce, "is_in_a_storm"):
+    allreduce.is_in_a_storm = True
     _install()
     joins.install(_Here.folder, instead_of)
     faults.install(_Here.folder, os.environ.get("ELASTICDL_STORM_FAULTS", "").split())

@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl.errors import UsageError
 from elasticdl.sql.client import Client, RemoteError
-from elasticdl.sql.serving.execution import ExecutionPlace
+from elasticdl.sql.serving.execution import ExecutionSettings
 from elasticdl.sql.serving.security import Security
 from elasticdl.sql.serving.service import Server
 
@@ -20,14 +20,14 @@ from elasticdl.sql.serving.service import Server
 )
 def test_a_server_on_a_database_in_memory_does_not_start(url, tmp_path) -> None:
     with pytest.raises(UsageError, match="would be empty for every program"):
-        Server("127.0.0.1:0", url, ExecutionPlace(str(tmp_path)), Security())
+        Server("127.0.0.1:0", url, ExecutionSettings(str(tmp_path)), Security())
 
 
 def test_clients_without_the_servers_authority_are_told_of_it(certificates, tmp_path) -> None:
     certificate, key = ((certificates / f"server.{kind}").read_bytes() for kind in ("pem", "key"))
     security = Security(token="t", certificate=certificate, key=key)
     server = Server(
-        "127.0.0.1:0", f"duckdb:///{tmp_path}/t.db", ExecutionPlace(str(tmp_path)), security
+        "127.0.0.1:0", f"duckdb:///{tmp_path}/t.db", ExecutionSettings(str(tmp_path)), security
     )
     try:
         with Client(server.address, token="t") as client:

@@ -310,7 +310,7 @@ def test_a_mean_that_layers_add_in_training_only_is_trained(before, told, caplog
 
 def test_two_draws_that_are_nearly_equal_are_random_all_the_same():
     from elasticdl.training.keras.reduction import Divisor
-    from elasticdl.training.keras.splitting import Trial, check_added
+    from elasticdl.training.keras.splitting import ExampleBatch, check_added
 
     def added(part, seed):
         # A unit is dropped that hardly counts, in one of the parts and in the third draw.
@@ -320,7 +320,7 @@ def test_two_draws_that_are_nearly_equal_are_random_all_the_same():
     import tensorflow as tf
 
     features, labels = tf.constant(batch_of().features), tf.constant(batch_of().labels)
-    trial = Trial(features, features, labels, None, 8)
+    trial = ExampleBatch(features, features, labels, None, 8)
 
     why = check_added(
         added, trial, Divisor.EXAMPLES, ORIGIN, in_training=True, differs_in_parts=False

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from elasticdl import user_files
-from elasticdl.cluster.images.complaints import Wanted
+from elasticdl.cluster.images.build_errors import ImageRequest
 from elasticdl.cluster.images.context import write_context
 from elasticdl.cluster.images.dockerfile import dockerfile
 from elasticdl.cluster.images.lock import lock, own
@@ -102,7 +102,7 @@ def build_image(
     elif locked.unknown:
         print_fn(f"Not installed here, so pip chooses the version: {', '.join(locked.unknown)}")
     wheel_name, wheel_bytes = wheel(found)
-    wanted = Wanted(options.base_image, options.index_url, requirements)
+    wanted = ImageRequest(options.base_image, options.index_url, requirements)
     labels = {"org.elasticdl.version": found.version}
     if opened.commit is not None:
         labels["org.opencontainers.image.revision"] = opened.commit

@@ -24,11 +24,11 @@ import docker
 import requests
 from docker.errors import APIError, DockerException
 
-from elasticdl.cluster.images import complaints
+from elasticdl.cluster.images import build_errors
 from elasticdl.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.cluster.images.complaints import Wanted
+    from elasticdl.cluster.images.build_errors import ImageRequest
 
 Tell: TypeAlias = Callable[[str], None]
 
@@ -91,7 +91,7 @@ class DockerEngine:
         arguments: Mapping[str, str],
         platform: str,
         network: str | None,
-        wanted: Wanted,
+        wanted: ImageRequest,
         print_fn: Tell,
     ) -> str:
         """Build an image; return its tag, which is unique in the repository.
@@ -128,7 +128,7 @@ class DockerEngine:
             )
             for message in stream:
                 if "error" in message:
-                    raise complaints.build_failed(
+                    raise build_errors.build_failed(
                         str(message["error"]), steps.said, steps.number, wanted
                     )
                 steps.add(str(message.get("stream", "")))
@@ -148,7 +148,7 @@ class DockerEngine:
         with _engine_errors(f"push to {repository}"):
             for message in self._client.push(repository, tag, stream=True, decode=True):
                 if "error" in message:
-                    raise complaints.push_failed(str(message["error"]), repository)
+                    raise build_errors.push_failed(str(message["error"]), repository)
                 layers.add(message)
                 if layers.num_bytes and time.monotonic() - told_s > _TOLD_EVERY_S:
                     told_s = time.monotonic()
@@ -180,8 +180,8 @@ class DockerEngine:
             self._client.inspect_distribution(name)
         except APIError as error:
             said = str(error.explanation or error)
-            if complaints.is_gone(said):
-                raise complaints.gone(name) from error
+            if build_errors.is_gone(said):
+                raise build_errors.gone(name) from error
         except requests.RequestException:
             return
         finally:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from elasticdl.cluster.command import ZOO
 
-# Prefix of the output of a failing step, for `complaints.py`.
+# Prefix of the output of a failing step, for `build_errors.py`.
 MARK = "elasticdl-cannot-build:"
 OWN = "/opt/elasticdl"
 USER = 1000

@@ -5,7 +5,7 @@ Paths in the zoo therefore cannot be installed, and need not be, since its files
 directly. A password in a line would be readable by everyone who can pull the image.
 
 Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
-Callers: `build.py`, `complaints.py`.
+Callers: `build.py`, `build_errors.py`.
 """
 
 from __future__ import annotations

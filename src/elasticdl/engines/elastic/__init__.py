@@ -11,7 +11,7 @@ worker.py            a worker: prepares, runs the loop, reports to the controlle
 worker_process.py    runs a worker in a separate process, for Ray's actor
 fork_server.py       forks processes that have the frameworks imported already
 committer.py         performs a step that all workers agree on
-quorum.py            participants of a step, and the sum; only it and gloo.py use torchft
+allreduce.py            participants of a step, and the sum; only it and gloo.py use torchft
 gloo.py              connections between workers
 peer_watch.py        ends the wait for a frozen worker
 lighthouse.py        keeps the Lighthouse's process running

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # Limit of the skipped records: the larger of a number of batches and a share of the data. The
 # number of batches is capped at another share.
-_MOST_BATCHES = 10
-_MOST_SHARE = 0.01
+_MAX_BATCHES = 10
+_MAX_SHARE = 0.01
 _NEVER_MORE = 0.5
 
 
@@ -86,8 +86,8 @@ class BadRecords:
         plan = self._run.context.plan
         num_records = sum(len(records_of(plan, each)) for each in batches)
         most = max(
-            _MOST_SHARE * plan.num_records,
-            min(_MOST_BATCHES * plan.minibatch_size, _NEVER_MORE * plan.num_records),
+            _MAX_SHARE * plan.num_records,
+            min(_MAX_BATCHES * plan.minibatch_size, _NEVER_MORE * plan.num_records),
         )
         if num_records > most:
             raise TrainingError(

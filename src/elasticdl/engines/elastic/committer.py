@@ -35,14 +35,14 @@ from elasticdl.engines.finite import check_sum
 from elasticdl.engines.interfaces import Commit
 from elasticdl.errors import DefinitionError, TrainingError
 from elasticdl.sharding.left_out import BatchId
-from elasticdl.training.trainer import Contribution, Rehearser
+from elasticdl.training.trainer import Contribution, SupportsWarmup
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
-    from elasticdl.engines.accumulator import Accumulator
+    from elasticdl.engines.elastic.allreduce import Quorum
     from elasticdl.engines.elastic.event_buffer import EventBuffer
-    from elasticdl.engines.elastic.quorum import Quorum
     from elasticdl.engines.feed import TrainingBatch
+    from elasticdl.engines.gradient_accumulation import Accumulator
     from elasticdl.engines.train_progress import TrainProgress
     from elasticdl.sharding.ledger import LeaseUpdate
     from elasticdl.training.trainer import MetricStates, StepResult, Trainer
@@ -106,7 +106,7 @@ class Layout:
 
 def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
     """Make the trainer compile its update without changing its state."""
-    if isinstance(trainer, Rehearser):
+    if isinstance(trainer, SupportsWarmup):
         trainer.rehearse(contribution)
         return
     before = trainer.state()

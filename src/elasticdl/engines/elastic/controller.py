@@ -74,7 +74,7 @@ from elasticdl.engines.elastic.worker import (
 from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.job_messages import aloud
+from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.loop import split_arrays
 from elasticdl.engines.run import Run, TrainResult
 from elasticdl.errors import TrainingError, UnavailableError
@@ -96,7 +96,7 @@ _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
 _PLACING_S = 2.0
 # If more Ray instances than this die in a row without a further checkpoint, the machine has a
 # problem.
-_MOST_RAYS_LOST = 3
+_MAX_RAYS_LOST = 3
 # A worker that is silent for this long while others commit steps is not part of those steps.
 _LEFT_OUT_S = 10.0
 _PATIENCE_AT_THE_END_S = 60.0
@@ -134,7 +134,7 @@ def _train(run: Run) -> TrainResult:
                 step = max(run.store.steps(), default=0)
                 num_lost = 1 if step > furthest_step else num_lost + 1
                 furthest_step = max(step, furthest_step)
-                if workers.ray_address is not None or num_lost > _MOST_RAYS_LOST:
+                if workers.ray_address is not None or num_lost > _MAX_RAYS_LOST:
                     raise
                 run.reporter.note(f"{lost} Starting Ray again.")
 
@@ -485,7 +485,7 @@ class _Controller:
                 reason=reason,
             )
         )
-        aloud(self._run.reporter).note(
+        without_recording(self._run.reporter).note(
             f"Worker {process.rank} {reason}; workers still training: {len(self._training())}."
         )
         if not self._training():

@@ -17,7 +17,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from elasticdl.engines.job_messages import aloud
+from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.progress import epoch_in_words, metrics_in_words
 from elasticdl.engines.step_events import joined_rows
 from elasticdl.events import (
@@ -163,7 +163,7 @@ class EventWriter:
             self.left_out.add(batch)
             event = self._run.records_skipped(event.step, batch)
         self._run.events.write(event)
-        context, note = self._run.context, aloud(self._run.reporter).note
+        context, note = self._run.context, without_recording(self._run.reporter).note
         if isinstance(event, Evaluated):
             self._evaluated_step = event.step
             # At the end of an epoch, the line of the epoch contains the metrics.

@@ -52,7 +52,7 @@ _F_SETSIG = 10
 
 
 @dataclass(frozen=True)
-class _Surroundings:
+class _ProcessEnvironment:
     """Environment of a process, apart from its imported modules.
 
     Attributes:
@@ -66,7 +66,7 @@ class _Surroundings:
     path: Sequence[str]
 
     @classmethod
-    def ours(cls) -> _Surroundings:
+    def ours(cls) -> _ProcessEnvironment:
         """Return the environment of this process."""
         return cls(dict(os.environ), str(Path.cwd()), tuple(sys.path))
 
@@ -117,7 +117,7 @@ def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> 
         function: The function; the process ends when it returns.
         arguments: Arguments of the function.
     """
-    server.send(_Surroundings.ours())
+    server.send(_ProcessEnvironment.ours())
     server.send((function, arguments))
 
 
@@ -193,7 +193,7 @@ class _Handler(socketserver.BaseRequestHandler):
         # Otherwise a caller would wait in a queue that nothing serves after the server's death.
         self.server.socket.close()
         link = Connection(os.dup(self.request.fileno()))
-        surroundings: _Surroundings = link.recv()
+        surroundings: _ProcessEnvironment = link.recv()
         surroundings.enter()
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=self.server.folder)
         # Received after the environment is applied, which may be needed to import it.

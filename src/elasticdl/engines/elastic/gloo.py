@@ -1,6 +1,6 @@
 """torchft's Gloo process group with a fixed listening address and detection of lost hosts.
 
-Callers: `quorum.py`.
+Callers: `allreduce.py`.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ _results_task: Any = ray.remote(num_cpus=1, max_retries=_MAX_OUT_OF_MEMORY)(_res
 @contextlib.contextmanager
 def _crew(
     opened: OpenedModel, title: str, reporter: Reporter, parts: PredictionParts | None = None
-) -> Iterator[_Crew]:
+) -> Iterator[_WorkerPool]:
     """Start workers here or in a cluster; when the block has ended, all of them have stopped."""
     with connected(_workers_of(opened.job)) as ray_here, Interrupts() as interrupts:
 
@@ -178,7 +178,7 @@ def _crew(
                 raise UnavailableError(f"{why} Run the same command again.")
             ray_here.check_room()
 
-        crew = _Crew(opened, parts, check, reporter)
+        crew = _WorkerPool(opened, parts, check, reporter)
         reporter.started(title, opened.source.num_records, "records")
         try:
             yield crew
@@ -209,7 +209,7 @@ class _Task:
         return f"Worker {self.worker_id} (process {self.identity.pid} on {self.identity.host})"
 
 
-class _Crew:
+class _WorkerPool:
     """Keeps one range assigned to each worker until all ranges are done."""
 
     def __init__(

@@ -11,7 +11,7 @@ is never mistaken for a hung one, and at least the timeout that the user has set
 
 The driver decides separately, from heartbeats, which workers are hung (`scaling_policy.py`).
 
-Callers: `quorum.py`.
+Callers: `allreduce.py`.
 """
 
 from __future__ import annotations

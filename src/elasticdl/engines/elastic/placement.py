@@ -31,7 +31,7 @@ class LighthouseProcess:
 
     def start(self, host: str, min_workers: int, timeouts: Timeouts) -> str:
         """Start the Lighthouse and return its address."""
-        from elasticdl.engines.elastic.quorum import Lighthouse  # noqa: PLC0415 - imports torch
+        from elasticdl.engines.elastic.allreduce import Lighthouse  # noqa: PLC0415 - imports torch
 
         self._lighthouse = Lighthouse(host, min_workers, timeouts)
         return self._lighthouse.address

@@ -49,7 +49,7 @@ from elasticdl.scratch import TemporaryFolder, has_room, no_room
 LOCALHOST = "127.0.0.1"
 
 _CONNECT_TIMEOUT_S = 5.0
-_MOST_STARTS = 3
+_MAX_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
 # Not at once: Ray removes old logs, and other programs remove their files.
@@ -174,7 +174,7 @@ class _Room:
 def _start(num_cpus: int, folder: Path) -> None:
     """Start Ray in several attempts, because its processes may time out on a busy machine."""
     started_s = time.monotonic()
-    for attempt in range(1, _MOST_STARTS + 1):
+    for attempt in range(1, _MAX_STARTS + 1):
         try:
             with _without_processes_of_clusters():
                 _connect(
@@ -186,7 +186,7 @@ def _start(num_cpus: int, folder: Path) -> None:
                 )
         except Exception as error:
             ray.shutdown()
-            if attempt == _MOST_STARTS or time.monotonic() - started_s > _LONGEST_START_S:
+            if attempt == _MAX_STARTS or time.monotonic() - started_s > _LONGEST_START_S:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise UnavailableError(
                     f"Ray did not start on this machine in {counted(attempt, 'attempt')}: "

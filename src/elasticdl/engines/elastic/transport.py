@@ -7,7 +7,7 @@ The path contains a random secret, and the bytes are encrypted and authenticated
 (`encryption.py`), which every worker receives from the driver. Nothing in the bytes is executed:
 `decode` reads tensors and JSON values.
 
-Callers: `quorum.py` passes on the addresses.
+Callers: `allreduce.py` passes on the addresses.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ from elasticdl.training.create import limit_threads, quiet_frameworks, start_thr
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.batch import Batch
+    from elasticdl.engines.elastic.allreduce import Quorum
     from elasticdl.engines.elastic.index_transfer import SentIndexes
-    from elasticdl.engines.elastic.quorum import Quorum
     from elasticdl.engines.elastic.timeouts import Timeouts
     from elasticdl.engines.feed import Validation
     from elasticdl.job import Job
@@ -317,7 +317,7 @@ class Worker:
     # --- the rest ----------------------------------------------------------------------------
 
     def _train(self, start: InitialState) -> None:
-        from elasticdl.engines.elastic.quorum import Quorum  # noqa: PLC0415 - torch after threads
+        from elasticdl.engines.elastic.allreduce import Quorum  # noqa: PLC0415 - torch after threads
 
         context, committer = self._context, self._committer
         assert committer is not None  # noqa: S101 - prepared
@@ -463,7 +463,7 @@ class Worker:
 
     def _prepare(self) -> None:
         # Imported here, where no other worker waits for it.
-        import elasticdl.engines.elastic.quorum  # noqa: F401, PLC0415 - torch after threads
+        import elasticdl.engines.elastic.allreduce  # noqa: F401, PLC0415 - torch after threads
 
         assignment = self._assignment
         code = None

@@ -35,7 +35,7 @@ from elasticdl.training.create import limit_threads, modules_of
 if TYPE_CHECKING:
     from elasticdl.engines.elastic.worker import Assignment, Identity
 
-_WHAT_A_WORKER_IMPORTS = ("elasticdl.engines.elastic.quorum", "elasticdl.engines.elastic.worker")
+_WHAT_A_WORKER_IMPORTS = ("elasticdl.engines.elastic.allreduce", "elasticdl.engines.elastic.worker")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Self
 
 _log = logging.getLogger("elasticdl")
 
-_MOST_KEPT = 100
+_MAX_KEPT = 100
 
 
 class WarningLog(logging.Filter):
@@ -34,7 +34,7 @@ class WarningLog(logging.Filter):
         if record.levelno < logging.WARNING:
             return True
         text = record.getMessage()
-        if text in self._texts or len(self._texts) == _MOST_KEPT:
+        if text in self._texts or len(self._texts) == _MAX_KEPT:
             return False
         self._texts[text] = None
         return True

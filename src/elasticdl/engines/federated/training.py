@@ -27,7 +27,7 @@ from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.attempt import Attempt, attempt, note_what_is_kept
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.federated.control.aggregator_commands import AggregatorCommands, Followed
-from elasticdl.engines.federated.control.control_server import NoOrders
+from elasticdl.engines.federated.control.control_server import NoCommands
 from elasticdl.engines.federated.control.status import published_round
 from elasticdl.engines.federated.server.aggregator import Aggregator
 from elasticdl.engines.iterable_data import open_once
@@ -42,7 +42,7 @@ from elasticdl.training.import_seed import seeded_import
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
-    from elasticdl.engines.federated.control.control_server import AtOnce, Orders
+    from elasticdl.engines.federated.control.control_server import AtOnce, CommandQueue
     from elasticdl.engines.federated.protocol.parties import Parties
     from elasticdl.job import Job
     from elasticdl.training.trainer import MetricStates, Trainer
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 _NUM_ZEROS = 2
 
 
-def _no_commands(at_once: AtOnce) -> AbstractContextManager[Orders]:
+def _no_commands(at_once: AtOnce) -> AbstractContextManager[CommandQueue]:
     del at_once
-    return contextlib.nullcontext(NoOrders())
+    return contextlib.nullcontext(NoCommands())
 
 
 def train(
@@ -61,7 +61,7 @@ def train(
     open_parties: Callable[[ModelDefinition], AbstractContextManager[Parties]],
     make_trainer: Callable[[Job, ModelDefinition, Mapping[str, Any]], Trainer] | None = None,
     *,
-    open_control: Callable[[AtOnce], AbstractContextManager[Orders]] = _no_commands,
+    open_control: Callable[[AtOnce], AbstractContextManager[CommandQueue]] = _no_commands,
     serves: bool = False,
     address: str = "",
 ) -> Outcome:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from elasticdl.dialects.reference import place_of
+from elasticdl.dialects.reference import location_of
 from elasticdl.sessions.checks.batches import Places
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class CheckContext:
         reference = made(self.components).reading.reference
         symbol = reference.symbol if key == "model_builder_class" else reference.overrides.get(key)
         for method in methods:
-            found = place_of(getattr(getattr(symbol, "value", None), method, None))
+            found = location_of(getattr(getattr(symbol, "value", None), method, None))
             if found is not None and self._is_users(found[0]):
                 return f"{found[0]}:{found[1]}"
         return str(symbol) if symbol is not None else self.config.where(key)

@@ -57,7 +57,7 @@ def _too_long(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 @contextlib.contextmanager
-def leaving_no_trace() -> Iterator[None]:
+def without_side_effects() -> Iterator[None]:
     """Keep Python from writing `__pycache__` into the project, and git from writing its index."""
     bytecode, locks = sys.dont_write_bytecode, os.environ.get("GIT_OPTIONAL_LOCKS")
     sys.dont_write_bytecode = True
@@ -73,7 +73,7 @@ def leaving_no_trace() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[list[str]]:
+def captured_warnings() -> Iterator[list[str]]:
     """Collect the warnings of our own logger instead of printing them."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)

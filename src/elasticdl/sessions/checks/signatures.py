@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from elasticdl.dialects.component_classes import missing_methods
-from elasticdl.dialects.reference import place_of
+from elasticdl.dialects.reference import location_of
 from elasticdl.sessions.checks.finding import CheckFinding, error
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def check(key: str, symbol: Symbol, where: str) -> Iterator[CheckFinding]:
         try:
             inspect.signature(function).bind(*own, *arguments)
         except TypeError as problem:
-            place = place_of(function)
+            place = location_of(function)
             yield error(
                 f"{symbol.short_name}.{name}{inspect.signature(function)} cannot be called as "
                 f"{name}({', '.join(arguments)}): {problem}.",

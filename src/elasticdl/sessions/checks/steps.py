@@ -22,7 +22,7 @@ from elasticdl.sessions.checks import model as rules
 from elasticdl.sessions.checks import reading
 from elasticdl.sessions.checks.check_context import CheckContext, made
 from elasticdl.sessions.checks.finding import CheckFinding, Severity, error, info, of_error, warning
-from elasticdl.sessions.checks.limits import heard, within
+from elasticdl.sessions.checks.limits import captured_warnings, within
 from elasticdl.sessions.report import Examples, open_split
 from elasticdl.training.create import create_trainer
 from elasticdl.training.trainer import Exporter, Trainer
@@ -136,7 +136,7 @@ def check_export(context: CheckContext) -> Iterator[CheckFinding]:
         tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
         tempfile.TemporaryDirectory(dir=scratch.folder()) as staged,
     ):
-        with heard() as said:
+        with captured_warnings() as said:
             written = trainer.export(Path(folder)) if isinstance(trainer, Exporter) else []
         if "saved_model" not in written:
             yield error(

@@ -24,7 +24,7 @@ from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableIn
 from elasticdl.sql.databases.plain import plain_rows
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts, shown
-from elasticdl.sql.waiting import once_free
+from elasticdl.sql.waiting import retry_while_busy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ class DuckDB(BaseDatabase):
 
         # Memory limit: as it was set, and as DuckDB displays it.
         self._limit: tuple[str, str] | None = None
-        self._connection = once_free(connect, UnavailableError, _ENDING_S)
+        self._connection = retry_while_busy(connect, UnavailableError, _ENDING_S)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

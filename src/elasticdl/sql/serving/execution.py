@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from elasticdl.sql.database import RowSource
 
-MOST_PROGRAM_BYTES = 1 << 20
+MAX_PROGRAM_BYTES = 1 << 20
 
 _DUCKDB_FILE = re.compile(r"duckdb:///(.+)")
 _IN_MEMORY = re.compile(r"(duckdb|sqlite(\+\w+)?)://(/?(:memory:)?)?")
@@ -61,7 +61,7 @@ class CancelledError(ElasticDLError):
 
 
 @dataclass(frozen=True)
-class ExecutionPlace:
+class ExecutionSettings:
     """Settings for the programs of a server.
 
     Attributes:
@@ -75,7 +75,7 @@ class ExecutionPlace:
     grace_s: float = GRACE_S
 
 
-class Turns:
+class DatabaseLocks:
     """One lock per DuckDB file, so that only one SQL program at a time uses it."""
 
     def __init__(self) -> None:
@@ -127,8 +127,8 @@ class Execution:
         self,
         program: str,
         database: str,
-        place: ExecutionPlace,
-        turns: Turns,
+        place: ExecutionSettings,
+        turns: DatabaseLocks,
         send: Callable[[sqlflow_pb2.Response], None],
     ) -> None:
         self._program, self._database, self._place = program, database, place
@@ -177,9 +177,9 @@ class Execution:
 
     def _check_size(self) -> None:
         size = len(self._program.encode())
-        if size > MOST_PROGRAM_BYTES:
+        if size > MAX_PROGRAM_BYTES:
             raise UsageError(
-                f"The program has {size:,} bytes; at most {MOST_PROGRAM_BYTES:,} are allowed. Load "
+                f"The program has {size:,} bytes; at most {MAX_PROGRAM_BYTES:,} are allowed. Load "
                 "data with the database's own client."
             )
 

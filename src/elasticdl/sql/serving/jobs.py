@@ -19,10 +19,10 @@ from elasticdl.data.wording import counted
 from elasticdl.errors import UsageError
 from elasticdl.sql.serving import sqlflow_pb2
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 FETCHED_BYTES = 1 << 20
 KEPT_S = 3600.0
-MOST_ENDED = 100
+MAX_ENDED = 100
 
 
 @dataclass
@@ -45,7 +45,7 @@ class JobOutput:
         with self._lock:
             self._responses.append(response)
             self._num_bytes += response.ByteSize()
-            while self._num_bytes > MOST_BYTES and len(self._responses) > 1:
+            while self._num_bytes > MAX_BYTES and len(self._responses) > 1:
                 self._num_bytes -= self._responses.popleft().ByteSize()
                 self._first += 1
 
@@ -118,7 +118,7 @@ class Jobs:
             for number, output in self._outputs.items()
             if output.ended_s is not None
         )
-        too_many = len(ended) - MOST_ENDED
+        too_many = len(ended) - MAX_ENDED
         for at, (ended_s, number) in enumerate(ended):
             if at < too_many or time.monotonic() - ended_s > KEPT_S:
                 del self._outputs[number]

@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.sql.serving import sqlflow_pb2
-from elasticdl.sql.serving.execution import CancelledError, Execution, Turns, check_kept
+from elasticdl.sql.serving.execution import CancelledError, DatabaseLocks, Execution, check_kept
 from elasticdl.sql.serving.jobs import Jobs
 from elasticdl.sql.serving.security import bind, check_address, is_strangers
 from elasticdl.sql.serving.wire import EXIT_CODE
@@ -34,7 +34,7 @@ from elasticdl.sql.serving.wire import EXIT_CODE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from elasticdl.sql.serving.execution import ExecutionPlace
+    from elasticdl.sql.serving.execution import ExecutionSettings
     from elasticdl.sql.serving.security import Security
 
 _LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _OUTBOX = 256
 _POLL_S = 0.2
 # Threads for short calls: Fetch, and rejected calls.
 _MORE_THREADS = 8
-_MOST_DETAILS = 4000
+_MAX_DETAILS = 4000
 _NUMBER = re.compile(r"[0-9]{0,18}")
 _OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
@@ -87,7 +87,7 @@ class Server:
         self,
         address: str,
         database: str,
-        place: ExecutionPlace,
+        place: ExecutionSettings,
         security: Security,
         max_sessions: int = 8,
     ) -> None:
@@ -96,7 +96,7 @@ class Server:
         self._database, self._place, self._security = database, place, security
         self._slots = threading.BoundedSemaphore(max_sessions)
         self._max_sessions = max_sessions
-        self._turns, self._jobs = Turns(), Jobs()
+        self._turns, self._jobs = DatabaseLocks(), Jobs()
         self._running: set[Execution] = set()
         self._lock = threading.Lock()
         threads = futures.ThreadPoolExecutor(max_sessions + _MORE_THREADS)
@@ -325,5 +325,5 @@ def _abort(context: grpc.ServicerContext, failure: BaseException) -> NoReturn:
             f"{type(failure).__name__}: {failure}\nThis is a bug in ElasticDL, not in your program."
         )
     context.set_trailing_metadata(((EXIT_CODE, str(code)),))
-    context.abort(status, text[:_MOST_DETAILS])
+    context.abort(status, text[:_MAX_DETAILS])
     raise AssertionError  # `abort` never returns

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from elasticdl.definition import Origin
-    from elasticdl.training.keras.splitting import Trial
+    from elasticdl.training.keras.splitting import ExampleBatch
 
 # The order of summation in kernels depends on the batch size; deep models amplify the difference.
 _RTOL = 1e-3
@@ -49,7 +49,7 @@ _RATES = ("rate", "stddev")
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
+class ModelRunner:
     """Functions that run a model on some examples.
 
     Attributes:
@@ -62,14 +62,16 @@ class Runs:
         moves_statistics: Whether a trial changes a statistic in training.
     """
 
-    forward: Callable[[Trial, int, bool], Any]
-    loss_of: Callable[[Trial], float]
-    divisor_of: Callable[[Trial], float]
-    normalizes_by_batch: Callable[[Trial], bool]
-    moves_statistics: Callable[[Trial], bool]
+    forward: Callable[[ExampleBatch, int, bool], Any]
+    loss_of: Callable[[ExampleBatch], float]
+    divisor_of: Callable[[ExampleBatch], float]
+    normalizes_by_batch: Callable[[ExampleBatch], bool]
+    moves_statistics: Callable[[ExampleBatch], bool]
 
 
-def check(runs: Runs, batch: Trial, model: keras.Model, origin: Origin, of_loss: Origin) -> bool:
+def check(
+    runs: ModelRunner, batch: ExampleBatch, model: keras.Model, origin: Origin, of_loss: Origin
+) -> bool:
     """Check that the outputs and the loss of a batch can be computed from its parts.
 
     Args:
@@ -104,8 +106,8 @@ class _Found(Enum):
 
 
 def _compare(
-    runs: Runs,
-    batch: Trial,
+    runs: ModelRunner,
+    batch: ExampleBatch,
     model: keras.Model,
     origin: Origin,
     of_loss: Origin,
@@ -116,7 +118,7 @@ def _compare(
     size, rtol = batch.num_examples, rounding_of(model)
     first = max(1, size // 3)
 
-    def run(part: Trial, step: int) -> tuple[list[np.ndarray[Any, Any]], float, float]:
+    def run(part: ExampleBatch, step: int) -> tuple[list[np.ndarray[Any, Any]], float, float]:
         made = replace(part, outputs=runs.forward(part, step, training))
         return _numbers(made.outputs), runs.loss_of(made), runs.divisor_of(made)
 
@@ -186,7 +188,7 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
     return call(*args, **{**options, "training": False})
 
 
-def joined(one: Trial, other: Trial) -> Trial | None:
+def joined(one: ExampleBatch, other: ExampleBatch) -> ExampleBatch | None:
     """Concatenate two trials; None if their shapes do not match or they are equal."""
     before = leaves([one.features, one.labels, one.weights])
     after = leaves([other.features, other.labels, other.weights])

@@ -107,7 +107,7 @@ _REFUSED = frozenset(
 )
 
 
-class KerasDraws:
+class RandomOpReplacer:
     """One generator for everything that a model draws outside its layers' own generators.
 
     Args:

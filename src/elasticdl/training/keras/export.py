@@ -33,7 +33,7 @@ SAVED_MODEL = "saved_model"
 _RUNS_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 # Length of Keras' messages, which may contain the whole config of a model; and the tolerance,
 # relative to the largest output, because the exported graph may be optimized differently.
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 _TOLERANCE = 1e-4
 
 
@@ -244,7 +244,7 @@ def _one_line() -> Any:
         raise
     except Exception as error:
         # Keras' messages span several lines and may contain whole configs.
-        message = textwrap.shorten(str(error), _MOST_SHOWN)
+        message = textwrap.shorten(str(error), _MAX_SHOWN)
         raise ExportError(f"{type(error).__name__}: {message}") from error
 
 

@@ -29,7 +29,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.mistakes import id_mistake, label_mistake, num_scores
+from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -21,7 +21,7 @@ from elasticdl.errors import (
 from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, LoggedRows
 from elasticdl.training.keras.callback_state import CannotKeepError
-from elasticdl.training.keras.outside import variables_in
+from elasticdl.training.keras.untracked_state import variables_in
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:

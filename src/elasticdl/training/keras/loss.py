@@ -23,7 +23,7 @@ import tensorflow as tf
 from elasticdl.definition import WeighableLoss, made
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, examples, overrides, reduction, splitting
-from elasticdl.training.keras.coupled_outputs import Runs
+from elasticdl.training.keras.coupled_outputs import ModelRunner
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.statistics import means_of
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.keras.reduction import Divisor
-    from elasticdl.training.keras.splitting import Trial
+    from elasticdl.training.keras.splitting import ExampleBatch
 
-    Forward: TypeAlias = Callable[[Trial, int, bool], tuple[Any, Sequence[float]]]
+    Forward: TypeAlias = Callable[[ExampleBatch, int, bool], tuple[Any, Sequence[float]]]
     """Takes a trial, a seed, and whether in training; returns outputs, losses added by layers."""
 
 _log = logging.getLogger("elasticdl")
@@ -126,7 +126,7 @@ class TrainingLoss:
 
         return examples.one_by_one(one, outputs, labels, beside, eager=eager)
 
-    def averaged_parts(self, trial: Trial, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
+    def averaged_parts(self, trial: ExampleBatch, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
         """Return the average loss of a batch's parts, as workers would compute it; traced.
 
         If the loss is certain to be a mean, the result is `loss`: one batch was proof enough.
@@ -142,7 +142,7 @@ class TrainingLoss:
             weights_in_labels=self._definition.compiled,
         )
 
-    def find_divisor(self, trial: Trial, forward: Forward) -> Divisor | None:
+    def find_divisor(self, trial: ExampleBatch, forward: Forward) -> Divisor | None:
         """Determine what the loss divides the sum over a batch by; None if the loss is not finite.
 
         Args:
@@ -164,22 +164,24 @@ class TrainingLoss:
 
     def runs(
         self,
-        forward: Callable[[Trial, int, bool], Any],
+        forward: Callable[[ExampleBatch, int, bool], Any],
         divisor: Divisor,
-        normalizes_by_batch: Callable[[Trial], bool],
-        moves_statistics: Callable[[Trial], bool],
-    ) -> Runs:
+        normalizes_by_batch: Callable[[ExampleBatch], bool],
+        moves_statistics: Callable[[ExampleBatch], bool],
+    ) -> ModelRunner:
         """Return how the model and its loss are run on parts of a batch."""
         in_labels = self._definition.compiled
 
-        def divisor_of(trial: Trial) -> float:
+        def divisor_of(trial: ExampleBatch) -> float:
             weights = trial.labels[1] if in_labels else trial.weights
             size = float(trial.num_examples)
             return float(reduction.divisor(divisor, trial.outputs, weights, size))
 
-        return Runs(forward, self._of_trial, divisor_of, normalizes_by_batch, moves_statistics)
+        return ModelRunner(
+            forward, self._of_trial, divisor_of, normalizes_by_batch, moves_statistics
+        )
 
-    def check_added(self, trial: Trial, forward: Forward, divisor: Divisor) -> None:
+    def check_added(self, trial: ExampleBatch, forward: Forward, divisor: Divisor) -> None:
         """Make sure that losses added by layers are means over the batch, too.
 
         The check is repeated in later batches, because such a loss may be zero at first, as with a
@@ -199,7 +201,7 @@ class TrainingLoss:
         in_labels = self._definition.compiled
         given = replace(trial, weights=trial.labels[1] if in_labels else trial.weights)
 
-        def added(part: Trial, step: int) -> tuple[Any, float]:
+        def added(part: ExampleBatch, step: int) -> tuple[Any, float]:
             outputs, losses = forward(part, step, training)
             return outputs, sum(losses)
 
@@ -220,7 +222,7 @@ class TrainingLoss:
                 reason,
             )
 
-    def _of_trial(self, trial: Trial) -> float:
+    def _of_trial(self, trial: ExampleBatch) -> float:
         """Return the loss of a trial; without losses added by layers, if they can be separated."""
         if not self.is_there:
             return 0.0

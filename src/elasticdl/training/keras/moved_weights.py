@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elasticdl.definition import Origin
-    from elasticdl.training.keras.splitting import Trial
+    from elasticdl.training.keras.splitting import ExampleBatch
 
 
 @contextlib.contextmanager
@@ -37,8 +37,8 @@ def restored(variables: Sequence[Any]) -> Iterator[None]:
 
 
 def check_alike(
-    call: Callable[[Trial, int], None],
-    batch: Trial,
+    call: Callable[[ExampleBatch, int], None],
+    batch: ExampleBatch,
     trained: Sequence[Any],
     others: Sequence[Any],
     origin: Origin,

@@ -30,7 +30,7 @@ _CALLING = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
 _ADVICE = "Draw with tf.random or with keras.random, which are seeded for each step."
 
 
-class PythonCode:
+class PythonRandomGuard:
     """Rejects draws from `numpy.random` and `random` that compiled steps must not make."""
 
     def __init__(self, origin: Origin) -> None:

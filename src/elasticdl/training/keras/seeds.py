@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UPDATE = zlib.crc32(b"update")
 
 
-class Seeds:
+class StepSeeder:
     """Seeds all random generators that a model uses.
 
     Args:

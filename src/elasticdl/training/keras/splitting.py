@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class ExampleBatch:
     """Examples and the model's outputs for them, as tensors.
 
     Attributes:
@@ -46,7 +46,7 @@ class Trial:
     weights: Any
     num_examples: Any
 
-    def rows(self, rows: Any) -> Trial:
+    def rows(self, rows: Any) -> ExampleBatch:
         """Return some of the examples."""
 
         def take(tensor: Any) -> Any:
@@ -57,7 +57,7 @@ class Trial:
             mask = reduction.mask_of(output)
             return reduction.carried(take(output), None if mask is None else take(mask))
 
-        return Trial(
+        return ExampleBatch(
             map_arrays(take, self.features),
             map_arrays(take_output, self.outputs),
             map_arrays(take, self.labels),
@@ -65,7 +65,7 @@ class Trial:
             len(rows),
         )
 
-    def slice(self, start: tf.Tensor, stop: tf.Tensor) -> Trial:
+    def slice(self, start: tf.Tensor, stop: tf.Tensor) -> ExampleBatch:
         """Return the examples from one position to another, traced."""
 
         def take(tensor: Any) -> Any:
@@ -75,7 +75,7 @@ class Trial:
             mask = reduction.mask_of(output)
             return reduction.carried(take(output), None if mask is None else take(mask))
 
-        return Trial(
+        return ExampleBatch(
             map_arrays(take, self.features),
             map_arrays(take_output, self.outputs),
             map_arrays(take, self.labels),
@@ -85,7 +85,11 @@ class Trial:
 
 
 def find_divisor(
-    loss_of: Callable[[Trial], float], batch: Trial, origin: Origin, *, weights_in_labels: bool
+    loss_of: Callable[[ExampleBatch], float],
+    batch: ExampleBatch,
+    origin: Origin,
+    *,
+    weights_in_labels: bool,
 ) -> Divisor | None:
     """Determine what a batch's loss is divided by.
 
@@ -165,7 +169,11 @@ def check_run(
 
 
 def averaged_parts(
-    loss_of: Callable[[Trial], Any], batch: Trial, kind: Divisor, *, weights_in_labels: bool
+    loss_of: Callable[[ExampleBatch], Any],
+    batch: ExampleBatch,
+    kind: Divisor,
+    *,
+    weights_in_labels: bool,
 ) -> tf.Tensor:
     """Return the average of the losses of a batch's first third and of the rest, traced.
 
@@ -234,8 +242,8 @@ def check_averages(losses: Sequence[Any], origin: Origin) -> None:
 
 
 def check_added(
-    added: Callable[[Trial, int], tuple[Any, float]],
-    batch: Trial,
+    added: Callable[[ExampleBatch, int], tuple[Any, float]],
+    batch: ExampleBatch,
     kind: Divisor,
     origin: Origin,
     *,
@@ -302,7 +310,7 @@ _COUPLED = (
 )
 
 
-def _not_a_mean(what: str, loss: float, losses: list[float], parts: list[Trial]) -> str:
+def _not_a_mean(what: str, loss: float, losses: list[float], parts: list[ExampleBatch]) -> str:
     message = (
         f"{what} of {sum(part.num_examples for part in parts)} examples is {loss:.6g}; for "
         f"{parts[0].num_examples} and {parts[1].num_examples} of them it is {losses[0]:.6g} and "
@@ -326,7 +334,7 @@ def _close(one: float, other: float, outputs: Any) -> bool:
     return math.isclose(one, other, rel_tol=2e-3 if halved else 1e-4, abs_tol=1e-6)
 
 
-def _cut(batch: Trial) -> tuple[Trial, list[Trial]]:
+def _cut(batch: ExampleBatch) -> tuple[ExampleBatch, list[ExampleBatch]]:
     """Order the examples by label; return them whole and in two parts: a third and the rest."""
     if batch.num_examples == 1:
         # One example has no parts; but if it is repeated, a sum is still twice as large.
@@ -337,13 +345,13 @@ def _cut(batch: Trial) -> tuple[Trial, list[Trial]]:
     return whole, [batch.rows(first), batch.rows(rest)]
 
 
-def _parts(batch: Trial) -> tuple[Any, Any]:
+def _parts(batch: ExampleBatch) -> tuple[Any, Any]:
     order = _order(batch)
     first = max(1, len(order) // 3)
     return order[:first], order[first:]
 
 
-def _order(batch: Trial) -> Any:
+def _order(batch: ExampleBatch) -> Any:
     """Return row numbers sorted by label, so that the two parts differ most."""
     for labels in leaves(batch.labels):
         if labels.shape.rank and (labels.dtype.is_floating or labels.dtype.is_integer):
@@ -352,7 +360,9 @@ def _order(batch: Trial) -> Any:
     return np.arange(batch.num_examples)
 
 
-def _made_up(batch: Trial, rng: Any, weights_in_labels: bool, *, perturbed: bool) -> Trial:
+def _made_up(
+    batch: ExampleBatch, rng: Any, weights_in_labels: bool, *, perturbed: bool
+) -> ExampleBatch:
     """Return the batch with synthetic masks, weights and outputs, where it has any.
 
     They differ between the two parts; otherwise a wrong divisor could pass for the right one.

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.generators import Generators
     from elasticdl.training.keras.attributes import Attributes
-    from elasticdl.training.keras.draws import KerasDraws
-    from elasticdl.training.keras.outside import Outside
-    from elasticdl.training.keras.python_code import PythonCode
-    from elasticdl.training.keras.seeds import Seeds
+    from elasticdl.training.keras.draws import RandomOpReplacer
+    from elasticdl.training.keras.python_code import PythonRandomGuard
+    from elasticdl.training.keras.seeds import StepSeeder
+    from elasticdl.training.keras.untracked_state import UntrackedVariables
 
 _log = logging.getLogger("elasticdl")
 # Tolerates rounding in any precision; code that relies on lengths causes larger differences.
@@ -58,12 +58,12 @@ class Watched:
         asks_for_eager: Whether the model requests to run uncompiled, which is not granted.
     """
 
-    draws: KerasDraws
-    seeds: Seeds
+    draws: RandomOpReplacer
+    seeds: StepSeeder
     generators: Generators
-    python_code: PythonCode
+    python_code: PythonRandomGuard
     attributes: Attributes
-    outside: Outside | None
+    outside: UntrackedVariables | None
     asks_for_eager: bool
 
 

@@ -46,20 +46,20 @@ from elasticdl.training.keras import (
 from elasticdl.training.keras import export as exporting
 from elasticdl.training.keras.attributes import Attributes
 from elasticdl.training.keras.compiled import CompiledMetrics
-from elasticdl.training.keras.draws import KerasDraws
+from elasticdl.training.keras.draws import RandomOpReplacer
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.loss import TrainingLoss
 from elasticdl.training.keras.metric_probe import MetricProbe
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
-from elasticdl.training.keras.outside import Outside
-from elasticdl.training.keras.pull import Pull
-from elasticdl.training.keras.python_code import PythonCode
+from elasticdl.training.keras.proximal import ProximalTerm
+from elasticdl.training.keras.python_code import PythonRandomGuard
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.scores import scores_of
-from elasticdl.training.keras.seeds import Seeds
-from elasticdl.training.keras.splitting import Trial
+from elasticdl.training.keras.seeds import StepSeeder
+from elasticdl.training.keras.splitting import ExampleBatch
 from elasticdl.training.keras.statistics import KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
+from elasticdl.training.keras.untracked_state import UntrackedVariables
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM, RepeatedChecks
 from elasticdl.training.trainer import (
     Contribution,
@@ -120,7 +120,7 @@ class KerasTrainer:
         self._minibatch_size = minibatch_size
         generators.install()
         self._generators = generators.Generators()
-        self._python_code = PythonCode(definition.origin)
+        self._python_code = PythonRandomGuard(definition.origin)
         # It seeds TensorFlow's generator, and those of NumPy and Python that are in use.
         with self._generators.used():
             keras.utils.set_random_seed(seed % 2**32)
@@ -137,19 +137,19 @@ class KerasTrainer:
             compiled.check(self.model, definition.origin)
         # A model loaded by tf_keras has already searched for its random operations.
         is_keras = not hasattr(self.model, "inner")
-        self._draws = KerasDraws(definition.origin, is_strict=is_keras)
+        self._draws = RandomOpReplacer(definition.origin, is_strict=is_keras)
         self._adapt = inputs.build(self.model, example.features, definition.where("model"))
         self._weights = overrides.TrainedWeights(self.model, definition.origin)
         self._trainable = self._weights.trained
         seeds = [v for v in self._weights.others if v.path.endswith(_SEED_VARIABLE)]
-        self._seeds = Seeds(seed, [*seeds, self._draws.state], self._generators)
+        self._seeds = StepSeeder(seed, [*seeds, self._draws.state], self._generators)
         seed_ids = {id(v) for v in seeds}
         self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
         self._changes = KerasStatistics(self._statistics, means_of(self.model), definition.origin)
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
         self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
         self._loss = TrainingLoss(self.model, definition, self._adapt)
-        self._pull = Pull(self._trainable)
+        self._pull = ProximalTerm(self._trainable)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
         self._metric_probe = MetricProbe(
@@ -172,7 +172,9 @@ class KerasTrainer:
         if steps_per_execution > 1:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes = Attributes(self.model, self.optimizer, definition.origin)
-        self._outside = Outside(self.model, self.optimizer, self._all_variables, definition.origin)
+        self._outside = UntrackedVariables(
+            self.model, self.optimizer, self._all_variables, definition.origin
+        )
         self._functions = StepFunctions(
             definition,
             example,
@@ -196,7 +198,7 @@ class KerasTrainer:
         self._num_output_checks = 0
         self._repeated = RepeatedChecks(definition.origin)
         self._has_reported_normalization = False
-        self._single: Trial | None = None
+        self._single: ExampleBatch | None = None
         self._recorded_outside = False
         self._is_evaluation_checked = False
 
@@ -269,7 +271,7 @@ class KerasTrainer:
         self.step += 1
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.Rehearser`: apply it, restore the state, and forget the statistics' kinds.
+        """See `trainer.SupportsWarmup`: apply, restore the state, forget the kinds of statistics.
 
         An example repeats a few records, so all of its parts are alike and prove nothing about how
         statistics add up.
@@ -418,15 +420,15 @@ class KerasTrainer:
                 variable.assign(value)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """See `trainer.Pulled`."""
+        """See `trainer.SupportsProximalTerm`."""
         if weights is None:
             self._pull.release()
             return
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
-        self._pull.towards(weights, [paths[id(v)] for v in self._trainable], strength)
+        self._pull.set_anchor(weights, [paths[id(v)] for v in self._trainable], strength)
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
-        """See `trainer.Differentiator`."""
+        """See `trainer.SupportsNamedGradients`."""
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
         divisor, sums = contribution.buffer[0], contribution.buffer[1:]
         check_divides_by_examples(
@@ -520,7 +522,7 @@ class KerasTrainer:
         sums = tf.concat(parts, 0) * divisor
         changes = self._changes.take_changes(before, num_examples)
         flat = tf.concat([tf.reshape(divisor, [1]), sums, changes], 0)
-        trial = Trial(features, outputs, labels, weights, num_examples)
+        trial = ExampleBatch(features, outputs, labels, weights, num_examples)
         averaged = self._loss.averaged_parts(trial, loss, self._divisor)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         return flat, loss, averaged, states
@@ -659,7 +661,7 @@ class KerasTrainer:
         return self._functions.predict_uncompiled(features)
 
     def _drawing_at(self, moment: str, number: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Seed what Python code draws in the block; see `Seeds.drawing`."""
+        """Seed what Python code draws in the block; see `StepSeeder.drawing`."""
         return self._seeds.drawing(self.step, moment, number)
 
     @contextlib.contextmanager
@@ -771,12 +773,12 @@ class KerasTrainer:
         if is_again and not is_early and not is_due:
             return
 
-        def forward(trial: Trial, step: int, training: bool) -> tuple[Any, Sequence[float]]:
+        def forward(trial: ExampleBatch, step: int, training: bool) -> tuple[Any, Sequence[float]]:
             at = tf.constant([step, 0], tf.int64)
             outputs = self._forward_without_trace(trial.features, at, training=training)
             return outputs, [float(tf.reduce_sum(extra)) for extra in self.model.losses]
 
-        def alone(trial: Trial, step: int, training: bool) -> Any:
+        def alone(trial: ExampleBatch, step: int, training: bool) -> Any:
             with moved_weights.restored(self._statistics):
                 return forward(trial, step, training)[0]
 
@@ -786,7 +788,7 @@ class KerasTrainer:
         complex_ones = [v.path for v in variables if tf.as_dtype(v.dtype).is_complex]
         refuse_complex(complex_ones, definition.origin, ALONE)
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
-        trial = Trial(features, None, labels, weights, batch.num_examples)
+        trial = ExampleBatch(features, None, labels, weights, batch.num_examples)
         if trial.num_examples == 1 and is_early:
             # A single example cannot be split, so it is joined with the previous one.
             pair = None if self._single is None else coupled_outputs.joined(self._single, trial)

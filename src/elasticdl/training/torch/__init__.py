@@ -16,7 +16,7 @@ precision.py    steps in bfloat16 and float16
 metrics.py      metrics as states that add up
 parameter_moves.py  detects that forward writes into parameters
 refusals.py     rejects model classes with features that would be ignored, lost or summed wrongly
-outside.py      detects state that checkpoints do not contain
+untracked_state.py      detects state that checkpoints do not contain
 hooks.py        the events of a run: callbacks and schedulers
 tensors.py      arrays as tensors and back
 export.py       exports for serving

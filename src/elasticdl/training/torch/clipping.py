@@ -15,7 +15,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.outside import digest
+from elasticdl.training.torch.untracked_state import digest
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition

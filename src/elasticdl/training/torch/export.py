@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("elasticdl")
 _FILE = "model.pt2"
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 
 
 def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[str]:
@@ -66,7 +66,7 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
             "The model cannot be exported for serving (torch.export: %s: %s). Training and "
             "prediction are not affected, but serving the model requires its code.",
             type(error).__name__,
-            textwrap.shorten(str(error), _MOST_SHOWN),
+            textwrap.shorten(str(error), _MAX_SHOWN),
         )
         return []
     return [_FILE]

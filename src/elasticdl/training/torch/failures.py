@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DataError, raised_at
-from elasticdl.training.mistakes import id_mistake, label_mistake, num_scores
+from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.callback_changes import CallbackChanges
 from elasticdl.training.torch.callback_state import CallbackMemory, TorchValues
 from elasticdl.training.torch.callbacks import BATCH_MOMENTS, TEST_BATCH_MOMENTS
-from elasticdl.training.torch.touched import Touched
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from elasticdl.definition import ModelDefinition
+    from elasticdl.training.torch.callback_changes import Modes
     from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.torch.schedulers import Schedulers
-    from elasticdl.training.torch.touched import Modes
     from elasticdl.training.trainer import State
 
 _STOPS = "stop_training"
@@ -67,7 +67,7 @@ class TorchHooks:
         self._measures_averages, self._changed = measures_averages, changed
         values = TorchValues(model, optimizer, callbacks.objects)
         self._memory = CallbackMemory(callbacks, values)
-        self._touched = Touched(
+        self._touched = CallbackChanges(
             model, optimizer, modes, values, callbacks=callbacks, definition=definition
         )
         self.epoch = 0

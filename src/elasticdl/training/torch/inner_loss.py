@@ -65,7 +65,7 @@ class InnerLossSteps:
         looking: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._definition, self._adapt, self._loss = definition, adapt, loss
-        self._precision, self._looking = precision, looking
+        self._precision, self._no_side_effects = precision, looking
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
         """See `Steps`; called without labels, so the outputs contain no loss."""
@@ -120,7 +120,7 @@ class InnerLossSteps:
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
         """See `Steps`: the model is run on parts, in evaluation mode."""
         del stepped
-        check_parts(self, self._loss, self._looking, model, batch)
+        check_parts(self, self._loss, self._no_side_effects, model, batch)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
         """See `Steps`; does nothing, because no results are computed from rows of outputs."""

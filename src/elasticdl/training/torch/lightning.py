@@ -126,7 +126,7 @@ class LightningSteps:
         progress: TrainerProgress,
     ) -> None:
         self._definition, self._loss = definition, loss
-        self._precision, self._looking, self._progress = precision, looking, progress
+        self._precision, self._no_side_effects, self._progress = precision, looking, progress
         self._batch_index = _BatchIndex(definition.origin)
         self._looked_at: nn.Module | None = None
         self._metrics: Sequence[LoggedMetric] = ()
@@ -198,7 +198,7 @@ class LightningSteps:
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
         """See `Steps`: runs a training step on the batch and on parts, in evaluation mode."""
         del stepped
-        check_parts(self, self._loss, self._looking, model, batch)
+        check_parts(self, self._loss, self._no_side_effects, model, batch)
 
     def _call(self, model: nn.Module, name: str, given: Any) -> Any:
         """Call a step with its arguments: the batch, and the batch index if it takes one."""

@@ -34,7 +34,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.torch.outputs import as_arrays, map_tensors
-from elasticdl.training.torch.outside import digest
+from elasticdl.training.torch.untracked_state import digest
 
 States = tuple[np.ndarray[Any, Any], ...]
 

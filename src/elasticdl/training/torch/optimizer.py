@@ -34,8 +34,8 @@ from elasticdl.errors import (
 )
 from elasticdl.training.torch.failures import device_advice
 from elasticdl.training.torch.memory import Codec, HookMemory, UnkeepableValueError
-from elasticdl.training.torch.outside import digest
 from elasticdl.training.torch.tensors import to_array, to_tensor
+from elasticdl.training.torch.untracked_state import digest
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition

@@ -36,8 +36,8 @@ from elasticdl.training.torch.steps import Pairs, Steps, Tensors
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
     from elasticdl.training.torch.buffers import Buffers
+    from elasticdl.training.torch.callback_changes import Modes
     from elasticdl.training.torch.losses import BatchLoss, TorchLoss
-    from elasticdl.training.torch.touched import Modes
 
 _log = logging.getLogger("elasticdl")
 

@@ -46,7 +46,7 @@ _HALF_DIGIT = 1 << (_DIGIT_BITS - 1)
 # Integers below this are exact in float32.
 _EXACT = 1 << 24
 # Masks and tables of indices are large and never change; their space in every sum would be wasted.
-_MOST_WHOLE_NUMBERS = 1 << 16
+_MAX_WHOLE_NUMBERS = 1 << 16
 # Several comparisons, because a buffer may seem to change in one way by accident, for example if
 # all examples are equal.
 _NUM_COMPARISONS = 3
@@ -347,7 +347,7 @@ def _width(tensor: torch.Tensor) -> int:
     """Return the number of float32 values that encode one value of the tensor."""
     if tensor.is_floating_point():
         return _FLOAT64_PARTS if tensor.dtype == torch.float64 else 1
-    if tensor.numel() > _MOST_WHOLE_NUMBERS:
+    if tensor.numel() > _MAX_WHOLE_NUMBERS:
         return 0
     return max(1, tensor.element_size() * 8 // _DIGIT_BITS)
 

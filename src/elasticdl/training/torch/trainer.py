@@ -46,6 +46,7 @@ from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.torch import export, failures
 from elasticdl.training.torch.averages import Averages
 from elasticdl.training.torch.buffers import Buffers, differs
+from elasticdl.training.torch.callback_changes import Modes
 from elasticdl.training.torch.callbacks import Callbacks
 from elasticdl.training.torch.clipping import clipping_of
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
@@ -60,7 +61,6 @@ from elasticdl.training.torch.metric_states import OF_TRAINING
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, added, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays
-from elasticdl.training.torch.outside import check_loss, check_nothing_outside
 from elasticdl.training.torch.parameter_moves import ParameterMoves
 from elasticdl.training.torch.part_checks import QUIET, PartCheck
 from elasticdl.training.torch.precision import MixedPrecision
@@ -70,7 +70,7 @@ from elasticdl.training.torch.scores import scores_of
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
-from elasticdl.training.torch.touched import Modes
+from elasticdl.training.torch.untracked_state import check_loss, check_no_untracked_state
 from elasticdl.training.trainer import (
     Contribution,
     MetricStates,
@@ -294,7 +294,7 @@ class TorchTrainer:
         self._update()
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.Rehearser`; does nothing, because updates are not compiled."""
+        """See `trainer.SupportsWarmup`; does nothing, because updates are not compiled."""
 
     def require_sums(self, why: str) -> None:
         """See `trainer.Trainer`."""
@@ -304,7 +304,11 @@ class TorchTrainer:
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
         self.check_evaluation(batch)
-        with self._naming_errors("evaluate", batch), self._averages.in_place(), self._looking():
+        with (
+            self._naming_errors("evaluate", batch),
+            self._averages.in_place(),
+            self._no_side_effects(),
+        ):
             tensors = self._batch_tensors(batch)
             stepped = self._steps.evaluation(self.model, tensors, self._carried(so_far))
             return self._states(stepped, tensors, so_far)
@@ -313,7 +317,11 @@ class TorchTrainer:
         """See `trainer.Trainer`."""
         self.check_evaluation(Batch(features, None, 0))
         batch = Batch(features, None, 0)
-        with self._naming_errors("predict", batch), self._averages.in_place(), self._looking():
+        with (
+            self._naming_errors("predict", batch),
+            self._averages.in_place(),
+            self._no_side_effects(),
+        ):
             outputs = self._steps.outputs(self.model, self._tensors(features))
             return map_arrays(_to_rows, as_arrays(outputs))
 
@@ -322,7 +330,11 @@ class TorchTrainer:
     ) -> PerExampleResults:
         """See `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
-        with self._naming_errors("evaluate", batch), self._averages.in_place(), self._looking():
+        with (
+            self._naming_errors("evaluate", batch),
+            self._averages.in_place(),
+            self._no_side_effects(),
+        ):
             tensors = self._batch_tensors(batch)
             stepped = self._steps.evaluation(self.model, tensors, self._carried(so_far))
             states, outputs = self._states(stepped, tensors, so_far), stepped.outputs
@@ -350,7 +362,7 @@ class TorchTrainer:
         changed: list[str] = []
         problem = None
         # An exception here is raised again by the evaluation itself, which names the batch.
-        with suppress(Exception), self._generators.used(), self._looking() as buffers:
+        with suppress(Exception), self._generators.used(), self._no_side_effects() as buffers:
             before = {n: p.detach().clone() for n, p in self._parameters.items()} | buffers
             try:
                 tensors = self._batch_tensors(batch)
@@ -448,7 +460,7 @@ class TorchTrainer:
             return export.export(self.model, arguments, folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """See `trainer.Pulled`."""
+        """See `trainer.SupportsProximalTerm`."""
         self._pull = strength
         self._anchors = {
             name: to_tensor(weights[name]).to(parameter)
@@ -457,7 +469,7 @@ class TorchTrainer:
         }
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
-        """See `trainer.Differentiator`.
+        """See `trainer.SupportsNamedGradients`.
 
         Raises:
             DefinitionError: Also if gradients are clipped or learning rates scheduled, because the
@@ -637,7 +649,7 @@ class TorchTrainer:
             yield
 
     @contextmanager
-    def _looking(self) -> Iterator[dict[str, torch.Tensor]]:
+    def _no_side_effects(self) -> Iterator[dict[str, torch.Tensor]]:
         """Run the model in evaluation mode without gradients; restore its buffers afterwards.
 
         Yields copies of the buffers.
@@ -680,7 +692,7 @@ class TorchTrainer:
             ) from error
 
     def _outputs_again(self, batch: Batch) -> Any:
-        with self._looking():
+        with self._no_side_effects():
             return self._steps.outputs(self.model, self._tensors(batch.features))
 
     # --- creation -------------------------------------------------------------------------
@@ -708,12 +720,12 @@ class TorchTrainer:
             progress = TrainerProgress(
                 definition.origin, lambda: self.step, lambda: self.hooks.epoch
             )
-            return LightningSteps(definition, loss, precision, self._looking, progress)
+            return LightningSteps(definition, loss, precision, self._no_side_effects, progress)
         if definition.loss_within == "forward":
             check_takes_labels(self.model, definition.origin)
         adapt = self._find_adapter(example)
         if definition.loss_within == "forward":
-            return InnerLossSteps(definition, adapt, loss, precision, self._looking)
+            return InnerLossSteps(definition, adapt, loss, precision, self._no_side_effects)
         return ForwardSteps(definition, adapt, loss, precision)
 
     def _find_adapter(self, example: Batch) -> Adapter:
@@ -747,13 +759,13 @@ class TorchTrainer:
             with torch.no_grad(), self._drawing(self.rank):
                 return self._steps.touch(model, copy.deepcopy(batch))
 
-        check_nothing_outside(self.model, run, self._definition.origin)
+        check_no_untracked_state(self.model, run, self._definition.origin)
         loss = self._definition.loss
         if loss is None or example.labels is None:
             return
 
         def compute() -> object:
-            with self._looking():
+            with self._no_side_effects():
                 outputs = self._steps.outputs(self.model, batch.features)
                 with torch.enable_grad(), self._precision.autocast():
                     return loss(outputs, batch.labels)
@@ -769,7 +781,7 @@ class TorchTrainer:
             (self._steps.evaluation, self.evaluation_metrics),
         ):
             # An exception here is raised again by the step itself, which names the batch.
-            with suppress(Exception), self._generators.used(), self._looking():
+            with suppress(Exception), self._generators.used(), self._no_side_effects():
                 stepped = step(self.model, self._batch_tensors(example))
                 metrics.logged(stepped.logged)
 

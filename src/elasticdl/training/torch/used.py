@@ -9,7 +9,7 @@
     def loss(labels, predictions):
         return margin(SCALE * predictions, labels)
 
-Callers: `touched.py`.
+Callers: `callback_changes.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import nn
 
 from elasticdl.tracebacks import is_of_the_user
 from elasticdl.training.torch.memory import is_of_library
-from elasticdl.training.torch.outside import digest, names_read_by
+from elasticdl.training.torch.untracked_state import digest, names_read_by
 
 # Deep enough for a loss, which is wrapped in functions of ElasticDL that order its arguments.
 _DEPTH = 8

@@ -19,7 +19,7 @@ import numpy as np
 from elasticdl.errors import SchemaError, UsageError
 from elasticdl.zoo.prebuilt.label import Classes, balanced, label_entry
 from elasticdl.zoo.prebuilt.table_params import classifier_completion
-from elasticdl.zoo.prebuilt.tables import Given, TableReader
+from elasticdl.zoo.prebuilt.tables import ModelArguments, TableReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ class DNN(keras.Model):
         columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(name="classifier")
-        self._given = Given(
+        self._given = ModelArguments(
             {
                 "hidden_units": hidden_units,
                 "learning_rate": learning_rate,

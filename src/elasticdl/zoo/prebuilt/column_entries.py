@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 # Range of an int32.
-_MOST_IDS = 2**31 - 16
+_MAX_IDS = 2**31 - 16
 # A crossed column without a separate entry is hashed into the maximum number of ids.
 _MANY = 2**31 - 32
 
@@ -289,7 +289,7 @@ def _words(
 def _whole(entry: Mapping[str, Any], key: str, where: str, *, default: int | None = None) -> int:
     value = entry.get(key, default)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (is_whole and 0 < value < _MOST_IDS):
+    if not (is_whole and 0 < value < _MAX_IDS):
         raise UsageError(f"--params: {where}: {key} is {value!r}; expected a whole number above 0.")
     return int(value)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MAX_VOCABULARY = 1000
 """A column of strings with more distinct values than this is hashed."""
 
-_LEAST_COUNT = 2
+_MIN_COUNT = 2
 # In a table with fewer rows, strings may be a category whose values do not repeat yet.
 _IDENTIFIER_ROWS = 50
 # Start of an Arrow type -> the cycles that apply to its values; other types have all cycles.
@@ -51,7 +51,7 @@ _FREE_TEXT = 0.9
 _FEW_OTHERS = 0.2
 # Names of identifiers: id, user_id, userId, ID, PassengerId, uuid, index.
 _IDENTIFIER = re.compile(r"(?:^|[\W_])(?i:id|uuid|guid|index)$|[a-z](?:Id|ID)$")
-_LEAST_BUCKETS, _MOST_BUCKETS = 1024, 1 << 18
+_MIN_BUCKETS, _MAX_BUCKETS = 1024, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,11 @@ def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str
     """
     if column.values is not None and (len(column.values) <= size or size < MAX_VOCABULARY):
         # A value that occurs once teaches nothing yet; it shares the id of unseen values.
-        seen = [value for value, count in column.values if count >= _LEAST_COUNT]
+        seen = [value for value, count in column.values if count >= _MIN_COUNT]
         return {"vocabulary": sorted((seen or [value for value, _ in column.values])[:size])}
     count = column.num_rows if column.values is None else len(column.values)
-    buckets = _LEAST_BUCKETS
-    while buckets < min(count, _MOST_BUCKETS):
+    buckets = _MIN_BUCKETS
+    while buckets < min(count, _MAX_BUCKETS):
         buckets *= 2
     return {"buckets": buckets}
 

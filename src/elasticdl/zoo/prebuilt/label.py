@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.field import MOST_EXACT
+from elasticdl.data.field import MAX_EXACT
 from elasticdl.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Value: TypeAlias = str | int | float | bool
 
 _FEWEST = 2
-_MOST_SHOWN = 8
+_MAX_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Classes:
                 'or all numbers, such as ["no", "yes"].'
             )
         wide = kinds == {"number"} and any(
-            isinstance(value, int) and abs(value) >= MOST_EXACT for value in values
+            isinstance(value, int) and abs(value) >= MAX_EXACT for value in values
         )
         classes = Classes(tuple(values), kinds == {"text"}, wide)
         compared = [classes._compared(value) for value in values]
@@ -125,8 +125,8 @@ class Classes:
             shown = int(shown)
         near = difflib.get_close_matches(str(shown), map(str, self.values), n=1)
         guess = f" Did you mean {near[0]!r}?" if near else ""
-        some = ", ".join(map(repr, self.values[:_MOST_SHOWN]))
-        more = f", ... ({len(self.values)} in all)" if len(self.values) > _MOST_SHOWN else ""
+        some = ", ".join(map(repr, self.values[:_MAX_SHOWN]))
+        more = f", ... ({len(self.values)} in all)" if len(self.values) > _MAX_SHOWN else ""
         return SchemaError(
             f"Field {label!r} has the value {shown!r}, which is not one of the classes "
             f"{some}{more}.{guess} Leave such rows out, or train with all values of the label (the "

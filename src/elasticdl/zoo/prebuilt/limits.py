@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-MOST_UNITS = 1_000_000
-MOST_WEIGHTS = 1_000_000_000
+MAX_UNITS = 1_000_000
+MAX_WEIGHTS = 1_000_000_000
 """Limit of the weights between two layers; Adam needs 16 bytes for each during training."""
 
 _FEWEST_CLASSES = 2
-_MOST_ROWS = 2**63 - 1
+_MAX_ROWS = 2**63 - 1
 
 
 def problem_with(name: str, value: Any) -> str:
@@ -52,8 +52,8 @@ def _number(value: Any) -> bool:
 def _layers(value: Any) -> bool:
     return (
         isinstance(value, (list, tuple))
-        and all(_whole(each, 1, MOST_UNITS) for each in value)
-        and sum(wide * next_ for wide, next_ in pairwise(value)) <= MOST_WEIGHTS
+        and all(_whole(each, 1, MAX_UNITS) for each in value)
+        and sum(wide * next_ for wide, next_ in pairwise(value)) <= MAX_WEIGHTS
     )
 
 
@@ -65,8 +65,8 @@ _LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "hidden_units": (
         _layers,
         (
-            f"a list of whole numbers from 1 to {MOST_UNITS:,}, such as [64, 32], with at most "
-            f"{MOST_WEIGHTS:,} weights between them ([] is a linear model)"
+            f"a list of whole numbers from 1 to {MAX_UNITS:,}, such as [64, 32], with at most "
+            f"{MAX_WEIGHTS:,} weights between them ([] is a linear model)"
         ),
     ),
     "learning_rate": (
@@ -74,17 +74,17 @@ _LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a number above 0, such as 0.001",
     ),
     "embedding_size": (
-        lambda value: _whole(value, 1, MOST_UNITS),
-        f"a whole number from 1 to {MOST_UNITS:,}, such as 8",
+        lambda value: _whole(value, 1, MAX_UNITS),
+        f"a whole number from 1 to {MAX_UNITS:,}, such as 8",
     ),
     "num_classes": (
-        lambda value: _whole(value, _FEWEST_CLASSES, MOST_UNITS),
-        f"a whole number from {_FEWEST_CLASSES} to {MOST_UNITS:,}",
+        lambda value: _whole(value, _FEWEST_CLASSES, MAX_UNITS),
+        f"a whole number from {_FEWEST_CLASSES} to {MAX_UNITS:,}",
     ),
     "class_counts": (
         lambda value: (
             isinstance(value, (list, tuple))
-            and all(_whole(each, 0, _MOST_ROWS) for each in value)
+            and all(_whole(each, 0, _MAX_ROWS) for each in value)
             and any(value)
         ),
         "the number of rows of each class, such as [195, 5]",

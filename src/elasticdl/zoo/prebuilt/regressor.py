@@ -16,7 +16,7 @@ import keras
 
 from elasticdl.zoo.prebuilt.label import label_entry
 from elasticdl.zoo.prebuilt.table_params import regressor_completion
-from elasticdl.zoo.prebuilt.tables import Given, TableReader
+from elasticdl.zoo.prebuilt.tables import ModelArguments, TableReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class DNN(keras.Model):
         columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(name="regressor")
-        self._given = Given(
+        self._given = ModelArguments(
             {
                 "hidden_units": hidden_units,
                 "learning_rate": learning_rate,

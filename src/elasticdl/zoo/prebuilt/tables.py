@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Given:
+class ModelArguments:
     """The arguments of a model, in an object that Keras does not track as a part of it.
 
     Attributes:

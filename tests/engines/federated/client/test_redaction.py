@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.engines.federated.client.redaction import MOST_CHARACTERS, redacted
+from elasticdl.engines.federated.client.redaction import MAX_CHARACTERS, redacted
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_an_error_keeps_its_words_and_nothing_they_are_about(text, left):
 def test_a_long_text_is_cut():
     shown = redacted("word " * 1000)
 
-    assert len(shown) <= MOST_CHARACTERS
+    assert len(shown) <= MAX_CHARACTERS
     assert shown.endswith(" …")
 
 
@@ -81,7 +81,7 @@ def test_no_list_of_numbers_is_left(numbers, form):
 def test_what_is_redacted_is_one_short_line(text):
     shown = redacted(text)
 
-    assert len(shown) <= MOST_CHARACTERS
+    assert len(shown) <= MAX_CHARACTERS
     assert shown.isprintable()
 
 

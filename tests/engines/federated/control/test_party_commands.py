@@ -26,7 +26,7 @@ from elasticdl.errors import DataError, DefinitionError, UsageError
 
 
 class Told:
-    """Orders that a test gives one by one; see `control.Orders`."""
+    """Orders that a test gives one by one; see `control.CommandQueue`."""
 
     def __init__(self):
         self.verb = None

@@ -22,9 +22,9 @@ def bundle(files):
 
 
 def test_our_app_is_ours_however_it_was_packed(description):
-    written_anew = description.replace('name = "elasticdl', '\n# a comment\nname =   "elasticdl')
+    reencoded = description.replace('name = "elasticdl', '\n# a comment\nname =   "elasticdl')
 
-    for text in (description, written_anew):
+    for text in (description, reencoded):
         assert (
             flower_app.what_is_foreign(bundle([("pyproject.toml", text), (".info/CONTENT", "")]))
             is None

@@ -24,7 +24,7 @@ GRADIENTS = "gradients"
 
 
 @dataclass(frozen=True)
-class Which:
+class ModelVersion:
     """Identifies the model that a party has.
 
     Attributes:
@@ -42,7 +42,7 @@ class Which:
 
 
 @dataclass(frozen=True, eq=False)
-class Current:
+class CurrentModel:
     """The current model of a party.
 
     Attributes:
@@ -51,7 +51,7 @@ class Current:
     """
 
     checkpoint: Checkpoint
-    which: Which
+    which: ModelVersion
 
 
 class ClientState(Protocol):
@@ -69,11 +69,11 @@ class ClientState(Protocol):
         """Save the global model after a round; the checkpoint's step is the round."""
         ...
 
-    def current(self) -> Current | None:
+    def current(self) -> CurrentModel | None:
         """Return the party's current model; None if it has none yet."""
         ...
 
-    def which(self) -> Which | None:
+    def which(self) -> ModelVersion | None:
         """Return which model `current` would return, without loading it."""
         ...
 
@@ -109,14 +109,14 @@ class DiskClientState:
         """See `ClientState`."""
         self._store.save(self._numbered(checkpoint))
         if not checkpoint.metadata.get(GRADIENTS):
-            self._which = Which(is_global=False, round=checkpoint.step)
+            self._which = ModelVersion(is_global=False, round=checkpoint.step)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
         """See `ClientState`."""
         self._synced.save(self._numbered(checkpoint))
-        self._which = Which(is_global=True, round=checkpoint.step)
+        self._which = ModelVersion(is_global=True, round=checkpoint.step)
 
-    def current(self) -> Current | None:
+    def current(self) -> CurrentModel | None:
         """See `ClientState`.
 
         Raises:
@@ -124,7 +124,7 @@ class DiskClientState:
         """
         return latest(_newest(self._store), _newest(self._synced))
 
-    def which(self) -> Which | None:
+    def which(self) -> ModelVersion | None:
         """See `ClientState`."""
         return self._which
 
@@ -143,7 +143,7 @@ def number_of(checkpoint: Checkpoint) -> int:
     return int(checkpoint.metadata.get(_NUMBER, 0))
 
 
-def latest(own: Checkpoint | None, synced: Checkpoint | None) -> Current | None:
+def latest(own: Checkpoint | None, synced: Checkpoint | None) -> CurrentModel | None:
     """Return the party's model: the later of the two checkpoints, except one with gradients.
 
     Example:
@@ -156,7 +156,7 @@ def latest(own: Checkpoint | None, synced: Checkpoint | None) -> Current | None:
     """
     kept: Iterable[tuple[Checkpoint | None, bool]] = ((own, False), (synced, True))
     found = [
-        Current(one, Which(is_global, one.step))
+        CurrentModel(one, ModelVersion(is_global, one.step))
         for one, is_global in kept
         if one is not None and not one.metadata.get(GRADIENTS)
     ]

@@ -49,12 +49,12 @@ from elasticdl.engines.training_context import TrainingContext, open_context
 from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.training.complex_numbers import refuse_complex
-from elasticdl.training.trainer import Contribution, Differentiator, Pulled
+from elasticdl.training.trainer import Contribution, SupportsNamedGradients, SupportsProximalTerm
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
     from elasticdl.definition import ModelDefinition
-    from elasticdl.engines.federated.client.client_state import ClientState, Current
+    from elasticdl.engines.federated.client.client_state import ClientState, CurrentModel
     from elasticdl.engines.federated.client.recorder import MetricsFile
     from elasticdl.engines.interfaces import Commit
     from elasticdl.engines.train_progress import TrainProgress
@@ -190,7 +190,7 @@ class Party:
 
     # --- the party's own commands -----------------------------------------------------------
 
-    def restored(self) -> tuple[Current, TrainingContext, Trainer]:
+    def restored(self) -> tuple[CurrentModel, TrainingContext, Trainer]:
         """Return the party's current model, its data, and a trainer loaded with that model.
 
         The trainer is the one that serves requests: use it only until the next request.
@@ -226,7 +226,7 @@ class Party:
         evaluation = self._measured_before(request, context, trainer)
         if options.keeps_own_weights and before is not None:
             state = own
-        committer = _Counting(trainer, options.rank)
+        committer = _MetricsCommitter(trainer, options.rank)
         loop = self._loop(opened, committer, request)
         loop.resume(replace(begins, state=state))
         has_stopped = loop.progress.stopped
@@ -234,7 +234,7 @@ class Party:
             # A callback has stopped this party's training, so the last training metrics stay valid.
             committer.states = states_from_json(before.metadata["training"])
         if options.proximal_mu:
-            _able(trainer, Pulled, "be pulled to the global weights").pull_towards(
+            _able(trainer, SupportsProximalTerm, "be pulled to the global weights").pull_towards(
                 request.weights, options.proximal_mu
             )
         try:
@@ -245,7 +245,7 @@ class Party:
                     loop.finish()
         finally:
             if options.proximal_mu:
-                _able(trainer, Pulled, "").pull_towards(None, 0.0)
+                _able(trainer, SupportsProximalTerm, "").pull_towards(None, 0.0)
         if not has_stopped and (loop.progress.stopped or trainer.hooks.stop_requested):
             _log.warning(
                 "Round %d: a callback stopped the training of party %s. From the next round on it "
@@ -276,7 +276,7 @@ class Party:
         context, trainer = opened.context, opened.trainer
         _load(trainer, request.weights)
         evaluation = self._measured_before(request, context, trainer)
-        differentiator = _able(trainer, Differentiator, "map its gradients to parameters")
+        differentiator = _able(trainer, SupportsNamedGradients, "map its gradients to parameters")
         ledger, total, states = context.initial_progress().ledger, None, []
         batches = training_batches(context.shard_batches, ledger, rank=0, ranks=(0,), num_epochs=1)
         for fed in batches:
@@ -321,7 +321,7 @@ class Party:
                 context.shard_batches, ledger, rank=rank, ranks=ranks, num_epochs=num_epochs
             )
 
-        nowhere = _Nowhere()
+        nowhere = _NullSink()
         return Loop(
             options=replace(context.job.training, num_epochs=num_epochs),
             trainer=trainer,
@@ -417,7 +417,7 @@ class Party:
         )
 
 
-class _Counting(InProcessCommitter):
+class _MetricsCommitter(InProcessCommitter):
     """Committer of this process that sums the training metrics over all epochs of a round."""
 
     states: MetricStates
@@ -448,7 +448,7 @@ class _Sum:
         return _Sum(self.buffer + other.buffer, self.num_examples + other.num_examples)
 
 
-class _Nowhere:
+class _NullSink:
     """Discards the loop's events and checkpoints: the party saves one checkpoint per round."""
 
     def write(self, event: Event) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
-MOST_CHARACTERS = 300
+MAX_CHARACTERS = 300
 # The rest is ignored: it would be cut off anyway, and a printed array can have megabytes.
-_MOST_READ = 2000
+_MAX_READ = 2000
 
 _DATA_FILES = (
     "arrow|avro|bin|bz2|csv|dat|db|dcm|feather|gz|h5|hdf5|ipynb|jpe?g|jsonl?|keras|log|mat|nii|npy|"
@@ -56,7 +56,7 @@ def redacted(text: str) -> str:
         text: The exception's message.
 
     Returns:
-        At most `MOST_CHARACTERS` characters.
+        At most `MAX_CHARACTERS` characters.
 
     Example:
         >>> redacted("could not convert string 'Ada Lovelace' in /data/ward3/ada.csv, line 7")
@@ -67,14 +67,14 @@ def redacted(text: str) -> str:
     # After the first line there is usually a table, an array or source code.
     first = (text.strip().splitlines() or [""])[0]
     # Control characters could change what a terminal shows.
-    words = "".join(c if c.isprintable() else " " for c in first[:_MOST_READ]).split()
+    words = "".join(c if c.isprintable() else " " for c in first[:_MAX_READ]).split()
     # The last word may be cut off, and a part of a name might not be recognised.
-    line = " ".join(words if len(first) <= _MOST_READ else words[:-1])
+    line = " ".join(words if len(first) <= _MAX_READ else words[:-1])
     for pattern, instead in _RULES:
         before = None
         while before != line:
             # Nested arrays are replaced from the inside out.
             before, line = line, pattern.sub(instead, line)
-    if len(line) > MOST_CHARACTERS:
-        line = f"{line[: MOST_CHARACTERS - 2].rstrip()} …"
+    if len(line) > MAX_CHARACTERS:
+        line = f"{line[: MAX_CHARACTERS - 2].rstrip()} …"
     return line

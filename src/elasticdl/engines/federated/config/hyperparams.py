@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.federated.config.section import Section
 
 # The largest signed 64-bit integer.
-_MOST_SEED = 2**63 - 1
+_MAX_SEED = 2**63 - 1
 
 
 def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
@@ -70,7 +70,7 @@ def read_rounds(
     )
     timeout = section.number("max_timeout", "seconds, above 0")
     accuracy = section.number("termination_accuracy", "a fraction, above 0 and at most 1", high=1)
-    seed = section.whole("seed", low=0, high=_MOST_SEED)
+    seed = section.whole("seed", low=0, high=_MAX_SEED)
     if accuracy is not None and not has_data:
         section.problem(
             "termination_accuracy",

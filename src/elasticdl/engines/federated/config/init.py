@@ -26,7 +26,7 @@ import numpy as np
 from elasticdl.data import recordio
 from elasticdl.data.chosen import ChosenRecords
 from elasticdl.data.sources import open_source
-from elasticdl.data.units import Unpacking
+from elasticdl.data.units import HasDecodedSize
 from elasticdl.engines.federated.simulation import partition
 from elasticdl.errors import DataError, MissingExtraError, OutputTakenError, UsageError
 
@@ -169,7 +169,7 @@ def _opened(data: str) -> RecordSource:
         DataError: They are image files, which are encoded; or there are no records.
     """
     source = open_source(data)
-    if isinstance(source, Unpacking):
+    if isinstance(source, HasDecodedSize):
         raise DataError(
             f"{data} is a folder of images, which cannot be distributed to parties as it is. "
             "Convert it to records first (elasticdl data prepare), or write the configs by hand: "

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.engine import Outcome
-from elasticdl.engines.federated.control.control_server import NoOrders
+from elasticdl.engines.federated.control.control_server import NoCommands
 from elasticdl.engines.federated.control.saving import save_model
 from elasticdl.engines.federated.control.status import (
     AggregatorStatus,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.attempt import Attempt
     from elasticdl.engines.engine import Reporter
-    from elasticdl.engines.federated.control.control_server import Order, Orders
+    from elasticdl.engines.federated.control.control_server import Command, CommandQueue
     from elasticdl.engines.federated.protocol.wire import Facts
     from elasticdl.engines.federated.server.aggregator import Aggregator
 
@@ -56,11 +56,11 @@ class Followed:
         reporter: The job's own reporter.
 
     Attributes:
-        follower: The command (`Order`) whose caller receives the progress; None if there is none.
+        follower: The command (`Command`) whose caller receives the progress; None if there is none.
     """
 
     def __init__(self, reporter: Reporter) -> None:
-        self.follower: Order | None = None
+        self.follower: Command | None = None
         self._reporter = reporter
         self._total = 0
 
@@ -108,7 +108,7 @@ class AggregatorCommands:
     reporter: Followed
     serves: bool
     address: str
-    orders: Orders = field(default_factory=NoOrders)
+    orders: CommandQueue = field(default_factory=NoCommands)
     aggregator: Aggregator | None = None
     definition: ModelDefinition | None = None
     stopping: bool = False
@@ -221,8 +221,8 @@ class AggregatorCommands:
             self._answer(order)
         return self.stopping
 
-    def _answer(self, order: Order) -> None:
-        answers: Mapping[str, Callable[[Order], Facts]] = {
+    def _answer(self, order: Command) -> None:
+        answers: Mapping[str, Callable[[Command], Facts]] = {
             "sync": self._sync,
             "eval": self._eval,
             "save": self._save,
@@ -233,20 +233,20 @@ class AggregatorCommands:
         except ElasticDLError as error:
             order.failed(error)
 
-    def _stop(self, order: Order) -> Facts:
+    def _stop(self, order: Command) -> Facts:
         del order
         self.stopping = True
         return facts_of(self._trained(stopped=self._is_under_way()))
 
-    def _sync(self, order: Order) -> Facts:
+    def _sync(self, order: Command) -> Facts:
         del order
         return facts_of(self._one().synced())
 
-    def _eval(self, order: Order) -> Facts:
+    def _eval(self, order: Command) -> Facts:
         del order
         return facts_of(self._one().evaluated())
 
-    def _save(self, order: Order) -> Facts:
+    def _save(self, order: Command) -> Facts:
         model, trainer = self._one().trained()
         assert self.definition is not None  # noqa: S101 - of a trainer that is there
         output = order.options.get("output")
@@ -349,7 +349,7 @@ class AggregatorCommands:
                 self._train(one, order, begin, publish)
         return None
 
-    def _wait(self, one: Aggregator) -> Order | None:
+    def _wait(self, one: Aggregator) -> Command | None:
         """Execute commands while idle; return the `train` order, or None once stopping."""
         while not self.stopping:
             one.attendance.join_newcomers()
@@ -363,7 +363,7 @@ class AggregatorCommands:
     def _train(
         self,
         one: Aggregator,
-        order: Order,
+        order: Command,
         begin: Callable[[int, int], None],
         publish: Callable[[Aggregator], None],
     ) -> None:

@@ -66,7 +66,7 @@ AtOnce: TypeAlias = Callable[[str, Facts], Facts | None]
 _log = logging.getLogger("elasticdl")
 
 
-class Order:
+class Command:
     """A command (`verb`) with its options (JSON values), whose caller waits for the result."""
 
     def __init__(self, verb: str, options: Facts, stream: socket.socket) -> None:
@@ -102,25 +102,25 @@ class Order:
             self._stream = None
 
 
-class Orders(Protocol):
+class CommandQueue(Protocol):
     """The queue of commands that have not been executed yet."""
 
-    def take(self, timeout_s: float = 0.0) -> Order | None:
+    def take(self, timeout_s: float = 0.0) -> Command | None:
         """Return the next command, waiting up to `timeout_s` for it; None if there is none."""
         ...
 
 
-class NoOrders:
-    """An empty queue, for a process that accepts no commands; see `Orders`."""
+class NoCommands:
+    """An empty queue, for a process that accepts no commands; see `CommandQueue`."""
 
-    def take(self, timeout_s: float = 0.0) -> Order | None:
-        """See `Orders`."""
+    def take(self, timeout_s: float = 0.0) -> Command | None:
+        """See `CommandQueue`."""
         del timeout_s
         return None
 
 
 class Control:
-    """Listens for commands to this process; see the module and `Orders`.
+    """Listens for commands to this process; see the module and `CommandQueue`.
 
     Args:
         folder: The process's own folder, on which it holds a lock.
@@ -131,7 +131,7 @@ class Control:
     def __init__(self, folder: Path, at_once: AtOnce) -> None:
         self._folder = OutputFolder(folder)
         self._at_once = at_once
-        self._orders: queue.Queue[Order] = queue.Queue()
+        self._orders: queue.Queue[Command] = queue.Queue()
         self._closing = threading.Event()
 
     def __enter__(self) -> Self:
@@ -167,8 +167,8 @@ class Control:
         while (order := self.take()) is not None:
             order.failed(TrainingError(f"The process ended before it executed the command{why}"))
 
-    def take(self, timeout_s: float = 0.0) -> Order | None:
-        """See `Orders`."""
+    def take(self, timeout_s: float = 0.0) -> Command | None:
+        """See `CommandQueue`."""
         try:
             return self._orders.get(block=timeout_s > 0, timeout=timeout_s or None)
         except queue.Empty:
@@ -185,9 +185,9 @@ class Control:
                     stream.close()
                     continue
                 stream.settimeout(_SEND_S)
-                self._take_in(Order(frame.kind, frame.facts, stream))
+                self._take_in(Command(frame.kind, frame.facts, stream))
 
-    def _take_in(self, order: Order) -> None:
+    def _take_in(self, order: Command) -> None:
         if order.verb == _PING:
             order.done({})
             return

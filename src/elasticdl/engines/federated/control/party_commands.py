@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.federated.client.party import measured
-from elasticdl.engines.federated.control.control_server import NoOrders
+from elasticdl.engines.federated.control.control_server import NoCommands
 from elasticdl.engines.federated.control.saving import save_model
 from elasticdl.engines.federated.control.status import (
     PartyStatus,
@@ -34,7 +34,7 @@ from elasticdl.errors import DataError, ElasticDLError, OutputBusyError, UsageEr
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.client.party import Party
-    from elasticdl.engines.federated.control.control_server import Order, Orders
+    from elasticdl.engines.federated.control.control_server import Command, CommandQueue
     from elasticdl.engines.federated.protocol.messages import Answer, RoundRequest
     from elasticdl.engines.federated.protocol.wire import Facts
 
@@ -62,7 +62,7 @@ class PartyCommands:
     stands: PartyStatus
     stop: Callable[[], None] = lambda: None
     is_connected: Callable[[], bool] = lambda: False
-    orders: Orders = field(default_factory=NoOrders)
+    orders: CommandQueue = field(default_factory=NoCommands)
     party: Party | None = None
     code: Path = Path()
 
@@ -123,7 +123,7 @@ class PartyCommands:
 
     def between(self) -> None:
         """Execute the queued commands; see `client_daemon.ClientDaemon`."""
-        answers: Mapping[str, Callable[[Order], Facts]] = {
+        answers: Mapping[str, Callable[[Command], Facts]] = {
             "eval": self._eval,
             "save": self._save,
             "stop": self._stop,
@@ -134,7 +134,7 @@ class PartyCommands:
             except ElasticDLError as error:
                 order.failed(error)
 
-    def _eval(self, order: Order) -> Facts:
+    def _eval(self, order: Command) -> Facts:
         del order
         party = self._party()
         current, context, trainer = party.restored()
@@ -149,7 +149,7 @@ class PartyCommands:
             RoundEvaluation(which.kind, which.round, {party.name: metrics}, {}, metrics)
         )
 
-    def _save(self, order: Order) -> Facts:
+    def _save(self, order: Command) -> Facts:
         party = self._party()
         current, context, trainer = party.restored()
         which = current.which
@@ -160,7 +160,7 @@ class PartyCommands:
         save_model(party.job, context.definition, trainer, {}, output=str(output), code=self.code)
         return facts_of(Saved(str(output), which.kind, which.round))
 
-    def _stop(self, order: Order) -> Facts:
+    def _stop(self, order: Command) -> Facts:
         del order
         self.stands = replace(self.stands, state="stopping")
         self.stop()

@@ -18,7 +18,7 @@ membership.py  which node of Flower belongs to which party                      
 superlink.py   Flower's processes at the aggregator
 tls_proxy.py   the only port that is reachable from outside
 same_user.py   without keys: refuses other users
-local.py       Flower's commands on unix sockets, which other users cannot reach
+unix_socket.py       Flower's commands on unix sockets, which other users cannot reach
 supernode.py   Flower's processes at a party, and why the aggregator refuses it
 client_daemon.py   a party's own process
 prefork_server.py  forks a process for each message, as requested by prefork_client.py
@@ -33,6 +33,6 @@ commands.py    Flower's commands as child processes; supervisor.py ends them wit
 
 We rely on these parts of Flower 1.41: its public Python names, its commands with `--format json`,
 its documented environment variables, that a supernode starts `flwr-clientapp` by this name, the
-fleet routes, and the three names that `local.py` replaces.
+fleet routes, and the three names that `unix_socket.py` replaces.
 All of them are tested with real processes in `tests/engines/federated/flower/`.
 """

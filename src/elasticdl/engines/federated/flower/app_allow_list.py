@@ -48,7 +48,7 @@ class _OurArchive(zipfile.ZipFile):
             )
 
 
-class _FromWhereItWas:
+class _FrozenPathFinder:
     """Finds modules only in the import locations that existed when the process started.
 
     Args:
@@ -90,5 +90,5 @@ def lock() -> None:
     """Set both locks for the rest of the process; see the module."""
     zipfile.ZipFile = _OurArchive  # type: ignore[misc]
     sys.meta_path[:] = [
-        _FromWhereItWas(sys.path) if finder is PathFinder else finder for finder in sys.meta_path
+        _FrozenPathFinder(sys.path) if finder is PathFinder else finder for finder in sys.meta_path
     ]

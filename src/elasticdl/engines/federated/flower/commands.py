@@ -23,8 +23,8 @@ from typing import Any
 
 from elasticdl.errors import MissingExtraError, TrainingError
 
-_LOCAL_MODULE = "elasticdl.engines.federated.flower.local"
-# Flower requires an address, but must not listen on it or connect to it: see `local.py`.
+_LOCAL_MODULE = "elasticdl.engines.federated.flower.unix_socket"
+# Flower requires an address, but must not listen on it or connect to it: see `unix_socket.py`.
 NOWHERE_HOST, NOWHERE_PORT = "127.0.0.1", 1
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _PACKAGES = Path(__file__).resolve().parents[4]
@@ -138,7 +138,7 @@ def program(name: str) -> str:
 def enclosed(name: str) -> list[str]:
     """Return the start of a command line that runs a Flower command closed to other users.
 
-    The command needs the variable `SOCKET` in its environment; see `local.py`.
+    The command needs the variable `SOCKET` in its environment; see `unix_socket.py`.
 
     Raises:
         MissingExtraError: It is not installed.

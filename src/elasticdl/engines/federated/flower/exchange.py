@@ -64,7 +64,7 @@ _log = logging.getLogger("elasticdl")
 
 
 @dataclass(frozen=True, eq=False)
-class _Letter:
+class _PendingMessage:
     """A message to a party that has not been answered yet.
 
     Attributes:
@@ -101,7 +101,7 @@ class Exchange:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._membership = Membership()
-        self._letters: dict[int, _Letter] = {}
+        self._letters: dict[int, _PendingMessage] = {}
         # Letter -> the node that it was sent to, in the current run.
         self._sent: dict[int, int] = {}
         self._numbers = itertools.count(1)
@@ -195,7 +195,9 @@ class Exchange:
             self._check()
             for party, (arrays, facts) in requests.items():
                 number = next(self._numbers)
-                self._letters[number] = _Letter(party, TASK, arrays, facts, deadline_s, inbox)
+                self._letters[number] = _PendingMessage(
+                    party, TASK, arrays, facts, deadline_s, inbox
+                )
                 numbers.append(number)
             self._post()
         return self._answers(inbox, numbers, deadline_s, check)
@@ -235,7 +237,7 @@ class Exchange:
         if self._outbox is None:
             return
         nodes = self._membership.nodes
-        batches: dict[tuple[Any, ...], list[tuple[int, int, _Letter]]] = {}
+        batches: dict[tuple[Any, ...], list[tuple[int, int, _PendingMessage]]] = {}
         for number, letter in self._letters.items():
             node = int(letter.party) if letter.kind == JOIN else nodes.get(letter.party)
             if node is None or number in self._sent:
@@ -278,8 +280,8 @@ class Exchange:
         for number in [n for n, one in self._letters.items() if one.kind == JOIN]:
             if number not in asked.values():
                 del self._letters[number]
-        for node in self._membership.strangers - asked.keys():
-            letter = _Letter(str(node), JOIN, {}, {}, time.monotonic() + _JOIN_S)
+        for node in self._membership.unnamed_nodes - asked.keys():
+            letter = _PendingMessage(str(node), JOIN, {}, {}, time.monotonic() + _JOIN_S)
             self._letters[next(self._numbers)] = letter
         self._log_changes(before)
         self._post()
@@ -298,7 +300,7 @@ class Exchange:
                 name,
             )
             # The party must be informed too, because for Flower it is connected.
-            letter = _Letter(str(node), JOIN, {}, {TAKEN: name}, time.monotonic() + _JOIN_S)
+            letter = _PendingMessage(str(node), JOIN, {}, {TAKEN: name}, time.monotonic() + _JOIN_S)
             self._letters[next(self._numbers)] = letter
         self._changed.notify_all()
 
@@ -394,7 +396,7 @@ class Exchange:
                 letter.inbox.put((letter.party, frame.arrays, facts))
             elif isinstance(facts.get("name"), str):
                 before = self._membership
-                self._membership = before.introduced(int(letter.party), facts["name"])
+                self._membership = before.with_name(int(letter.party), facts["name"])
                 self._log_changes(before)
                 self._post()
             else:

@@ -50,7 +50,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _CA_YEARS, _SERVER_YEARS = 10, 3
 _CLOCK_SKEW = dt.timedelta(days=1)
 # Four times the size of a browser's bundle of all certificate authorities.
-_MOST_CERTIFICATE_BYTES = 2**20
+_MAX_CERTIFICATE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _check_certificate(path: Path, key: str) -> None:
     """Check that a file has certificates; errors never quote its contents."""
     try:
         with user_files.open_regular(path) as file:
-            content = file.read(_MOST_CERTIFICATE_BYTES)
+            content = file.read(_MAX_CERTIFICATE_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}.") from error
     try:
@@ -185,7 +185,7 @@ def _fingerprint(path: Path) -> str:
     """Return the fingerprint of a party's key; errors never quote the file's contents."""
     try:
         with user_files.open_regular(path) as file:
-            content = file.read(_MOST_CERTIFICATE_BYTES)
+            content = file.read(_MAX_CERTIFICATE_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}.") from error
     try:

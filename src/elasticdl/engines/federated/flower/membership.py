@@ -36,7 +36,7 @@ class Membership:
         given = {node: name for node, name in self.given.items() if node in nodes}
         return replace(self, online=nodes, given=given)
 
-    def introduced(self, node: int, name: str) -> Membership:
+    def with_name(self, node: int, name: str) -> Membership:
         """Return the membership after a node has given its name."""
         if node not in self.online or node in self.given:
             return self
@@ -55,7 +55,7 @@ class Membership:
         return nodes
 
     @property
-    def strangers(self) -> frozenset[int]:
+    def unnamed_nodes(self) -> frozenset[int]:
         """The nodes that have not given their names yet."""
         if self.registered:
             return frozenset()

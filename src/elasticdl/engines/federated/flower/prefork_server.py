@@ -23,7 +23,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from elasticdl.engines.federated.flower import app_allow_list, local
+from elasticdl.engines.federated.flower import app_allow_list, unix_socket
 from elasticdl.engines.federated.protocol import wire
 
 COMMAND = "flwr-clientapp"
@@ -78,7 +78,7 @@ def _become(stream: socket.socket, command: Callable[[], object]) -> None:
 def main() -> None:
     """Set the locks, import Flower's command and our app, and serve at a socket."""
     app_allow_list.lock()
-    local.enclose(COMMAND)
+    unix_socket.enclose(COMMAND)
     listener = wire.listen(Path(sys.argv[1]))
     (command,) = entry_points(group="console_scripts", name=COMMAND)
     run = command.load()

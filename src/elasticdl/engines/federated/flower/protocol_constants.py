@@ -5,15 +5,15 @@
     client_app            --TASK, JOIN-->              ClientDaemon
                           <--an answer--
 
-Callers: `parties.py`, `server_app.py`, `client_app.py`, `client_daemon.py`, `local.py`, and the
-modules that start them.
+Callers: `parties.py`, `server_app.py`, `client_app.py`, `client_daemon.py`,
+`unix_socket.py`, and the modules that start them.
 """
 
 # Variables with the sockets of the aggregator's and the party's process; their children inherit
 # these.
 AGGREGATOR_SOCKET = "ELASTICDL_AGGREGATOR_SOCKET"
 PARTY_SOCKET = "ELASTICDL_PARTY_SOCKET"
-# Variable with the socket of Flower's own server on this machine; see `local.py`.
+# Variable with the socket of Flower's own server on this machine; see `unix_socket.py`.
 SOCKET = "ELASTICDL_FLOWER_SOCKET"
 
 PUSH, FORGET = "push", "forget"

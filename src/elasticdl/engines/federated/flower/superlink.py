@@ -7,7 +7,7 @@
     FOLDER/bin/            all commands that the superlink can start: two
     FOLDER/*.log           output of the processes
 
-The superlink itself listens on a unix socket in a separate folder (`local.py`). The TLS proxy
+The superlink itself listens on a unix socket in a separate folder (`unix_socket.py`). The TLS proxy
 (`tls_proxy.py`) is the child process `front`. A process that dies is restarted, with the same port,
 socket and database.
 

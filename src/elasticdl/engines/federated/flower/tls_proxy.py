@@ -6,9 +6,9 @@
 
 A superlink serves three interfaces on one port: fleet (for the parties), control (starts a run of
 any code on all parties) and runtime. Flower's open-source version does not authenticate callers of
-control. Therefore the superlink listens on a unix socket (`local.py`), and this proxy has an exact
-list of the paths that it forwards. It sends the path from the list, never the requested one, and no
-query.
+control. Therefore the superlink listens on a unix socket (`unix_socket.py`), and this proxy has an
+exact list of the paths that it forwards. It sends the path from the list, never the requested one,
+and no query.
 
 It does not inspect bodies: they are streamed, and their size is limited. The superlink decides
 which parties to accept, because it knows their keys; without keys, the proxy serves only processes

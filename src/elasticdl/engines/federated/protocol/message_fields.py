@@ -23,10 +23,10 @@ Rules: TypeAlias = Mapping[str, Callable[[object], bool]]
 
 # A longer string is not a real name, and would fill logs.
 _LONGEST_NAME = 200
-_MOST_COUNTS = 1000
-_MOST_EXAMPLE_BYTES = 2**30
+_MAX_COUNTS = 1000
+_MAX_EXAMPLE_BYTES = 2**30
 _DEEPEST_EXAMPLE = 20
-_MOST_AXES = 32
+_MAX_AXES = 32
 
 
 def is_text(value: object) -> bool:
@@ -73,7 +73,7 @@ def is_counts(value: object) -> bool:
     """Whether it is a mapping from printable names to counts, of limited size."""
     return (
         isinstance(value, Mapping)
-        and len(value) <= _MOST_COUNTS
+        and len(value) <= _MAX_COUNTS
         and all(map(is_printable, value))
         and all(map(is_count, value.values()))
     )
@@ -106,7 +106,7 @@ def is_example(value: object) -> bool:
         # Only a reply to `join` has an example.
         return True
     sizes = [_example_bytes(tree, _DEEPEST_EXAMPLE) for tree in value.values()]
-    return value.keys() == {"features", "labels"} and sum(sizes) <= _MOST_EXAMPLE_BYTES
+    return value.keys() == {"features", "labels"} and sum(sizes) <= _MAX_EXAMPLE_BYTES
 
 
 def _example_bytes(tree: Any, depth: int) -> float:
@@ -126,7 +126,7 @@ def _example_bytes(tree: Any, depth: int) -> float:
 
 
 def _array_bytes(dtype: Any, shape: Any) -> float:
-    if not (_is_form((dtype, shape)) and len(shape) < _MOST_AXES):
+    if not (_is_form((dtype, shape)) and len(shape) < _MAX_AXES):
         return math.inf
     try:
         return float(math.prod(shape) * np.dtype(str(dtype)).itemsize)

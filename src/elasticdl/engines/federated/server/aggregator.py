@@ -40,7 +40,7 @@ from elasticdl.engines.federated.strategies.fusions import FUSIONS
 from elasticdl.engines.federated.strategies.privacy import in_words, privately
 from elasticdl.engines.federated.strategies.updates import PartyUpdate
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.job_messages import aloud
+from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.progress import metrics_in_words
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.evaluation.metrics import add_states
@@ -187,7 +187,7 @@ class Aggregator:
             assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
             return GlobalModel(_below(_MODEL, self.attendance.trainer.state()), 0, uuid.uuid4().hex)
         self.parties.load_state(_below(_PARTIES, checkpoint.state), checkpoint.metadata["parties"])
-        aloud(self.attempt.reporter).note(
+        without_recording(self.attempt.reporter).note(
             f"Resuming from round {checkpoint.step:,} in {self.attempt.folder.uri}."
         )
         return GlobalModel(
@@ -258,7 +258,7 @@ class Aggregator:
             )
         )
         for name, why in left_out.items():
-            aloud(self.attempt.reporter).note(f"Round {number} without {name!r}: {why}")
+            without_recording(self.attempt.reporter).note(f"Round {number} without {name!r}: {why}")
         if self._measures_at_once:
             self._evaluate(after)
         self._keep(after)
@@ -392,7 +392,7 @@ class Aggregator:
                 },
             )
         )
-        aloud(self.attempt.reporter).note(
+        without_recording(self.attempt.reporter).note(
             f"round {model.round}: " + metrics_in_words(metrics, prefix="validation ")
         )
 

@@ -11,7 +11,7 @@ Callers: `aggregator.py`.
 
 from __future__ import annotations
 
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 class Backoff:
@@ -36,7 +36,7 @@ class Backoff:
     def begin(self, party: str, number: int) -> None:
         """Record that a party let a round time out."""
         times = self._of.get(party, (0, 0))[0] + 1
-        self._of[party] = times, number + 1 + min(2 ** (times - 1), _MOST_ROUNDS)
+        self._of[party] = times, number + 1 + min(2 ** (times - 1), _MAX_ROUNDS)
 
     def end(self, party: str) -> None:
         """Record that a party has replied."""

@@ -31,7 +31,7 @@ from elasticdl.engines.federated.protocol.messages import (
 )
 from elasticdl.engines.federated.server.backoff import Backoff
 from elasticdl.engines.federated.server.replies import problem_of, problem_of_metrics
-from elasticdl.engines.job_messages import aloud
+from elasticdl.engines.job_messages import without_recording
 from elasticdl.errors import TrainingError
 from elasticdl.events import PartyJoined
 
@@ -192,7 +192,7 @@ class ClientRegistry:
             self.attempt.events.write(
                 PartyJoined(step=0, party=answer.party, num_examples=answer.num_examples)
             )
-            aloud(self.attempt.reporter).note(
+            without_recording(self.attempt.reporter).note(
                 f"Party {answer.party!r} joined, with {answer.num_examples:,} examples."
             )
         for name in sorted(newcomers):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOSS = "loss"
 # Above this, float64 cannot count single examples; the others' shares would round to nothing.
-_MOST_EXAMPLES = 2**53
+_MAX_EXAMPLES = 2**53
 _SAME_MODEL = "Compare the `model:` section of its config with that of the other parties."
 
 
@@ -113,8 +113,8 @@ def _of_another_question(reply: Reply, request: RoundRequest) -> str:
 
 
 def _of_its_examples(reply: Reply) -> str:
-    if reply.kind in {"join", "train"} and not 1 <= reply.num_examples <= _MOST_EXAMPLES:
-        expected = "at least 1" if reply.num_examples < 1 else f"at most {_MOST_EXAMPLES}"
+    if reply.kind in {"join", "train"} and not 1 <= reply.num_examples <= _MAX_EXAMPLES:
+        expected = "at least 1" if reply.num_examples < 1 else f"at most {_MAX_EXAMPLES}"
         return (
             f"reports {shown(reply.num_examples)} training examples; expected {expected}. Check "
             "the `data:` section of its config."

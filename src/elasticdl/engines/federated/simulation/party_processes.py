@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Self
 
-from elasticdl.engines.interrupts import answered_at_once
+from elasticdl.engines.interrupts import handled_immediately
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.training.create import prepare_to_fork, use_this_thread_only
 
@@ -108,7 +108,7 @@ class PartyProcesses:
         """
         if self._pool is None:
             for name, request in requests.items():
-                with answered_at_once(check):
+                with handled_immediately(check):
                     answer = self._parties[name].answer(request)
                 yield request, answer
             return

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.engines.federated.client.client_state import Current, Which
+    from elasticdl.engines.federated.client.client_state import CurrentModel, ModelVersion
     from elasticdl.engines.federated.config.settings import Recorder
     from elasticdl.engines.federated.protocol.messages import Refusal, Reply, RoundRequest
     from elasticdl.engines.training_context import TrainingContext
     from elasticdl.job import Job, ModelReference
     from elasticdl.training.trainer import State, Trainer, Weights
 
-_MOST_KEPT_BYTES = 16 * 2**20
+_MAX_KEPT_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -182,11 +182,11 @@ class InMemoryClientState:
         """See `client_state.ClientState`."""
         self._synced = self._numbered(checkpoint)
 
-    def current(self) -> Current | None:
+    def current(self) -> CurrentModel | None:
         """See `client_state.ClientState`."""
         return latest(self.kept[max(self.kept)] if self.kept else None, self._synced)
 
-    def which(self) -> Which | None:
+    def which(self) -> ModelVersion | None:
         """See `client_state.ClientState`."""
         current = self.current()
         return None if current is None else current.which
@@ -286,6 +286,6 @@ def _kept(data: str, definition: ModelDefinition, name: str) -> RecordSource | C
     source = open_records(definition, data)
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
     record_bytes = max(len(source.read_bytes(0, 1)[0]), decoded_bytes(source, schema))
-    if source.num_records * record_bytes > _MOST_KEPT_BYTES:
+    if source.num_records * record_bytes > _MAX_KEPT_BYTES:
         return source
     return ChosenRecords(source, range(source.num_records), name)

@@ -35,7 +35,7 @@ from elasticdl.engines.federated.strategies.updates import (
 )
 from elasticdl.errors import AggregationError
 
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 _CENTRES = ("mean", "median", "geometric_median")
 
 
@@ -228,7 +228,7 @@ def weiszfeld_shares(squared: Floats, counted: Floats, smoothing: float) -> Floa
     """
     # If more than half of the weight is on one point, it is the median; no step reaches it exactly.
     shares = counted
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         inside = shares @ squared @ shares / 2
         # Distance from each point to the weighted mean; rounding can make its square negative.
         apart = np.sqrt(np.maximum(squared @ shares - inside, 0))

@@ -41,7 +41,7 @@ _STATISTIC = re.compile(r"(^|[/._])(moving_mean|moving_variance|running_mean|run
 # installed whenever such an array exists.
 _ML_FLOATS = ("bfloat16", "float8", "float6", "float4")
 _ML_WHOLE = ("int2", "int4", "uint2", "uint4", "int1", "uint1")
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 _LONGEST = 80
 
 
@@ -204,8 +204,8 @@ def named(names: Sequence[str]) -> str:
     """
     # Names come from outside: control characters could change what a terminal shows.
     shown = ["".join(c if c.isprintable() else "?" for c in name[:_LONGEST]) for name in names]
-    listed = ", ".join(shown[:_MOST_NAMED])
-    return f"{listed} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else listed
+    listed = ", ".join(shown[:_MAX_NAMED])
+    return f"{listed} and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else listed
 
 
 def combined(updates: Sequence[PartyUpdate], shares: Floats) -> dict[str, Array]:

@@ -55,7 +55,7 @@ PATIENCE_S = 20.0
 LIGHTHOUSES = f"""
 import sys
 from elasticdl.engines.elastic.timeouts import Timeouts
-from elasticdl.engines.elastic.quorum import Lighthouse
+from elasticdl.engines.elastic.allreduce import Lighthouse
 
 lighthouses = [Lighthouse({HOST!r}, 1, {PACE!r}) for _ in range({NUM_LIGHTHOUSES})]
 pairs = [Lighthouse({HOST!r}, 2, {PACE!r}) for _ in range({NUM_PAIRS})]
@@ -90,7 +90,7 @@ def lighthouse_of_two(lighthouses):
 
 
 def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None, timeouts=PACE):
-    from elasticdl.engines.elastic.quorum import Quorum
+    from elasticdl.engines.elastic.allreduce import Quorum
 
     return Quorum(
         lighthouse=lighthouse,

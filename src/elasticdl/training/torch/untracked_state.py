@@ -11,7 +11,7 @@ A variable of the file or of a class, and the state of a loss, may only be a log
 list of losses, say). It is rejected if the second run returns other numbers than the first;
 otherwise `engines/file_variables.py` warns of it.
 
-Callers: `trainer.py`, when it is created; `touched.py` and others compare digests.
+Callers: `trainer.py`, when it is created; `callback_changes.py` and others compare digests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OF_MODULES = vars(nn.Module()).keys()
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
-def check_nothing_outside(
+def check_no_untracked_state(
     model: nn.Module, run: Callable[[nn.Module], object], origin: Origin
 ) -> None:
     """Check that checkpoints contain all state that a model keeps during training.

@@ -42,7 +42,7 @@ _GONE = ("manifest unknown", "name unknown", "no such manifest")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImageRequest:
     """The parts of a requested image.
 
     Attributes:
@@ -56,7 +56,9 @@ class Wanted:
     requirements: Mapping[str, str] = field(default_factory=dict)
 
 
-def build_failed(error: str, output: Sequence[str], step: int, wanted: Wanted) -> ElasticDLError:
+def build_failed(
+    error: str, output: Sequence[str], step: int, wanted: ImageRequest
+) -> ElasticDLError:
     """Return the error for a failed build.
 
     Args:
@@ -113,7 +115,7 @@ def gone(name: str) -> UsageError:
     )
 
 
-def _unfit(what: str, wanted: Wanted) -> str:
+def _unfit(what: str, wanted: ImageRequest) -> str:
     start = f"--base_image={wanted.base_image}"
     if what == "shell":
         return f"{start}: it has no /bin/sh. The image needs a shell, Python and pip."
@@ -125,7 +127,7 @@ def _unfit(what: str, wanted: Wanted) -> str:
     )
 
 
-def _base_missing(error: str, wanted: Wanted) -> ElasticDLError:
+def _base_missing(error: str, wanted: ImageRequest) -> ElasticDLError:
     if any(word.lower() in error.lower() for word in _NO_CONNECTION):
         return UnavailableError(
             f"--base_image={wanted.base_image}: its registry cannot be reached: {error.strip()}."
@@ -137,7 +139,7 @@ def _base_missing(error: str, wanted: Wanted) -> ElasticDLError:
     )
 
 
-def _network(text: str, wanted: Wanted) -> ElasticDLError | None:
+def _network(text: str, wanted: ImageRequest) -> ElasticDLError | None:
     if not any(word in text for word in _NO_CONNECTION[:2]):
         return None
     index = wanted.index_url or "of pip (pypi.org)"
@@ -148,7 +150,7 @@ def _network(text: str, wanted: Wanted) -> ElasticDLError | None:
     )
 
 
-def _requirement(text: str, wanted: Wanted) -> UsageError | None:
+def _requirement(text: str, wanted: ImageRequest) -> UsageError | None:
     """Return the error for a requirement that pip cannot satisfy; None for other causes."""
     index = wanted.index_url or "pip's own index"
     errors = [each for each in text.splitlines() if each.startswith("ERROR:")]

@@ -16,7 +16,7 @@ import numpy as np
 from elasticdl.data.batch import Arrays, Batch, leaves
 from elasticdl.errors import DataError
 
-_MOST_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def label_mistake(batches: Sequence[Batch], num_outputs: int, where: object) -> DataError | None:
@@ -104,8 +104,8 @@ def in_words(wrong: Sequence[int], num_outputs: int) -> str:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    more = len(numbers) - _MOST_SHOWN
-    shown = ", ".join(str(number) for number in numbers[:_MOST_SHOWN])
+    more = len(numbers) - _MAX_SHOWN
+    shown = ", ".join(str(number) for number in numbers[:_MAX_SHOWN])
     return f"{shown} and {more} more" if more > 0 else shown
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CountedFile(StoredFile):
+class IndexedFile(StoredFile):
     """A file with the size and the version recorded in an index.
 
     A local file is checked after each read, a remote one once per process.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import Origin
 
 
-class Outside:
+class UntrackedVariables:
     """Watches variables that compiled functions use but that are not part of the training state.
 
     Args:

@@ -1,4 +1,4 @@
-"""Web application of the job page: handles the requests of browsers. `serving.py` runs it.
+"""Web application of the job page: handles the requests of browsers. `web_server.py` runs it.
 
     GET /            the page; sets a cookie from ?token=
     GET /jobs.json   one row per job, with its loss
@@ -8,7 +8,7 @@
     GET /static/...  scripts and styles
 
 The server only reads. Folding a log uses CPU time, so it runs in threads, and only while the page
-has a viewer. Callers: `serving.py`.
+has a viewer. Callers: `web_server.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     started --> joined --> first batch --> ... --> left
      starting    joining     training      (behind)      lost, until the next one joins
 
-A `Stay` is the period in which a worker holds a rank. Its state is `joining` until its first
+A `RankTenure` is the period in which a worker holds a rank. Its state is `joining` until its first
 committed batch, and `behind` while others commit batches and it has committed none for a while. All
 of this comes from the log.
 
@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 # Committed batches are logged about once a second, so shorter gaps are an artifact of the logging.
 GAP_S = 3.0
-_MOST_LANES = 64
-_MOST_SEGMENTS = 400
+_MAX_LANES = 64
+_MAX_SEGMENTS = 400
 
 
 @dataclass
-class Stay:
+class RankTenure:
     """Period in which a worker holds a rank.
 
     Attributes:
@@ -88,7 +88,7 @@ class Segment:
 
 
 def lanes(
-    stays: Sequence[Stay], activity: Activity, end: float
+    stays: Sequence[RankTenure], activity: Activity, end: float
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the lanes of the ranks, and the number of lanes left out.
 
@@ -98,21 +98,21 @@ def lanes(
         end: End of the lanes of workers that are still present.
 
     Returns:
-        The rank and the segments of each lane. If there are more than `_MOST_LANES`, those whose
+        The rank and the segments of each lane. If there are more than `_MAX_LANES`, those whose
         rank was held by most workers.
     """
-    by_rank: dict[int, list[Stay]] = {}
+    by_rank: dict[int, list[RankTenure]] = {}
     for stay in stays:
         by_rank.setdefault(stay.rank, []).append(stay)
     chosen = sorted(by_rank)
-    if len(chosen) > _MOST_LANES:
+    if len(chosen) > _MAX_LANES:
         eventful = sorted(chosen, key=lambda rank: (-len(by_rank[rank]), rank))
-        chosen = sorted(eventful[:_MOST_LANES])
+        chosen = sorted(eventful[:_MAX_LANES])
     shown = [
         {
             "rank": rank,
             "segments": [segment.to_json() for segment in _segments(by_rank[rank], activity, end)][
-                -_MOST_SEGMENTS:
+                -_MAX_SEGMENTS:
             ],
         }
         for rank in chosen
@@ -120,7 +120,7 @@ def lanes(
     return shown, len(by_rank) - len(chosen)
 
 
-def _segments(stays: Sequence[Stay], activity: Activity, end: float) -> list[Segment]:
+def _segments(stays: Sequence[RankTenure], activity: Activity, end: float) -> list[Segment]:
     segments: list[Segment] = []
     for number, stay in enumerate(stays):
         name = _name_of(stay)
@@ -173,7 +173,7 @@ class Activity:
         trained = np.where((lengths > 0) & (lengths <= limit), lengths, 0.0)
         self._trained = np.append(0.0, np.cumsum(trained))
 
-    def behind(self, stay: Stay) -> list[tuple[float, float]]:
+    def behind(self, stay: RankTenure) -> list[tuple[float, float]]:
         """Return the periods in which a worker committed no batch although others trained."""
         if not stay.gaps:
             return []
@@ -184,7 +184,7 @@ class Activity:
         return [stay.gaps[at] for at in np.flatnonzero(is_behind).tolist()]
 
 
-def _name_of(stay: Stay) -> str:
+def _name_of(stay: RankTenure) -> str:
     if not stay.incarnation:
         return f"process {stay.pid}" if stay.pid else "process"
     where = f" on {stay.host}" if stay.host else ""

@@ -1,6 +1,6 @@
 """Runs Flower's commands with their local interfaces on a unix socket instead of a TCP port.
 
-    python -P -m elasticdl.engines.federated.flower.local COMMAND ARGUMENTS ...
+    python -P -m elasticdl.engines.federated.flower.unix_socket COMMAND ARGUMENTS ...
 
 A superlink serves control (starts a run of any code) and runtime (fetch a task and answer it); a
 supernode serves runtime. Flower 1.41 can serve them only on TCP, where a caller from the same

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class KeptRun:
+class StoredRun:
     """The tracked run of a job.
 
     Attributes:
@@ -47,10 +47,10 @@ class KeptRun:
         folder.write_bytes(TRACKING_FILE, text.encode())
 
 
-def read_kept(folder: OutputFolder) -> KeptRun | None:
+def load_stored_run(folder: OutputFolder) -> StoredRun | None:
     """Return the run of an output; None if there is none, or its file cannot be read."""
     try:
-        return KeptRun(**json.loads(folder.read_bytes(TRACKING_FILE)))
+        return StoredRun(**json.loads(folder.read_bytes(TRACKING_FILE)))
     except (OutputError, ValueError, TypeError):
         # An unreadable file must not make the job fail: the job gets a new run.
         return None

@@ -12,7 +12,7 @@ from tests.saved_models.conftest import of_keras_2_2_4, sequential
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
-from elasticdl.saved_models.model_file import identify, sha256_of
+from elasticdl.saved_models.file_format import identify, sha256_of
 
 
 def refused(path) -> str:
@@ -252,7 +252,7 @@ def test_looking_at_a_file_imports_no_framework(
     paths = [str(path) for path in (old_h5, tfk_folder, torch_whole, torch_exported)]
     said = run_python(
         "import json, sys\n"
-        "from elasticdl.saved_models.model_file import identify\n"
+        "from elasticdl.saved_models.file_format import identify\n"
         "from elasticdl.saved_models.scan import scan\n"
         f"for path in {paths}: scan(identify(path))\n"
         "print(json.dumps(sorted(sys.modules)))"

@@ -73,7 +73,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
             with contextlib.suppress(DatabaseError):
                 near = did_you_mean(table, database.tables())
                 problem += "" if near == "." else near.replace("; d", ". D")
-        place = place_of(table or other, program, span)
+        place = location_of(table or other, program, span)
         is_mistake = (table or other) and _MISTAKE.search(problem)
         kind = MistakeError if is_mistake else type(error)
         raise kind(pointed(problem, program, place)[0]) from error
@@ -87,7 +87,7 @@ def _name(wording: re.Pattern[str], problem: str) -> str:
     return next(name for name in found.groups() if name).rpartition(".")[2]
 
 
-def place_of(name: str, program: str, span: Span) -> Span:
+def location_of(name: str, program: str, span: Span) -> Span:
     """Return the first occurrence of a name in a statement, else the statement's first word."""
     if name:
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
@@ -133,7 +133,7 @@ def check_distinct(
     if not statement:
         raise DataError(problem)
     whole = Span(0, len(statement))
-    place = place_of(at or twice, statement, whole)
+    place = location_of(at or twice, statement, whole)
     if not at:
-        place = place_of(twice, statement, Span(place.stop, whole.stop))
+        place = location_of(twice, statement, Span(place.stop, whole.stop))
     raise DataError(pointed_in(problem, statement, begins_at, place))

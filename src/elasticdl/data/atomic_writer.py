@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class WholeOrNothing(ABC):
+class AtomicWriter(ABC):
     """Writer that is closed at the end of its `with` block, or discarded if the block raised."""
 
     @abstractmethod

@@ -25,7 +25,7 @@ from torch import nn
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import CannotKeepError
-from elasticdl.training.torch.outside import digest
+from elasticdl.training.torch.untracked_state import digest
 from elasticdl.training.torch.used import OF_MODULES, Used, attributes_of, put_attribute
 from elasticdl.training.trainer import CALLBACKS
 
@@ -83,7 +83,7 @@ class Modes:
         self._is_set = not self.differing
 
 
-class Touched:
+class CallbackChanges:
     """Detects and restores the changes that callbacks make; see the module docstring.
 
     Args:

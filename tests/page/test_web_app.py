@@ -30,7 +30,7 @@ from tests.page.conftest import (
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.page.security import is_own_host, is_token
-from elasticdl.page.serving import PageProcess, parse_address, serve, warning_of
+from elasticdl.page.web_server import PageProcess, parse_address, serve, warning_of
 
 
 @contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import Weights
 
 
-class Pull:
+class ProximalTerm:
     """Adds the gradient of the proximal term, which pulls parameters towards given weights.
 
     Attributes:
@@ -40,7 +40,7 @@ class Pull:
         """Stop adding the term."""
         self.is_on = False
 
-    def towards(self, weights: Weights, paths: Sequence[str], strength: float) -> None:
+    def set_anchor(self, weights: Weights, paths: Sequence[str], strength: float) -> None:
         """Set the anchors and the strength, and start adding the term.
 
         Args:

@@ -1,4 +1,4 @@
-"""Runs the web server of job pages, and reports its URL. `server.py` handles the requests.
+"""Runs the web server of job pages, and reports its URL. `web_app.py` handles the requests.
 
 It runs in this process until Ctrl-C, or in a separate process during a job:
 
@@ -79,7 +79,7 @@ def serve(
         OutputError: There is no job at the URI.
         UnavailableError: The port is in use, or the host is not an address of this machine.
     """
-    from elasticdl.page.server import create_app  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.web_app import create_app  # noqa: PLC0415 - not for `--help`
 
     host, _ = parse_address(listen)
     known: dict[str, WatchedOutput] = {}

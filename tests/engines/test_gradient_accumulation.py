@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elasticdl.engines.accumulator import Accumulator
+from elasticdl.engines.gradient_accumulation import Accumulator
 from elasticdl.errors import UsageError
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished
