@@ -95,7 +95,7 @@ def sql_server(
     """
     try:
         from elasticdl.sql.databases.duckdb import NO_FILES  # noqa: PLC0415 - packages of an extra
-        from elasticdl.sql.serving.execution import ExecutionPlace  # noqa: PLC0415
+        from elasticdl.sql.serving.execution import ExecutionSettings  # noqa: PLC0415
         from elasticdl.sql.serving.security import Security  # noqa: PLC0415
         from elasticdl.sql.serving.service import Server  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -115,7 +115,7 @@ def sql_server(
         authorities=None if tls_ca is None else tls_ca.read_bytes(),
         allow_any_database=allow_any_database,
     )
-    server = Server(listen, database, ExecutionPlace(models, model_zoo), security, max_sessions)
+    server = Server(listen, database, ExecutionSettings(models, model_zoo), security, max_sessions)
     how = "TLS" if security.certificate is not None else "no TLS"
     who = (
         "a token" if security.token is not None else "no token: only your own processes may connect"

@@ -103,7 +103,7 @@ def _drawing_from(generator: Any) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     from elasticdl.data import torch_random  # noqa: PLC0415 - it is loaded
 
-    return torch_random.Draws(generator)
+    return torch_random.UseGenerator(generator)
 
 
 def _state() -> Any:
