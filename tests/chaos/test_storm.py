@@ -234,7 +234,7 @@ def test_a_silent_fork_leaves_each_record_counted_once(numbers, tmp_path):
     storm.assert_each_record_counts(NUM_FORKED_EPOCHS)
 
 
-@pytest.mark.chaos  # Two workers without lineages are in `engines/elastic/test_quorum.py`.
+@pytest.mark.chaos  # Two workers without lineages are in `engines/elastic/test_allreduce.py`.
 @pytest.mark.timeout(600)
 def test_without_lineages_a_silent_fork_shows_in_the_weights(numbers, tmp_path):
     storm = train_with_a_fork(numbers, tmp_path, "forked", "blind")

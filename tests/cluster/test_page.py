@@ -17,7 +17,7 @@ from tests.cluster.operator import Operator
 from tests.cluster.pod_states import exited
 from tests.cluster.test_launch import OPTIONS
 from tests.cluster.test_progress import training, wait_until
-from tests.page.test_server import Client
+from tests.page.test_web_app import Client
 
 from elasticdl import api, job_options
 from elasticdl.artifacts.folder import OutputFolder

@@ -29,8 +29,8 @@ from tests.page.conftest import (
     step,
     write_output,
 )
-from tests.page.test_server import served
 from tests.page.test_views import federated_events
+from tests.page.test_web_app import served
 
 from elasticdl import federated
 from elasticdl.events import Evaluated, JobFailed, RoundFinished

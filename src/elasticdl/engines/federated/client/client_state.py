@@ -24,7 +24,7 @@ GRADIENTS = "gradients"
 
 
 @dataclass(frozen=True)
-class ModelVersion:
+class PartyModel:
     """Identifies the model that a party has.
 
     Attributes:
@@ -51,7 +51,7 @@ class CurrentModel:
     """
 
     checkpoint: Checkpoint
-    which: ModelVersion
+    which: PartyModel
 
 
 class ClientState(Protocol):
@@ -73,7 +73,7 @@ class ClientState(Protocol):
         """Return the party's current model; None if it has none yet."""
         ...
 
-    def which(self) -> ModelVersion | None:
+    def which(self) -> PartyModel | None:
         """Return which model `current` would return, without loading it."""
         ...
 
@@ -109,12 +109,12 @@ class DiskClientState:
         """See `ClientState`."""
         self._store.save(self._numbered(checkpoint))
         if not checkpoint.metadata.get(GRADIENTS):
-            self._which = ModelVersion(is_global=False, round=checkpoint.step)
+            self._which = PartyModel(is_global=False, round=checkpoint.step)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
         """See `ClientState`."""
         self._synced.save(self._numbered(checkpoint))
-        self._which = ModelVersion(is_global=True, round=checkpoint.step)
+        self._which = PartyModel(is_global=True, round=checkpoint.step)
 
     def current(self) -> CurrentModel | None:
         """See `ClientState`.
@@ -124,7 +124,7 @@ class DiskClientState:
         """
         return latest(_newest(self._store), _newest(self._synced))
 
-    def which(self) -> ModelVersion | None:
+    def which(self) -> PartyModel | None:
         """See `ClientState`."""
         return self._which
 
@@ -156,7 +156,7 @@ def latest(own: Checkpoint | None, synced: Checkpoint | None) -> CurrentModel | 
     """
     kept: Iterable[tuple[Checkpoint | None, bool]] = ((own, False), (synced, True))
     found = [
-        CurrentModel(one, ModelVersion(is_global, one.step))
+        CurrentModel(one, PartyModel(is_global, one.step))
         for one, is_global in kept
         if one is not None and not one.metadata.get(GRADIENTS)
     ]

@@ -19,7 +19,7 @@ from elasticdl.engines.federated.client.client_state import DiskClientState
 from elasticdl.errors import OutputError
 
 if TYPE_CHECKING:
-    from elasticdl.engines.federated.client.client_state import ModelVersion
+    from elasticdl.engines.federated.client.client_state import PartyModel
     from elasticdl.engines.federated.protocol.wire import Facts
 
 NOT_RUNNING, NOT_LISTENING, NOT_ANSWERING = "not running", "not listening", "not answering"
@@ -251,7 +251,7 @@ def kept_party(name: str, state: Path, aggregator: str) -> PartyStatus:
     return dataclasses.replace(status, **model_of(which))
 
 
-def model_of(which: ModelVersion | None) -> dict[str, Any]:
+def model_of(which: PartyModel | None) -> dict[str, Any]:
     """Return the two fields of a `PartyStatus` that describe the party's model."""
     if which is None:
         return {"model": "", "model_round": 0}

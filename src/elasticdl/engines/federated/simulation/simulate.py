@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.engines.federated.client.client_state import CurrentModel, ModelVersion
+    from elasticdl.engines.federated.client.client_state import CurrentModel, PartyModel
     from elasticdl.engines.federated.config.settings import Recorder
     from elasticdl.engines.federated.protocol.messages import Refusal, Reply, RoundRequest
     from elasticdl.engines.training_context import TrainingContext
@@ -186,7 +186,7 @@ class InMemoryClientState:
         """See `client_state.ClientState`."""
         return latest(self.kept[max(self.kept)] if self.kept else None, self._synced)
 
-    def which(self) -> ModelVersion | None:
+    def which(self) -> PartyModel | None:
         """See `client_state.ClientState`."""
         current = self.current()
         return None if current is None else current.which
