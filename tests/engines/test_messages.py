@@ -115,7 +115,7 @@ def test_a_label_that_has_no_output_is_named_with_its_records(framework, folder,
     assert said.startswith(
         f"zoo/m.py:{line_of(FILES[framework], 'crossentropy(') if framework == 'keras' else 13}: "
         "label 7, the model has 5 outputs (expected 0 to 4), in "
-        f"{data}, records 4 to 7."
+        f"{data}, record 6."
     )
 
 
@@ -138,7 +138,7 @@ def test_a_label_of_the_validation_data_that_has_no_output_is_named(framework, f
 
     for message in (said, told):
         assert "label 8, 9, the model has 5 outputs (expected 0 to 4)" in message
-        assert f"{bad}, records 4 to 7" in message
+        assert f"{bad}, records 6 to 7" in message
 
 
 @pytest.mark.parametrize(

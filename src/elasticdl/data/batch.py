@@ -26,6 +26,27 @@ Record: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False)
+class RecordNames:
+    """Names of the records that a batch was made of, for error messages.
+
+    Attributes:
+        name_some: Returns the names of records, by their numbers.
+        numbers: Numbers of the batch's records, in the order of its examples.
+    """
+
+    name_some: Callable[[np.ndarray[Any, Any]], str]
+    numbers: np.ndarray[Any, Any]
+
+    def __call__(self) -> str:
+        """Return the names of all of them."""
+        return self.name_some(self.numbers)
+
+    def of_examples(self, rows: Sequence[int]) -> str:
+        """Return the names of the records of some examples, by their rows in the batch."""
+        return self.name_some(self.numbers[list(rows)])
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Examples that are trained on, evaluated or predicted together.
 
@@ -36,7 +57,8 @@ class Batch:
         weights: Weight of each example in loss, metrics and gradients: float32 of shape
             [num_examples], or [num_examples, ...] for a weight per time step or pixel. None
             weights all examples equally.
-        where: Returns the names of the records it was made of, for an error; None if unknown.
+        where: Returns the names of the records it was made of, for an error; None if unknown. It
+            is a `RecordNames` only if each example is made of one record, in their order.
     """
 
     features: Arrays
@@ -44,6 +66,17 @@ class Batch:
     num_examples: int
     weights: np.ndarray[Any, Any] | None = None
     where: Callable[[], str] | None = None
+
+    def names_of(self, rows: Sequence[int]) -> str:
+        """Return the names of the records of some examples, by their rows.
+
+        Where that is unclear, all records of the batch are named; empty if they are unknown.
+        """
+        if self.where is None:
+            return ""
+        if isinstance(self.where, RecordNames) and len(self.where.numbers) == self.num_examples:
+            return self.where.of_examples(rows)
+        return self.where()
 
 
 def batch_of(parts: Sequence[Arrays], where: str) -> Batch:

@@ -78,9 +78,11 @@ def _not_finite_data(batch: Batch) -> str | None:
                 if bad is not None and bad.any():
                     what = "NaN" if np.isnan(values).any() else "infinity"
                     where = f"its {kind}, in {name!r}" if name else f"its {kind}"
-                    examples = counted(int(bad.reshape(len(bad), -1).any(axis=1).sum()), "example")
+                    rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
+                    names = batch.names_of(rows)
                     return (
-                        f"{what} in {where}, in {examples} of {batch.num_examples}: correct or "
+                        f"{what} in {where}, in {counted(len(rows), 'example')} of "
+                        f"{batch.num_examples}{f' ({names})' if names else ''}: correct or "
                         "leave out these records, or fill in missing values in the input function"
                     )
     return None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Batch, Record, batch_of, leaves
+from elasticdl.data.batch import Batch, Record, RecordNames, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.data_index import index_of, infer_types
 from elasticdl.data.file_ranges import numbering_of
@@ -321,7 +321,7 @@ def _record_batches(
                 batch = make(
                     records[here.start - begin : here.stop - begin],
                     Mode.TRAINING,
-                    functools.partial(reader.numbering.name_some, numbers[here]),
+                    RecordNames(reader.numbering.name_some, numbers[here]),
                 )
         num_left_out = last - first - int(here.stop - here.start)
         is_last = number + 1 == num_batches
@@ -399,7 +399,9 @@ def batches_in_order(
             ]
             # Seeded per batch, so that random numbers do not depend on the start of a range.
             with seeded(derive_seed(0, first + at, 3)):
-                where = functools.partial(_names, source, numbers[at : at + minibatch_size])
+                where = RecordNames(
+                    numbering_of(source).name_some, numbers[at : at + minibatch_size]
+                )
                 batch = make_batch(definition, definition.input, some, mode, where)
             yield first + at, batch
 
@@ -432,6 +434,8 @@ def make_batch(
     batch = made(records)
     if mode is Mode.TRAINING:
         input_checks.check(str(definition.where("input")), records, batch, made)
+    if isinstance(where, RecordNames) and batch.num_examples != len(records):
+        where = where.__call__
     return _by_class(definition, replace(batch, where=where), mode)
 
 

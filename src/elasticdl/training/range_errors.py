@@ -9,7 +9,8 @@ Callers: the trainers, after an error from their framework; `engines/finite.py`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ def label_mistake(batches: Sequence[Batch], num_outputs: int, where: object) -> 
         wrong = out_of_range(batch.labels, num_outputs)
         if wrong:
             return DataError(
-                f"{where}: {in_words(wrong, num_outputs)}{_on(batch)}.\n  Correct the labels, or "
+                f"{where}: {in_words(wrong, num_outputs)}"
+                f"{_on(batch, batch.labels, num_outputs)}.\n  Correct the labels, or "
                 "give the model an output for each class."
             )
     return None
@@ -56,7 +58,7 @@ def id_mistake(
             if wrong:
                 return DataError(
                     f"{where}: id {_listed(wrong)} in {name}, {layer} has {num_rows} rows "
-                    f"(expected 0 to {num_rows - 1}){_on(batch)}.\n  Correct the ids, or give the "
+                    f"(expected 0 to {num_rows - 1}){_on(batch, arrays, num_rows)}.\n  Correct the ids, or give the "
                     "embedding a row for each of them."
                 )
     return None
@@ -65,14 +67,20 @@ def id_mistake(
 def out_of_range(arrays: Arrays, stop: int) -> list[int]:
     """Return the distinct integers outside 0 .. stop - 1, sorted."""
     found: set[int] = set()
+    for values in _integers(arrays):
+        found.update(int(value) for value in np.unique(values[(values < 0) | (values >= stop)]))
+    return sorted(found)
+
+
+def _integers(arrays: Arrays) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the arrays whose values are all integers, as such."""
     for array in leaves(arrays):
         values = np.asarray(array)
         if values.dtype.kind == "f" and np.isfinite(values).all() and (values % 1 == 0).all():
             # Some input functions convert everything to floats.
             values = values.astype(np.int64)
         if values.dtype.kind in "iu":
-            found.update(int(value) for value in np.unique(values[(values < 0) | (values >= stop)]))
-    return sorted(found)
+            yield values
 
 
 def num_scores(outputs: Sequence[int], labels: Arrays) -> int:
@@ -109,5 +117,11 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _on(batch: Batch) -> str:
-    return "" if batch.where is None else f", in {batch.where()}"
+def _on(batch: Batch, arrays: Arrays, stop: int) -> str:
+    """Name the records whose values are out of range."""
+    wrong = np.zeros(batch.num_examples, np.bool_)
+    for values in _integers(arrays):
+        is_wrong = (values < 0) | (values >= stop)
+        wrong |= is_wrong.reshape(batch.num_examples, -1).any(axis=1)
+    names = batch.names_of(np.flatnonzero(wrong).tolist())
+    return f", in {names}" if names else ""
