@@ -1,5 +1,6 @@
 """From a place in the ledger to batches, again and again the same."""
 
+import dataclasses
 import functools
 import random
 import time
@@ -16,7 +17,7 @@ from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
 from elasticdl.engines.feed import training_batches
 from elasticdl.engines.prefetch import Prefetch
-from elasticdl.engines.record_data import RecordData, batches_in_order, shard_batches
+from elasticdl.engines.record_data import RecordData, batches_in_order, make_batch, shard_batches
 from elasticdl.errors import DataError, DefinitionError, SchemaError, UserCodeError
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.sharding.left_out import BatchId
@@ -216,6 +217,25 @@ def test_a_missing_label_is_not_named_beside_a_missing_feature():
 
     with pytest.raises(DataError, match="the records have no x, which"):
         list(batches_in_order(definition, nothing, 2, Mode.PREDICTION))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (SCHEMA, "Only fields in data_schema() are read: add 'lable' there if the data has it."),
+        (None, "The records have 'x', 'label'; did you mean 'label'?"),
+    ],
+)
+def test_a_field_that_records_do_not_have_is_answered_with_those_they_have(schema, message):
+    definition = definition_of(RecordInput(lambda records: records[0]["lable"], SCHEMA))
+    how = dataclasses.replace(definition.input, schema=schema)
+    records = source_of(2).read_records(0, 2, SCHEMA)
+
+    with pytest.raises(UserCodeError) as caught:
+        make_batch(definition, how, records, Mode.TRAINING, lambda: "d.csv")
+
+    assert "The records have 'x', 'label'; did you mean 'label'?" in str(caught.value)
+    assert str(caught.value).endswith(message)
 
 
 # --- pipelines ------------------------------------------------------------------------------

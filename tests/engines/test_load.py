@@ -168,6 +168,9 @@ def test_a_loaded_model_predicts_the_rows_of_a_frame(tmp_path, code):
 
     found = np.concatenate([np.ravel(each) for each in predicted(folder, tmp_path)])
     np.testing.assert_array_equal(outputs[:, 0], found)
+    FRAME.to_parquet(tmp_path / "rows.parquet", index=False)
+    of_file = elasticdl.load(folder).predict(str(tmp_path / "rows.parquet"))
+    np.testing.assert_array_equal(of_file, outputs)
 
 
 def test_a_model_of_a_table_is_loaded_without_data_and_knows_its_classes(table_model, tmp_path):

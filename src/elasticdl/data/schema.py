@@ -35,7 +35,16 @@ __all__ = ["STRING", "Field", "MissingFieldError", "Schema"]
 
 
 class MissingFieldError(SchemaError):
-    """Records have no field of this name."""
+    """Records have no field of this name.
+
+    Args:
+        message: The message.
+        present: Names of the fields that a record has; empty if unknown.
+    """
+
+    def __init__(self, message: str, present: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.present = tuple(present)
 
 
 @dataclass(frozen=True)
@@ -226,9 +235,8 @@ class Schema:
             if field.name in group.kinds or (field.nullable and group.may_lack_fields):
                 fields.append(field)
             elif field.name not in optional:
-                raise MissingFieldError(
-                    _missing(field.name, list(group.kinds), where(group.rows[0]))
-                )
+                have = list(group.kinds)
+                raise MissingFieldError(_missing(field.name, have, where(group.rows[0])), have)
         return fields
 
 

@@ -27,6 +27,7 @@ from elasticdl.data.in_memory import arrow_rows, has_columns, store
 from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
+from elasticdl.engines.stored_data import named
 from elasticdl.errors import ElasticDLError, UsageError
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ class TablePredictor:
         """Return the model's outputs for the rows of a DataFrame, in their order.
 
         Args:
-            x: A DataFrame or another table (see `data/in_memory.py`), with the columns that the
-                model was trained on; a label may be missing.
+            x: A DataFrame, another table (see `data/in_memory.py`) or the name of files, with the
+                columns that the model was trained on; a label may be missing.
             args: Passed to the model's own `predict`, if x is no table.
             kwargs: See `args`; `batch_size` and `verbose` have no effect on a table.
 
@@ -110,6 +111,8 @@ class TablePredictor:
                 f"predict() of a table takes no argument after the table; got "
                 f"{listed([*args, *sorted(others)])}."
             )
+        if (files := named(x)) is not None:
+            return self._outputs(files)
         with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
             uri, _ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
             return self._outputs(uri)
@@ -118,7 +121,7 @@ class TablePredictor:
         """Return whether x has columns of the data, rather than inputs of the model."""
         if isinstance(x, Mapping):
             return bool(self._names) and not self._names <= x.keys()
-        return has_columns(x)
+        return has_columns(x) or named(x) is not None
 
     def _outputs(self, uri: str) -> Any:
         opened = self._opened

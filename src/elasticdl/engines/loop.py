@@ -235,6 +235,7 @@ class Loop:
             num_epochs=self.options.num_epochs,
             num_steps=self._steps_in_an_epoch(),
             resumes=resumed is not None,
+            num_updates=self._num_updates(),
         )
         if resumed is not None:
             # train_begin may have set weights or the learning rate as for a new run.
@@ -296,6 +297,13 @@ class Loop:
             return None
         per_step = 1 if self.accumulator is None else self.accumulator.batches_per_update
         return -(-self.num_steps // per_step)
+
+    def _num_updates(self) -> int | None:
+        in_an_epoch = self._steps_in_an_epoch()
+        if in_an_epoch is None:
+            return None
+        planned = in_an_epoch * self.options.num_epochs
+        return min(planned, self.options.max_steps) if self.options.max_steps else planned
 
     def interrupt(self) -> None:
         """Save the progress because the run is being ended from outside."""

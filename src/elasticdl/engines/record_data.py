@@ -27,6 +27,7 @@ from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.split_source import whole
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.data.units import decoded_bytes
+from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers, input_checks
 from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_digest
@@ -454,7 +455,7 @@ def _made(
     except Exception as error:
         raise UserCodeError(
             f"{raised_at(error, definition.where('input'))}: the input function raised on "
-            f"{where()}:\n{users_traceback(error)}"
+            f"{where()}:\n{users_traceback(error)}{_missing_key(error, how, records)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
@@ -469,6 +470,17 @@ def _made(
             "expected (features, labels) or (features, labels, sample weights)."
         )
     return batch
+
+
+def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) -> str:
+    """Return advice if a function asked a record for a field that it does not have; else ""."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(key, str) or not records or key in records[0]:
+        return ""
+    have = f"\n  The records have {listed(records[0])}{did_you_mean(key, records[0])}"
+    if how.schema is None:
+        return have
+    return f"{have} Only fields in data_schema() are read: add {key!r} there if the data has it."
 
 
 def _are_of_no_record(labels: Any) -> bool:
@@ -633,11 +645,12 @@ def _without_labels(
     for value in (1, None):
         if not all(map(np.array_equal, first, features_with(value))):
             # Name only the fields that the features depend on, not a missing label.
-            needed = [field.name for field in missing if moves_features(field)]
+            needed = [field for field in missing if moves_features(field)]
+            have = sorted(_present(source, needed[0]) or (field.name for field in present))
             raise DataError(
-                f"{where()}: the records have no {', '.join(needed)}, which "
+                f"{where()}: the records have no {', '.join(f.name for f in needed)}, which "
                 f"{definition.origin} needs for the model's inputs. They have "
-                f"{', '.join(sorted(f.name for f in present)) or 'none of its fields'}."
+                f"{', '.join(have) or 'none of its fields'}{did_you_mean(needed[0].name, have)}"
             )
     return reduced, missing
 
@@ -670,14 +683,19 @@ def _is_missing(source: RecordSource, field: Field) -> bool:
     The reader decides, because tables store a field with several values in several columns, and
     columns that are not in the schema need not be readable.
     """
+    return _present(source, field) is not None
+
+
+def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
+    """Return the fields that the records have if they lack this one; None if they have it."""
     try:
         source.read_records(0, 1, Schema((field,)))
-    except MissingFieldError:
-        return True
+    except MissingFieldError as error:
+        return error.present
     except SchemaError:
         # The field exists; its problem is reported where it is read.
-        return False
-    return False
+        return None
+    return None
 
 
 def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:

@@ -58,8 +58,8 @@ def id_mistake(
             if wrong:
                 return DataError(
                     f"{where}: id {_listed(wrong)} in {name}, {layer} has {num_rows} rows "
-                    f"(expected 0 to {num_rows - 1}){_on(batch, arrays, num_rows)}.\n  Correct the ids, or give the "
-                    "embedding a row for each of them."
+                    f"(expected 0 to {num_rows - 1}){_on(batch, arrays, num_rows)}.\n  Correct the "
+                    "ids, or give the embedding a row for each of them."
                 )
     return None
 

@@ -128,13 +128,24 @@ class Hooks(Protocol):
         """
         ...
 
-    def train_begin(self, *, num_epochs: int, num_steps: int | None, resumes: bool) -> None:
+    def train_begin(
+        self,
+        *,
+        num_epochs: int,
+        num_steps: int | None,
+        resumes: bool,
+        num_updates: int | None = None,
+    ) -> None:
         """Report that training starts.
 
         Args:
             num_epochs: Total number of epochs, including those of earlier attempts.
             num_steps: Steps per epoch; None if unknown in advance.
             resumes: Whether `load_state` follows, with the state saved before.
+            num_updates: Updates of the whole training, if no callback ends it; None if unknown.
+
+        Raises:
+            DefinitionError: A schedule of the learning rate ends before the training.
         """
         ...
 

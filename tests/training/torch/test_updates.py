@@ -180,6 +180,25 @@ def test_a_schedule_that_is_too_short_says_how_long_it_has_to_be():
             trainer.train_steps([batch_of(8)])
 
 
+def test_a_schedule_that_is_too_short_is_refused_before_the_first_step():
+    trainer = trainer_of(
+        definition_of(
+            create_lr_schedulers=lambda o: {
+                "scheduler": lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
+                "interval": "step",
+            }
+        )
+    )
+
+    def begin(num_updates):
+        trainer.hooks.train_begin(num_epochs=3, num_steps=7, resumes=False, num_updates=num_updates)
+
+    begin(None)
+    begin(20)
+    with pytest.raises(DefinitionError, match=r"has 20 steps, .* makes 21 updates.*total_steps=21"):
+        begin(21)
+
+
 # --- clipping ------------------------------------------------------------------------------------
 
 

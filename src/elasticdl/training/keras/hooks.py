@@ -172,8 +172,14 @@ class KerasHooks:
         return [variable for each in self._callbacks for variable in variables_in(each)]
 
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
-        self, *, num_epochs: int, num_steps: int | None, resumes: bool
+        self,
+        *,
+        num_epochs: int,
+        num_steps: int | None,
+        resumes: bool,
+        num_updates: int | None = None,
     ) -> None:
+        del num_updates
         self._check_monitored(self._only_in_validation)
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False

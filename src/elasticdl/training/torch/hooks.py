@@ -95,10 +95,18 @@ class TorchHooks:
             )
 
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
-        self, *, num_epochs: int, num_steps: int | None, resumes: bool
+        self,
+        *,
+        num_epochs: int,
+        num_steps: int | None,
+        resumes: bool,
+        num_updates: int | None = None,
     ) -> None:
         del num_epochs, num_steps
         if not self._callbacks:
+            # A callback may end the training before the schedule ends.
+            if num_updates is not None:
+                self._schedulers.check_length(num_updates)
             return
         setattr(self._model, _STOPS, False)
         self._touched.begin()

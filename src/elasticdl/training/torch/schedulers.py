@@ -90,6 +90,27 @@ class Schedulers:
         """Return whether there are schedulers."""
         return bool(self._schedules)
 
+    def check_length(self, num_updates: int) -> None:
+        """Refuse a schedule of fixed length that ends before the training.
+
+        Args:
+            num_updates: Updates of the whole training.
+
+        Raises:
+            DefinitionError: Its scheduler would raise after its last step.
+        """
+        for schedule in self._schedules:
+            # The only one of PyTorch's schedulers that cannot step on after its end.
+            if not isinstance(schedule.scheduler, lr_scheduler.OneCycleLR):
+                continue
+            length, needed = schedule.scheduler.total_steps, num_updates // schedule.frequency
+            if schedule.interval == "step" and length < needed:
+                raise self._error(
+                    f"{type(schedule.scheduler).__name__} has {length:,} steps, and the training "
+                    f"makes {needed:,} updates.",
+                    f"Set total_steps={needed}, or train for fewer epochs.",
+                )
+
     def updated(self, num_updates: int) -> None:
         """Step the schedulers with interval "step", after an update; `num_updates`: so far."""
         for schedule in self._schedules:
@@ -270,5 +291,7 @@ def _too_short(scheduler: Any) -> str:
         return ""
     return (
         f"\n  The schedule has {length} steps, and the training makes more updates: the number of "
-        "minibatches in an epoch, times --num_epochs."
+        "minibatches in an epoch, times --num_epochs. On workers, an update takes a minibatch of "
+        "each worker that is there, so their number is fixed only with --global_batch_size: the "
+        "number of records, divided by it and rounded up, times --num_epochs."
     )
