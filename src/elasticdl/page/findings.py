@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Level = Literal["good", "note", "warning", "bad"]
 
 _MAX_LOSSES = 12
+# A shorter wait is shown as 0.0 s.
+_SHORTEST_WAIT_S = 0.05
 _MAX_STALLS = 5
 _MAX_REASONS = 3
 _MAX_PARTIES = 8
@@ -184,7 +186,7 @@ def _loss(history: JobHistory, stay: RankTenure) -> PageFinding:
     text = f"Worker {stay.rank} was lost at {clock_text(left)}, around step {stay.step:,}: it "
     text += f"{brief(stay.reason)}."
     waited = waited_s(history, left)
-    if waited is not None:
+    if waited is not None and waited >= _SHORTEST_WAIT_S:
         text += f" The others waited {duration_text(waited)}."
     following = [
         each

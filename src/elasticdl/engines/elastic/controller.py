@@ -631,7 +631,9 @@ class _Controller:
             if report.point.num_commits > 0 and not any(
                 other.carries_on(now) for other in self._training()
             ):
-                self._new_round("No worker has the events that were already written")
+                self._new_round(
+                    "The workers with the last logged steps were lost before the others joined"
+                )
             return
         if not process.requested_events:
             return
