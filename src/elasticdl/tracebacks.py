@@ -146,7 +146,10 @@ def reason(error: Exception) -> str:
     Keras puts a headline before the message of an exception that a layer raised.
     """
     lines = [line.strip() for line in plain(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
+    while len(lines) > 1 and (
+        lines[0].startswith("Exception encountered when calling")
+        or lines[0].endswith("Error encountered:")
+    ):
         del lines[0]
     return lines[0] if lines else type(error).__name__
 

@@ -57,8 +57,20 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
     raise DefinitionError(
         f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take what the input "
         f"function returns ({describe(features)}): {reason(failures[-1])}\n"
-        "  Make the input function return what the model's first layer or its `call` expects."
+        f"  {_advice(failures[-1])}"
     ) from failures[-1]
+
+
+def _advice(error: Exception) -> str:
+    text = str(error)
+    if "stateless scope" in text:
+        return "Create the variable in build() or __init__ with add_weight()."
+    if "unknown TensorShape" in text or "unknown rank" in text:
+        return (
+            "The model is built on a batch of unknown size: index with all axes, or name the axes "
+            "of tf.squeeze."
+        )
+    return "Make the input function return what the model's first layer or its `call` expects."
 
 
 def _symbolic(array: Any) -> Any:

@@ -12,7 +12,8 @@ well: this is correct for any metric, but only in one process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -80,6 +81,18 @@ class MetricVariables:
             for name, metric in self.members.items()
             if name not in ordered
         }
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Restore all metrics after the block; traced into a compiled step.
+
+        For further calls of the user's code, which may update them: a `compute_loss` does.
+        """
+        variables = [variable for one in self.members.values() for variable in one.variables]
+        values = [tf.identity(variable.value) for variable in variables]
+        yield
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
 
     # --- around it --------------------------------------------------------------------------
 

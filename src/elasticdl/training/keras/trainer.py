@@ -523,8 +523,9 @@ class KerasTrainer:
         changes = self._changes.take_changes(before, num_examples)
         flat = tf.concat([tf.reshape(divisor, [1]), sums, changes], 0)
         trial = ExampleBatch(features, outputs, labels, weights, num_examples)
-        averaged = self._loss.averaged_parts(trial, loss, self._divisor)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
+        with self.training_metrics.variables.kept():
+            averaged = self._loss.averaged_parts(trial, loss, self._divisor)
         return flat, loss, averaged, states
 
     def _apply(self, buffer: tf.Tensor, step: tf.Tensor) -> None:
