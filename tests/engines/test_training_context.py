@@ -70,6 +70,42 @@ def test_what_a_reader_of_the_users_opens_has_no_index(zoo, data) -> None:
     assert open_context(job, definition=own)[0].indexes() == {}
 
 
+LOADER = """
+import torch
+
+def train_dataloader(data):
+    items = [(torch.ones(2), torch.ones(1))] * 8
+    return torch.utils.data.DataLoader(items, 4, shuffle=True)
+
+def custom_model():
+    return torch.nn.Linear(2, 1)
+
+loss = torch.nn.MSELoss()
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({}, None),
+        ({"minibatch_size": 16}, "--minibatch_size=16 has no effect: "),
+        ({"minibatch_size": 16, "shuffle": False}, "=16 and --no-shuffle have no effect"),
+    ],
+)
+def test_options_that_a_loader_does_not_use_are_reported(tmp_path, options, note) -> None:
+    (tmp_path / "loading.py").write_text(LOADER)
+    job = job_options.training_job(
+        model_zoo=str(tmp_path), model_def="loading", data="d", output="nowhere", **options
+    )
+
+    notes = open_context(job)[0].notes()
+
+    assert [note in each for each in notes] == [True] * (note is not None)
+
+
 # --- names of the classes ----------------------------------------------------------------------
 
 

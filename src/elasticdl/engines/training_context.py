@@ -90,6 +90,8 @@ class TrainingContext:
 
     def notes(self) -> list[str]:
         """Return notes on the data, for the user."""
+        if isinstance(self.definition.input, BatchesInput):
+            return self._without_effect()
         share = self.job.validation_split
         if share is None or self.validation is None or self.validation.source is None:
             return []
@@ -98,6 +100,23 @@ class TrainingContext:
         return [
             f"--validation_split={share:g}: {num_training} to train on, {num_validation} held out."
         ]
+
+    def _without_effect(self) -> list[str]:
+        """Name the options that a model with batches of its own does not use."""
+        origin, options = self.definition.origin, self.job.training
+        # The config of a session has a batch size, which its components receive.
+        if origin.dialect == "abstractions":
+            return []
+        given = []
+        if options.minibatch_size != TrainingOptions().minibatch_size:
+            given.append(f"--minibatch_size={options.minibatch_size}")
+        if not options.shuffle:
+            given.append("--no-shuffle")
+        if not given:
+            return []
+        verb = "has" if len(given) == 1 else "have"
+        where = self.definition.where("input")
+        return [f"{' and '.join(given)} {verb} no effect: {where} makes the batches."]
 
     @property
     def classes(self) -> Sequence[str]:
