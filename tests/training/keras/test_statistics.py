@@ -225,3 +225,110 @@ def test_a_moving_average_that_starts_at_zero_is_taken_for_no_counter(caplog):
     # Not what one process gives, and said: the mean of 0.1 * 8 and 0.1 * 4, by examples.
     assert alone > two
     assert "kept changes neither by a mean nor by a sum" in caplog.text
+
+
+def drawing(draw, every=2):
+    """Return a model with an orthogonal matrix that is drawn again at every second step."""
+    import keras
+
+    class Drawing(keras.Model):
+        def __init__(self):
+            super().__init__(name="drawing")
+            self.out = keras.layers.Dense(3, name="out")
+            self.seeds = keras.random.SeedGenerator(1)
+            self.calls = self.add_weight(shape=(), dtype="int32", trainable=False, name="calls")
+            self.calls.assign(0)
+            self.matrix = self.add_weight(
+                shape=(4, 4), trainable=False, name="matrix", initializer="identity"
+            )
+
+        def call(self, x, training=False):
+            if training:
+                drawn, _ = keras.ops.qr(draw(self, x))
+                is_due = keras.ops.equal(self.calls.value % every, every - 1)
+                self.matrix.assign(keras.ops.where(is_due, drawn, self.matrix.value))
+                self.calls.assign(self.calls.value + 1)
+            return self.out(x @ self.matrix)
+
+    return Drawing
+
+
+def two_workers(model):
+    workers = [trainer_of(sgd, model, squared) for _ in range(2)]
+    for rank, worker in enumerate(workers):
+        worker.rank = rank
+    return workers
+
+
+def from_a_layer(model, x):
+    import keras
+
+    return keras.random.normal((4, 4), seed=model.seeds)
+
+
+def from_keras(model, x):
+    import keras
+
+    return keras.random.normal((4, 4))
+
+
+def from_tensorflow(model, x):
+    import tensorflow as tf
+
+    return tf.random.normal((4, 4))
+
+
+@pytest.mark.parametrize("draw", [from_a_layer, from_keras, from_tensorflow])
+def test_a_variable_that_is_drawn_at_random_is_refused_where_changes_are_summed(draw):
+    model = drawing(draw)
+
+    trainer_of(sgd, model, squared).train_steps([batch_of(12)] * 4)
+    workers = two_workers(model)
+    joined(workers, parts_of(batch_of(12)))
+    with pytest.raises(DefinitionError, match="matrix is drawn at random in a step"):
+        joined(workers, parts_of(batch_of(12, 2)))
+
+
+def test_a_variable_drawn_by_a_seed_that_counts_steps_is_the_same_on_two_workers():
+    import tensorflow as tf
+
+    def by_step(model, x):
+        return tf.random.stateless_normal((4, 4), seed=tf.stack([7, model.calls.value]))
+
+    model = drawing(by_step)
+    alone = trainer_of(sgd, model, squared)
+    workers = two_workers(model)
+    for number in range(4):
+        alone.train_steps([batch_of(12, number)])
+        joined(workers, parts_of(batch_of(12, number)))
+
+    matrix = np.array(workers[0].model.matrix)
+    np.testing.assert_allclose(matrix @ matrix.T, np.eye(4), atol=1e-6)
+    np.testing.assert_allclose(matrix, alone.model.matrix, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [None, (1, 4)])
+def test_a_running_mean_after_dropout_is_a_mean_on_two_workers(shape, keras):
+    class Running(keras.Model):
+        def __init__(self):
+            super().__init__(name="running")
+            self.dropout = keras.layers.Dropout(0.1, noise_shape=shape)
+            self.norm = keras.layers.BatchNormalization(momentum=0.5)
+            self.out = keras.layers.Dense(3)
+            self.kept = self.add_weight(shape=(4,), trainable=False, name="kept")
+            self.kept.assign(np.zeros(4))
+
+        def call(self, x, training=False):
+            x = self.dropout(x, training=training)
+            if training:
+                self.kept.assign(0.5 * self.kept + 0.5 * keras.ops.mean(x, axis=0))
+            return self.out(self.norm(x, training=training))
+
+    workers = two_workers(Running)
+    batch = batch_of(40)
+    batch.features[:] += 5
+    for _ in range(6):
+        joined(workers, parts_of(batch, 20))
+
+    np.testing.assert_allclose(kept(workers[0]), batch.features.mean(0), rtol=0.5)
+    assert (kept(workers[0]) > 0).all()

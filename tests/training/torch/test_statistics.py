@@ -232,3 +232,136 @@ def test_spectral_norm_on_workers_is_that_of_one_process():
 
     for path, array in alone.state().items():
         np.testing.assert_allclose(workers.state()[path], array, atol=1e-6, err_msg=path)
+
+
+class RandomFeatures(nn.Module):
+    """Features by a random orthogonal matrix that is redrawn at every second call (Performer).
+
+    Args:
+        dropout: Applied first; a function or a module.
+        draw: Returns a new matrix.
+    """
+
+    def __init__(self, dropout=None, draw=None):
+        super().__init__()
+        self.draw = draw or (lambda: torch.linalg.qr(torch.randn(4, 4))[0])
+        self.dropout, self.head = dropout or nn.Identity(), nn.Linear(4, 3)
+        self.register_buffer("matrix", torch.eye(4))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x):
+        x = self.dropout(x)
+        if self.training:
+            if self.calls >= 2:
+                self.matrix.copy_(self.draw())
+                self.calls.zero_()
+            self.calls += 1
+        return self.head(x @ self.matrix.float())
+
+
+def matrices_of(model, num_steps=12, batch=None, rows=UNEVEN):
+    """Return the matrix after each step of workers that share uneven batches."""
+    trainers = [trainer_of(definition_of(model), rank=rank) for rank in range(len(rows))]
+    batch, found = batch or batch_of(12), []
+    for _ in range(num_steps):
+        parts = cut(batch, *rows)
+        total = total_of(*(t.gradients(b)[0] for t, b in zip(trainers, parts, strict=True)))
+        for trainer in trainers:
+            trainer.apply(total)
+        assert all(same_bits(trainers[0].state(), t.state()) for t in trainers)
+        found.append(trainers[0].state()["model/matrix"])
+    return found
+
+
+@pytest.mark.parametrize("dropout", [None, nn.Dropout(0.5)])
+def test_a_matrix_that_is_drawn_at_random_is_one_draw_on_workers(dropout):
+    matrices = matrices_of(lambda: RandomFeatures(dropout))
+
+    assert len({matrix.tobytes() for matrix in matrices}) == 6
+    for matrix in matrices:
+        np.testing.assert_allclose(matrix @ matrix.T, np.eye(4), atol=1e-6)
+
+
+def test_whole_numbers_and_booleans_that_are_drawn_are_one_draw_on_workers():
+    class Masked(RandomFeatures):
+        def __init__(self, dtype):
+            super().__init__(draw=lambda: torch.eye(4)[torch.randperm(4)].to(dtype))
+            self.matrix = self.matrix.to(dtype)
+
+    for dtype in (torch.int64, torch.bool):
+        for matrix in matrices_of(lambda dtype=dtype: Masked(dtype)):
+            np.testing.assert_array_equal(matrix.sum(0), 1)
+            np.testing.assert_array_equal(matrix.sum(1), 1)
+
+
+def test_noise_that_every_call_draws_is_one_draw_on_workers():
+    class Noisy(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("matrix", torch.zeros(1000))
+
+        def forward(self, x):
+            if self.training:
+                self.matrix.copy_(torch.randn(1000))
+            return super().forward(x) + self.matrix[:3]
+
+    for matrix in matrices_of(Noisy, 3):
+        assert matrix.std() == pytest.approx(1, abs=0.15)
+
+
+def test_draws_that_depend_on_the_shape_of_examples_are_refused():
+    class ByLength(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = RandomFeatures()
+
+        def forward(self, x):
+            return self.inner((x + torch.randn(x.shape[1]))[:, :4])
+
+    trainers = [trainer_of(definition_of(ByLength), rank=rank) for rank in range(2)]
+    parts = [batch_of(8), batch_of(8, features=lambda x: np.concatenate([x, x], 1))]
+
+    def step():
+        total = total_of(*(t.gradients(b)[0] for t, b in zip(trainers, parts, strict=True)))
+        for trainer in trainers:
+            trainer.apply(total)
+
+    step()
+    step()
+    with pytest.raises(DefinitionError, match=r"inner.matrix was changed .* It is drawn at random"):
+        step()
+
+
+def test_running_statistics_of_random_numbers_and_examples_are_means_on_workers():
+    class Statistics(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(4, 3)
+            self.register_buffer("matrix", torch.zeros(4))
+
+        def forward(self, x):
+            if self.training:
+                self.matrix += 0.5 * (x.mean(0) + 0.01 * torch.randn(4) - self.matrix)
+            return self.out(nn.functional.dropout(x, 0.5, self.training))
+
+    batch = batch_of(12, features=lambda x: x + 3)
+
+    found = matrices_of(Statistics, 5, batch, [slice(0, 3), slice(3, 12)])[-1]
+
+    np.testing.assert_allclose(found, (1 - 0.5**5) * batch.features.mean(0), atol=0.05)
+
+
+def test_a_resumed_worker_draws_the_same_matrix():
+    def step(trainer):
+        trainer.apply(total_of(*(trainer.gradients(b)[0] for b in cut(batch_of(12), *UNEVEN))))
+
+    straight = trainer_of(definition_of(RandomFeatures))
+    for _ in range(3):
+        step(straight)
+    resumed = trainer_of(definition_of(RandomFeatures))
+    resumed.load_state(straight.state())
+    for _ in range(3):
+        step(straight)
+        step(resumed)
+
+    assert same_bits(straight.state(), resumed.state())

@@ -11,7 +11,8 @@ batch starts from the same values, so workers send changes:
 
 Whether a variable is a mean or a sum is determined on the first batch that changes it: the changes
 of its two halves are compared with that of the whole. The result is sent as votes, because a
-worker whose batches never changed a variable cannot determine it.
+worker whose batches never changed a variable cannot determine it. A variable that is drawn at
+random, independently of the examples, is neither: it is rejected by name.
 
 Callers: `trainer.py`.
 """
@@ -19,9 +20,9 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import keras
 import numpy as np
@@ -50,6 +51,19 @@ _ROUNDED = 1e-2
 
 _Kind: TypeAlias = Literal["float", "float64", "whole", "boolean"]
 Changes: TypeAlias = "Sequence[np.ndarray[Any, Any]]"
+
+
+class ChangesOf(Protocol):
+    """Computes each variable's change by some examples of a batch; int64 or float64."""
+
+    def __call__(self, rows: Sequence[int], seed: int = 0) -> Changes:
+        """Return the changes by the examples with these indices.
+
+        Args:
+            rows: The indices; one may be repeated.
+            seed: Another number gives other random numbers.
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,21 +178,21 @@ class KerasStatistics:
             for number, each in enumerate(self._statistics)
         )
 
-    def classify(self, num_examples: int, changes: Callable[[slice | None], Changes]) -> None:
+    def classify(self, num_examples: int, changes: ChangesOf) -> None:
         """Classify each variable that changes as a mean or a sum.
 
         Args:
             num_examples: Number of examples in the batch.
-            changes: Returns each variable's change by a part of the batch, or by the batch twice
-                if the part is None; int64 or float64.
+            changes: Computes changes by examples of the batch.
 
         Raises:
-            DefinitionError: A whole number is neither.
+            DefinitionError: A whole number is neither, or a variable is drawn at random.
         """
         half = num_examples // 2
         # A batch of one has no halves; it then serves as both halves of its double.
-        parts = [slice(0, half), slice(half, num_examples)] if half else [slice(0, 1)] * 2
-        whole = changes(slice(0, num_examples) if half else None)
+        parts = [range(half), range(half, num_examples)] if half else [range(1)] * 2
+        all_rows = range(num_examples) if half else (0, 0)
+        whole = changes(all_rows)
         one, other = changes(parts[0]), changes(parts[1])
         share = half / num_examples if half else 0.5
         is_known, is_sum = self._is_known.numpy(), self._is_sum.numpy()
@@ -200,12 +214,14 @@ class KerasStatistics:
                     "minibatches cannot be combined. Train in one process without "
                     "--global_batch_size, or do not make it a variable of the model."
                 )
+            if np.allclose(a, c, rtol=1e-4, atol=0) and np.allclose(b, c, rtol=1e-4, atol=0):
+                self._check_not_drawn(number, changes)
             is_known[number], is_sum[number] = True, adds_up and not averages
             if each.kind != "whole" and not adds_up and not averages:
                 self._warn_of_neither(each)
         new = [number for number, found in enumerate(is_sum & ~self._is_sum.numpy()) if found]
         for number, counts in zip(
-            new, self._are_counters(new, whole, num_examples, changes), strict=True
+            new, self._are_counters(new, whole, all_rows, changes), strict=True
         ):
             each = self._statistics[number]
             if counts:
@@ -228,6 +244,25 @@ class KerasStatistics:
         self._is_known.assign(self._known_at_first)
         self._is_sum.assign(np.zeros_like(self._known_at_first))
 
+    def _check_not_drawn(self, number: int, changes: ChangesOf) -> None:
+        """Check that a change that is the same by all parts of a batch is not random.
+
+        Raises:
+            DefinitionError: It depends on the seed, and not on the examples.
+        """
+        first, last = changes((0, 0))[number], changes((-1, -1))[number]
+        other = changes((0, 0), seed=1)[number]
+        if not np.allclose(first, last, rtol=1e-4, atol=0):
+            return
+        if not np.allclose(first, other, rtol=1e-4, atol=0):
+            raise DefinitionError(
+                f"{self._origin}: the variable {self._statistics[number].variable.path} is drawn "
+                "at random in a step. Each worker or minibatch would draw another value, and "
+                "their mean has another distribution. Draw it by tf.random.stateless_normal or "
+                "its like, with a seed that is computed from a variable that counts steps, or in a "
+                "callback, or train in one process without --global_batch_size."
+            )
+
     def _warn_of_neither(self, each: _Statistic) -> None:
         _log.warning(
             "%s: %s changes neither by a mean nor by a sum over examples. On several workers it "
@@ -240,8 +275,8 @@ class KerasStatistics:
         self,
         numbers: Sequence[int],
         whole: Changes,
-        num_examples: int,
-        changes: Callable[[slice | None], Changes],
+        all_rows: Sequence[int],
+        changes: ChangesOf,
     ) -> list[bool]:
         """Return for each given variable whether its change is independent of its value.
 
@@ -256,7 +291,7 @@ class KerasStatistics:
                 for number, old in zip(numbers, before, strict=True):
                     if _has_room(old.dtype, shift):
                         self._statistics[number].variable.assign(old + old.dtype.type(shift))
-                again = changes(slice(0, num_examples) if num_examples > 1 else None)
+                again = changes(all_rows)
                 for at, number in enumerate(numbers):
                     same = np.allclose(
                         again[number], whole[number], rtol=1e-4, atol=_rounding(before[at], shift)

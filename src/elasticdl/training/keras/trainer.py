@@ -562,14 +562,13 @@ class KerasTrainer:
     def _classify_statistics(self, batch: Batch) -> None:
         """Compare the changes that the two halves of a batch make with those of the whole batch."""
 
-        def changes(part: slice | None) -> list[np.ndarray[Any, Any]]:
-            def take(array: Any) -> Any:
-                return np.concatenate([array, array]) if part is None else array[part]
-
-            features = map_arrays(tf.convert_to_tensor, map_arrays(take, batch.features))
+        def changes(rows: Sequence[int], seed: int = 0) -> list[np.ndarray[Any, Any]]:
+            features = map_arrays(lambda a: tf.convert_to_tensor(a[list(rows)]), batch.features)
             before = self._changes.copies()
-            self._seeds.set(tf.constant([self.step, self.rank], tf.int64))
-            with self._generators.used():
+            self._seeds.set(tf.constant([self.step, self.rank + seed], tf.int64))
+            # TensorFlow's own operations draw from it while they run uncompiled.
+            tf.random.set_seed(self._seeds.of_moment(self.step, "statistics", seed) % 2**31)
+            with self._generators.used(), self._draws.replaced():
                 self.model(self._adapt(features), training=True)
             found = []
             for variable, old in zip(self._statistics, before, strict=True):

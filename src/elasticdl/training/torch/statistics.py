@@ -1,15 +1,22 @@
 """Encodes changes of a module's buffers in a float32 buffer, so that they add up over workers.
 
-A worker's batch changes buffers in one of three ways. Each is encoded so that the sum over workers
+A worker's batch changes buffers in one of four ways. Each is encoded so that the sum over workers
 can be turned into the change by the whole logical batch:
 
     MEAN   running statistics: the mean over examples        sent times the number of examples
     STEP   num_batches_tracked: the same in each step        unchanged; the sum is divided by the
                                                              number of batches
     SUM    a count of examples or tokens                     unchanged
+    DRAW   random numbers, independent of the examples       replaced by a draw that is the same on
+                                                             all workers; divided as for STEP
+
+A DRAW is a matrix of random features that is redrawn now and then, for example. The mean of the
+draws of several workers has another distribution: it would not be orthogonal. The forward pass of
+the batch itself uses the worker's own draw, like dropout.
 
 The way is known for buffers of BatchNorm and its relatives. For others, the change by a batch is
-compared with the changes by two parts of it, the first few times that the buffer changes. Each
+compared with the changes by two parts of it, the first few times that the buffer changes. A change
+that is independent of the examples is also compared with that of another seed. Each
 contribution includes the way of each change (its *votes*), so a worker can apply a change of a
 buffer that its own batches have not changed. A buffer that fits none (a maximum, a queue) is
 rejected by name.
@@ -18,17 +25,19 @@ Integers are split into signed digits of 16 bits, which float32 adds exactly; a 
 two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so infinity
 and NaN in them are preserved.
 
-    | for each buffer: its change | for each buffer: votes for SUM, votes for MEAN or STEP |
+    | for each buffer: its change | for each buffer: votes for SUM, for MEAN, for STEP or DRAW,
+                                    fingerprint and its square, which show whether all are equal |
 
 Callers: `trainer.py`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -53,7 +62,14 @@ _NUM_COMPARISONS = 3
 _FLOAT64_PARTS = 2
 _ROUNDED = 1e-2
 _HIGH_BITS = ~0xFFF
-_VOTES = 2
+_VOTES = 5
+# Variance of fingerprints between 0.5 and 1 that is taken for rounding: float32 sums of squares.
+_SAME_VARIANCE = 1e-5
+_DRAWS_DIFFER = (
+    ". It is drawn at random, and the same seed gives other numbers for other batches. Draw it "
+    "before other random numbers of forward, or from a generator that is seeded by a buffer that "
+    "counts steps"
+)
 # Shifts of a buffer's value that reveal a change that depends on it: below and above the usual
 # sizes of ring buffers.
 _SHIFTS = (1, 1000, 65_521)
@@ -65,6 +81,13 @@ class Reduction(Enum):
     MEAN = "mean"
     STEP = "step"
     SUM = "sum"
+    DRAW = "draw"
+
+
+# Changes that are the same by each batch of an update.
+_SAME = frozenset({Reduction.STEP, Reduction.DRAW})
+# What a draw looks like under one seed.
+_LIKE_DRAWS = frozenset({Reduction.MEAN, Reduction.STEP})
 
 
 @dataclass(frozen=True)
@@ -84,6 +107,19 @@ class BatchParts:
     last: Tensors
     sizes: tuple[int, int]
     again: Callable[[int], Tensors]
+
+
+class Draws(Protocol):
+    """Computes changes of buffers by random numbers that are the same on all workers."""
+
+    def __call__(self, seed: int, example: int = 0) -> Tensors:
+        """Return the changes by a call whose random numbers depend on `seed` and the step.
+
+        Args:
+            seed: A small number.
+            example: Index of the example that the call is made with.
+        """
+        ...
 
 
 class TorchStatistics:
@@ -118,6 +154,7 @@ class TorchStatistics:
         before: Tensors,
         num_examples: int,
         compare: Callable[[], BatchParts],
+        draws: Draws,
         *,
         is_finite: bool = True,
     ) -> list[torch.Tensor]:
@@ -127,6 +164,7 @@ class TorchStatistics:
             before: Copies of the buffers from before the batch.
             num_examples: Examples in the batch.
             compare: Runs parts of the batch; called if it is not known how a buffer adds up.
+            draws: Called if a buffer may be drawn at random.
             is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
                 loss is the error to report, rather than the buffers.
 
@@ -135,22 +173,32 @@ class TorchStatistics:
         """
         payloads, votes = [], []
         parts: BatchParts | None = None
+        draws = functools.cache(draws)
         for name, tensor in self._buffers.tensors().items():
             change = self._change(name, before[name], tensor) if is_finite else None
             if change is None:
                 payloads.append(tensor.new_zeros(tensor.numel() * self._widths[name]).float())
-                votes += [0.0, 0.0]
+                votes += [0.0] * _VOTES
                 continue
             if self._num_comparisons.get(name, 0) < _NUM_COMPARISONS:
                 parts = parts or compare()
-                self._learn(name, parts)
+                self._learn(name, parts, draws)
             way = self._ways[name]
+            if way is Reduction.DRAW:
+                change = self._drawn(name, draws, change)
             payloads.append(
                 _encoded(
                     change * num_examples if way is Reduction.MEAN else change, self._widths[name]
                 )
             )
-            votes += [1.0, 0.0] if way is Reduction.SUM else [0.0, 1.0]
+            fingerprint = _fingerprint(change) if way in _SAME else 0.0
+            votes += [
+                float(way is Reduction.SUM),
+                float(way is Reduction.MEAN),
+                float(way in _SAME),
+                fingerprint,
+                fingerprint**2,
+            ]
         return [*payloads, torch.tensor(votes, dtype=torch.float32, device=self._device)]
 
     def unpack(
@@ -171,24 +219,26 @@ class TorchStatistics:
         *payloads, votes = torch.split(total, [*sizes, _VOTES * len(sizes)])
         ballots = votes.reshape(-1, _VOTES).tolist()
         changes: dict[str, torch.Tensor | None] = {}
-        for (name, width), payload, (for_sum, for_other) in zip(
+        for (name, width), payload, (for_sum, for_mean, for_same, *marks) in zip(
             self._widths.items(), payloads, ballots, strict=True
         ):
-            if not for_sum and not for_other:
+            if not for_sum and not for_mean and not for_same:
                 changes[name] = None
                 continue
             tensor = tensors[name]
-            if for_sum and for_other:
+            if (for_sum > 0) + (for_mean > 0) + (for_same > 0) > 1:
+                raise self._disagree(name)
+            if for_same and (
+                for_same != num_contributions or not _are_same(marks, num_contributions)
+            ):
                 raise self._disagree(name)
             if tensor.is_floating_point():
-                value = payload.double().reshape(width, -1).sum(0)
-                change = value if for_sum else value / num_examples
+                divisor = num_examples if for_mean else num_contributions if for_same else 1
+                change = payload.double().reshape(width, -1).sum(0) / divisor
             else:
                 change = self._whole(
-                    name, payload.reshape(width, -1), 1 if for_sum else num_contributions
+                    name, payload.reshape(width, -1), num_contributions if for_same else 1
                 )
-                if for_other not in (0, num_contributions):
-                    raise self._disagree(name)
             changes[name] = change.reshape(tensor.shape)
         return changes
 
@@ -234,13 +284,28 @@ class TorchStatistics:
             return None
         if not self._widths[name]:
             raise self._refused(name, f"holds {after.numel():,} whole numbers and changes")
+        return self._finite(name, change)
+
+    def _finite(self, name: str, change: torch.Tensor) -> torch.Tensor:
         if change.is_floating_point() and not bool(torch.isfinite(change).all()):
             raise self._refused(name, "has numbers that become infinite or NaN, or stop being so")
         return change
 
-    def _learn(self, name: str, parts: BatchParts) -> None:
+    def _drawn(self, name: str, draws: Draws, change: torch.Tensor) -> torch.Tensor:
+        """Return the draw for all workers; zeros if it changes nothing."""
+        drawn = draws(0).get(name)
+        return torch.zeros_like(change) if drawn is None else self._finite(name, drawn)
+
+    def _learn(self, name: str, parts: BatchParts, draws: Draws) -> None:
         way = _way(parts.whole.get(name), parts.first.get(name), parts.last.get(name), parts.sizes)
         known = self._ways.get(name, way)
+        if way in _LIKE_DRAWS and _is_independent(name, parts, draws):
+            is_drawn = not _are_close([draws(seed).get(name) for seed in (0, 1)])
+            if is_drawn or known is Reduction.DRAW:
+                known = way = Reduction.DRAW
+        if known is Reduction.DRAW and way is Reduction.MEAN:
+            # Examples that are alike have hidden that it depends on them.
+            known = way
         if way is None or known is not way:
             raise self._refused(
                 name,
@@ -285,7 +350,8 @@ class TorchStatistics:
     def _disagree(self, name: str) -> DefinitionError:
         return DefinitionError(
             f"{self._origin}: the model's buffer {name} was changed by some batches of an update "
-            "and not, or differently, by others: it counts neither steps nor examples. It trains "
+            "and not, or differently, by others: it counts neither steps nor examples"
+            f"{_DRAWS_DIFFER if self._ways.get(name) is Reduction.DRAW else ''}. It trains "
             "in one process without --global_batch_size."
         )
 
@@ -336,6 +402,36 @@ def _way(
     if _close(mean, whole):
         return Reduction.MEAN
     return Reduction.SUM if _close(first + last, whole) else None
+
+
+def _is_independent(name: str, parts: BatchParts, draws: Draws) -> bool:
+    """Return whether a change depends neither on the examples nor on their number."""
+    changes = [tensors.get(name) for tensors in (parts.whole, parts.first, parts.last)]
+    return _are_close(changes) and _are_close([draws(0, at).get(name) for at in (0, -1)])
+
+
+def _are_close(changes: Sequence[torch.Tensor | None]) -> bool:
+    found = [change for change in changes if change is not None]
+    if len(found) < len(changes):
+        return not found
+    return all(_close(found[0], other) for other in found[1:])
+
+
+def _fingerprint(change: torch.Tensor) -> float:
+    """Return a number between 0.5 and 1, or its negative, that depends on all values; 0 for zeros.
+
+    Rounding changes it little, because machines may compute the same draw with other last bits.
+    """
+    flat = change.reshape(-1).double()
+    weights = torch.cos(torch.arange(flat.numel(), dtype=torch.float64, device=flat.device))
+    return float(torch.frexp(flat @ weights).mantissa)
+
+
+def _are_same(sums: Sequence[float], num_contributions: int) -> bool:
+    """Return whether fingerprints are equal, from their sum and the sum of their squares."""
+    total, squares = sums
+    mean = total / num_contributions
+    return squares / num_contributions - mean * mean <= _SAME_VARIANCE
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

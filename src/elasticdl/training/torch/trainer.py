@@ -260,6 +260,7 @@ class TorchTrainer:
                     before,
                     batch.num_examples,
                     lambda: self._compare(batch, before),
+                    lambda seed, example=0: self._draw(batch, before, seed, example),
                     is_finite=is_finite,
                 )
             reached = [float(p.grad is not None) for p in self._trainable]
@@ -571,23 +572,9 @@ class TorchTrainer:
         if size == 1:
             batch, size = _doubled(batch), 2
         tensors, first = self._batch_tensors(batch), max(1, size // 3)
-        quiet = [m for m in self.model.modules() if isinstance(m, QUIET) and m.training]
-        now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
 
         def changes(rows: slice, start: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-            try:
-                for module in quiet:
-                    module.training = False
-                self._buffers.set(start)
-                with torch.no_grad(), self._drawing(self.rank):
-                    self._steps.touch(self.model, tensors.rows(rows))
-                after = self._buffers.tensors()
-                found = {name: change_of(start[name], after[name]) for name in after}
-            finally:
-                for module in quiet:
-                    module.training = True
-                self._buffers.set(now)
-            return {name: change for name, change in found.items() if change is not None}
+            return self._changes_from(start, tensors.rows(rows), self.rank)
 
         whole = changes(slice(None), before)
 
@@ -600,6 +587,36 @@ class TorchTrainer:
 
         parts = changes(slice(0, first), before), changes(slice(first, size), before)
         return BatchParts(whole, *parts, (first, size - first), again)
+
+    def _draw(
+        self, batch: Batch, before: Mapping[str, torch.Tensor], seed: int, example: int
+    ) -> dict[str, torch.Tensor]:
+        """Compute the changes of buffers by an example, with random numbers of all workers.
+
+        Other random numbers of a call may depend on the number of examples, so it is always two.
+        """
+        tensors = self._batch_tensors(_doubled(batch, example))
+        return self._changes_from(before, tensors, _EVERY_RANK, seed + 1)
+
+    def _changes_from(
+        self, start: Mapping[str, torch.Tensor], batch: Tensors, rank: int, *moment: int
+    ) -> dict[str, torch.Tensor]:
+        """Compute the changes of buffers by a batch; restore the buffers."""
+        quiet = [m for m in self.model.modules() if isinstance(m, QUIET) and m.training]
+        now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
+        try:
+            for module in quiet:
+                module.training = False
+            self._buffers.set(start)
+            with torch.no_grad(), self._drawing(rank, *moment):
+                self._steps.touch(self.model, batch)
+            after = self._buffers.tensors()
+            found = {name: change_of(start[name], after[name]) for name in after}
+        finally:
+            for module in quiet:
+                module.training = True
+            self._buffers.set(now)
+        return {name: change for name, change in found.items() if change is not None}
 
     def _update(self) -> None:
         with self._drawing(_EVERY_RANK):
@@ -789,14 +806,16 @@ class TorchTrainer:
         return {**self._parameters, **self._buffers.tensors()}
 
 
-def _twice(arrays: Arrays) -> Arrays:
-    """Return arrays of two examples, both equal to the first."""
-    return map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), arrays)
+def _twice(arrays: Arrays, example: int = 0) -> Arrays:
+    """Return arrays of two examples, both equal to the given one."""
+    return map_arrays(lambda a: a[[example, example]], arrays)
 
 
-def _doubled(batch: Batch) -> Batch:
-    """Return a batch of two examples, both equal to the first of the given batch."""
-    features, labels, weights = map(_twice, (batch.features, batch.labels, batch.weights))
+def _doubled(batch: Batch, example: int = 0) -> Batch:
+    """Return a batch of two examples, both equal to one of the given batch."""
+    features, labels, weights = (
+        _twice(arrays, example) for arrays in (batch.features, batch.labels, batch.weights)
+    )
     return dataclasses.replace(
         batch, features=features, labels=labels, weights=weights, num_examples=2
     )
