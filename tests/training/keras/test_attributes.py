@@ -1,5 +1,8 @@
 """Plain values of layers and optimizers: compiled with what the model file made."""
 
+import itertools
+import re
+
 import keras
 import pytest
 
@@ -59,6 +62,34 @@ def test_a_change_is_refused_with_its_layer(made):
         attributes.watched("on_train_begin()", "Do not."),
     ):
         model.layers[0].factor = 2.0
+
+
+CHANGED_WITHIN = {
+    "rows": (lambda: (n for n in range(9)), next),
+    "same": (lambda: (1 for _ in [1, 1, 1]), next),
+    "cycle": (lambda: itertools.cycle([1.0, 2.0]), next),
+    "count": (itertools.count, next),
+    "several[0]": (lambda: [itertools.count()], lambda value: next(value[0])),
+    "calls[0]": (lambda: [0], lambda value: value.__setitem__(0, 1)),
+    "sums['a']": (lambda: {"a": 0.0}, lambda value: value.update({"a": 1.0})),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_WITHIN)
+def test_a_change_within_an_attribute_is_refused_where_steps_would_run_eagerly(name):
+    make, change = CHANGED_WITHIN[name]
+    model = keras.Sequential([keras.Input((2,)), Scale()])
+    attribute = name.partition("[")[0]
+    setattr(model.layers[0], attribute, make())
+    attributes = Attributes(model, keras.optimizers.SGD(), ORIGIN)
+
+    with attributes.watched("the model", "Do not.", within=True):
+        pass
+    with (
+        pytest.raises(DefinitionError, match=f"the model changes {re.escape(name)} of .*scale"),
+        attributes.watched("the model", "Do not.", within=True),
+    ):
+        change(getattr(model.layers[0], attribute))
 
 
 def test_what_the_model_file_does_not_know_may_change(made):

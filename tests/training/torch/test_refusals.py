@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.training.torch.conftest import batch_of, definition_of, same_bits, trainer_of
+from tests.training.torch.conftest import batch_of, definition_of, same_bits, sgd, trainer_of
 from tests.training.torch.plain import assert_parity
 from torch import nn
 
@@ -135,6 +135,135 @@ def test_memory_that_no_checkpoint_holds_is_refused_when_the_trainer_is_made(wha
 
     with pytest.raises(DefinitionError, match=f"model.py:1: {what} of the model changes with"):
         trainer_of(definition_of(lambda: Remembering(remember, **attributes)))
+
+
+class LayerLocal(nn.Module):
+    """A layer that learns in `forward`, by an optimizer of its own."""
+
+    def __init__(self, make, *, within=None):
+        super().__init__()
+        self.body, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+        made = make(self.body.parameters())
+        self.local = within(made) if within else made
+        self.mine = [made]
+
+    def forward(self, x):
+        hidden = torch.relu(self.body(x))
+        if self.training:
+            hidden.pow(2).mean().backward()
+            self.mine[0].step()
+        return self.out(hidden.detach())
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, 0.03)
+
+
+def schedule(parameters):
+    return torch.optim.lr_scheduler.StepLR(torch.optim.SGD(parameters, 0.1), 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "within"),
+    [
+        (adam, None),
+        (adam, lambda made: [made]),
+        # Deeper than other values are compared.
+        (adam, lambda made: SimpleNamespace(parts=[{"local": made}])),
+        (schedule, None),
+    ],
+)
+def test_an_optimizer_or_a_schedule_that_forward_steps_is_refused(make, within):
+    what = r"the attribute local of the model changes with every call of `forward`.*`optimizer`"
+    with pytest.raises(DefinitionError, match=what):
+        trainer_of(definition_of(lambda: LayerLocal(make, within=within)))
+
+
+def test_an_optimizer_without_state_may_be_stepped_by_forward():
+    trainer_of(definition_of(lambda: LayerLocal(sgd)))
+
+
+def scale_a_loss(module, x):
+    module.scaler.scale(torch.ones(1))
+    module.scaler.update(2.0 * module.scaler.get_scale())
+
+
+def draw_sobol(module, x):
+    module.engine.draw(len(x))
+
+
+class Lines:
+    """An iterator that cannot be copied, and whose state cannot be read."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self):
+        self._next = iter(range(100)).__next__
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self._next()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError
+
+
+STEPPED = {
+    "scaler": (scale_a_loss, lambda: torch.amp.GradScaler("cpu")),
+    "engine": (draw_sobol, lambda: torch.quasirandom.SobolEngine(2)),
+    "generator": (lambda m, x: next(m.generator), lambda: (1.0 for _ in itertools.count())),
+    "same": (lambda m, x: next(m.same), lambda: (1.0 for _ in [1, 1, 1, 1, 1, 1, 1, 1])),
+    "several": (lambda m, x: next(m.several[0]), lambda: [(n for n in range(100))]),
+    "cycle": (lambda m, x: next(m.cycle), lambda: itertools.cycle([1.0, 2.0, 3.0])),
+    "pairs": (
+        lambda m, x: next(m.pairs),
+        lambda: zip(itertools.cycle([1.0]), (n for n in range(100)), strict=False),
+    ),
+    "lines": (lambda m, x: next(m.lines), Lines),
+    "loaded": (
+        lambda m, x: next(m.loaded),
+        lambda: iter(torch.utils.data.DataLoader(torch.arange(100.0))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_an_object_of_a_library_that_moves_on_in_forward_is_refused(name):
+    remember, make = STEPPED[name]
+
+    with pytest.raises(DefinitionError, match=f"the attribute {name} of the model changes with"):
+        trainer_of(definition_of(lambda: Remembering(remember, **{name: make()})))
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_an_object_of_a_library_that_forward_does_not_use_is_not_refused(name):
+    _, make = STEPPED[name]
+
+    trainer_of(definition_of(lambda: Remembering(lambda m, x: None, **{name: make()})))
+
+
+def test_what_cannot_be_copied_does_not_hide_a_counter():
+    def model():
+        made = Remembering(count, calls=0, rows=(n for n in range(3)))
+        made.out = nn.utils.weight_norm(made.out)
+        return made
+
+    with (
+        pytest.warns(FutureWarning, match="weight_norm"),
+        pytest.raises(DefinitionError, match="the attribute calls of the model changes"),
+    ):
+        trainer_of(definition_of(model))
+
+
+def test_an_iterator_that_each_call_makes_is_no_memory():
+    def restart(module, x):
+        module.rows = (row for row in x)
+        module.pairs = zip(range(10**12), itertools.cycle([1.0]), strict=False)
+        next(module.rows), next(module.pairs)
+
+    trainer_of(definition_of(lambda: Remembering(restart, rows=None, pairs=None)))
 
 
 CALLS = 0

@@ -8,19 +8,23 @@ run compiles it in the middle, and workers compile it before training begins:
     changed before the first step   rejected: only `fit` would see it, once
     changed later                   not seen, as in `fit`
 
+A model that requests to run eagerly would change them in each step, also numbers in lists and the
+positions of iterators. Such a change is rejected when a step is compiled.
+
 Callers: `trainer.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.iterators import position_of
 
 if TYPE_CHECKING:
     import keras
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from elasticdl.definition import Origin
 
 _PLAIN = (type(None), bool, int, float, str)
+# Maximum depth of lists, dicts and iterators within each other.
+_DEPTH = 4
 _TRAINABLE = "_trainable"
 _OF_KERAS = {"built", "compiled", "stop_training"}
 _MISSING = object()
@@ -68,20 +74,23 @@ class Attributes:
                     _put(owner, name, value)
 
     @contextlib.contextmanager
-    def watched(self, who: str, advice: str) -> Iterator[None]:
+    def watched(self, who: str, advice: str, *, within: bool = False) -> Iterator[None]:
         """Reject changes of these attributes in the block.
 
         Args:
             who: The code that may change them, for the error message.
             advice: What to do instead.
+            within: Whether to reject changes of what attributes hold, too: the numbers in a list or
+                a dict, and the positions of iterators.
 
         Raises:
             DefinitionError: An attribute has another value at the end.
         """
-        before = [_values(owner) for owner in self._owners]
+        read = _values_within if within else _values
+        before = [read(owner) for owner in self._owners]
         yield
         for owner, values in zip(self._owners, before, strict=True):
-            for name in _changes(owner, values, _values(owner)):
+            for name in _changes(owner, values, read(owner)):
                 raise DefinitionError(
                     f"{self._origin}: {who} changes {name.removeprefix('_')} of "
                     f"{getattr(owner, 'path', None) or getattr(owner, 'name', owner)} "
@@ -96,6 +105,31 @@ def _values(owner: Any) -> dict[str, Any]:
         if name == _TRAINABLE or not (name.startswith("_") or name in _OF_KERAS)
     }
     return {name: value for name, value in plain.items() if type(value) in _PLAIN}
+
+
+def _values_within(owner: Any) -> dict[str, Any]:
+    """Return the values of an object's attributes, and those within them by their place."""
+    values = _values(owner)
+    for name, value in list(vars(owner).items()):
+        if not name.startswith("_") and type(value) not in _PLAIN:
+            values |= dict(_entries(name, value, _DEPTH))
+    return values
+
+
+def _entries(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    value = _number(value)
+    if type(value) in _PLAIN:
+        yield name, value
+    elif depth == 0:
+        return
+    elif isinstance(value, Iterator):
+        # It is one value: where it is.
+        position = [_entries("", each, depth - 1) for each in position_of(value)]
+        yield name, repr([list(each) for each in position])
+    elif isinstance(value, (list, tuple, Mapping)):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, each in list(items):
+            yield from _entries(f"{name}[{key!r}]", each, depth - 1)
 
 
 def _number(value: Any) -> Any:

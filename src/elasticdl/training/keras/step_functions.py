@@ -296,6 +296,7 @@ class StepFunctions:
             "the model",
             "Steps are compiled here, even with run_eagerly=True, so it would change only once. "
             "Make it a weight (self.add_weight(..., trainable=False)) and assign to it.",
+            within=True,
         )
 
 

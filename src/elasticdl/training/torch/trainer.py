@@ -773,7 +773,7 @@ class TorchTrainer:
         batch = self._batch_tensors(_doubled(example))
 
         def run(model: nn.Module) -> object:
-            with torch.no_grad(), self._drawing(self.rank):
+            with self._drawing(self.rank):
                 return self._steps.touch(model, copy.deepcopy(batch))
 
         check_no_untracked_state(self.model, run, self._definition.origin)

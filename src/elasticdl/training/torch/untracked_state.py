@@ -3,9 +3,10 @@
 A copy of the module runs the same two examples twice in training mode, with the same seed and the
 same parameters and buffers. A value that differs between the ends of the two runs is state that
 checkpoints do not contain: a counter in an attribute or in an attribute's object, a hidden state, a
-buffer that is not persistent, a random generator, values that a forward hook closes over. A resumed
-run would continue differently, so the value is rejected by name. A value that is computed again
-from the same inputs (a cache) is the same after both runs, and is permitted.
+buffer that is not persistent, a random generator, the position of an iterator, an optimizer of the
+module's own, values that a forward hook closes over. A resumed run would continue differently, so
+the value is rejected by name. A value that is computed again from the same inputs (a cache) is the
+same after both runs, and is permitted.
 
 A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
 list of losses, say). It is rejected if the second run returns other numbers than the first;
@@ -24,7 +25,7 @@ import itertools
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.iterators import RecordedIterator, is_readable, position_of
 from elasticdl.training.torch.buffers import Buffers, is_kept
 from elasticdl.training.torch.tensors import to_array
 
@@ -54,15 +56,16 @@ def check_no_untracked_state(
 
     Args:
         model: The module; it is not changed.
-        run: Calls a module on the same examples in training mode, with the same seed, and returns
-            its outputs.
+        run: Calls a module on the same examples in training mode, with the same seed and with
+            gradients, and returns its outputs.
         origin: Prefix of errors.
 
     Raises:
         DefinitionError: The model has other state, or `eval()` changes its weights.
     """
     try:
-        tried = copy.deepcopy(model)
+        with warnings.catch_warnings(action="ignore"):
+            tried = _copied(model)
     except Exception:  # noqa: BLE001 - some values cannot be copied, such as a tensor of a graph
         return
     kept = {name: tensor.detach().clone() for name, tensor in _kept(tried)}
@@ -73,23 +76,73 @@ def check_no_untracked_state(
         with warnings.catch_warnings(action="ignore"):
             outputs = digest(run(tried))
             _restore(tried, kept)
-            first, in_code = dict(_remembered(tried)), dict(_remembered_by_code(tried))
+            first, in_code = _digests(_remembered(tried)), _digests(_remembered_by_code(tried))
             same = digest(run(tried)) == outputs
             _restore(tried, kept)
-        second = dict(_remembered(tried))
+        values = dict(_remembered(tried))
         if not same:
             first |= in_code
-            second |= dict(_remembered_by_code(tried))
+            values |= dict(_remembered_by_code(tried))
+        changed = [name for name, value in values.items() if first.get(name) != digest(value)]
     except Exception:  # noqa: BLE001 - the first step will report it, on a batch of the data
         return
-    changed = [name for name, digest in second.items() if first.get(name) != digest]
     if changed:
         raise DefinitionError(
             f"{origin}: {changed[0]} changes with every call of `forward` in training, but no "
-            "checkpoint stores it, so a resumed training would continue differently. Keep it in a "
-            "buffer: self.register_buffer(name, torch.tensor(value))."
+            "checkpoint stores it, so a resumed training would continue differently. "
+            f"{_way_out(values[changed[0]])}"
         )
     _check_modes(tried, origin)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """Copy a module, with replacements for iterators and tensors that cannot be copied."""
+    try:
+        return copy.deepcopy(model)
+    except Exception:  # noqa: BLE001 - the user's classes may raise anything
+        stand_ins: dict[int, Any] = {}
+        for module in model.modules():
+            for name, value in vars(module).items():
+                if name not in _OF_MODULES:
+                    _find_stand_ins(value, _DEPTH, stand_ins)
+        return copy.deepcopy(model, stand_ins)
+
+
+def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
+    """Find what a copy of a value needs as replacements: the id of an object -> its replacement."""
+    if depth == 0 or id(value) in found or isinstance(value, nn.Module):
+        return
+    try:
+        copy.deepcopy(value, dict(found))
+    except Exception:  # noqa: BLE001 - the user's classes may raise anything
+        if isinstance(value, torch.Tensor):
+            found[id(value)] = value.detach().clone()
+        elif isinstance(value, GeneratorType):
+            # It is shared: if it is advanced, the model is rejected, and otherwise it is unchanged.
+            found[id(value)] = value
+        elif isinstance(value, Iterator) and not is_readable(value):
+            found[id(value)] = RecordedIterator(value)
+        else:
+            for item in list(_held_by(value, hashlib.blake2b())):
+                _find_stand_ins(item, depth - 1, found)
+
+
+def _way_out(value: Any) -> str:
+    """Return advice on a value that changes in `forward`."""
+    if any(_has_own_state(each) for each in _reached(value)):
+        return (
+            "`forward` can use no optimizer, scheduler or scaler that keeps state. If layers learn "
+            "from losses of their own, detach() their inputs and add these losses up in `loss`: "
+            "the `optimizer` of the model file then makes the same updates. Compute other values "
+            "from a counter in a buffer."
+        )
+    if any(isinstance(each, Iterator) for each in _reached(value)):
+        return (
+            "Compute the next value from a counter in a buffer: "
+            'self.register_buffer("calls", torch.tensor(0)). Random numbers of PyTorch, NumPy and '
+            "Python's random need none; they are seeded for each step."
+        )
+    return "Keep it in a buffer: self.register_buffer(name, torch.tensor(value))."
 
 
 def _check_modes(tried: nn.Module, origin: Origin) -> None:
@@ -151,6 +204,9 @@ def _restore(model: nn.Module, kept: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in _kept(model):
             if name in kept and tensor.shape == kept[name].shape:
                 tensor.copy_(kept[name])
+    # As at the beginning of each step.
+    for _, parameter in nn.Module.named_parameters(model):
+        parameter.grad = None
 
 
 def _kept(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -159,25 +215,26 @@ def _kept(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from Buffers(model).tensors().items()
 
 
-def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield the state outside the state dict: a description of its location, and its digest."""
+def _digests(remembered: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    return {name: digest(value) for name, value in remembered}
+
+
+def _remembered(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the state outside the state dict: a description of its location, and its value."""
     for prefix, module in model.named_modules():
         for name, buffer in module._buffers.items():  # noqa: SLF001 - see `buffers.is_kept`
             if buffer is not None and not is_kept(module, name):
                 where = ".".join(part for part in (prefix, name) if part)
-                yield (
-                    f"the buffer {where}, which is not persistent, of the model",
-                    digest(buffer),
-                )
+                yield f"the buffer {where}, which is not persistent, of the model", buffer
         for name, value in vars(module).items():
             if name not in _OF_MODULES:
                 where = ".".join(part for part in (prefix, name) if part)
-                yield f"the attribute {where} of the model", digest(value)
+                yield f"the attribute {where} of the model", value
         hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001 - no public name
-        yield f"the state of the forward hooks of {prefix or 'the model'}", digest(hooks)
+        yield f"the state of the forward hooks of {prefix or 'the model'}", hooks
 
 
-def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
+def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the state of user classes and of variables that their methods use, as `_remembered`."""
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
         if _is_of_torch(kind):
@@ -189,10 +246,10 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
                         continue  # `engines/file_variables.py` rejects it where it draws.
                     yield (
                         f"the variable {variable}, which {kind.__name__}.{name} uses,",
-                        digest(value.__globals__[variable]),
+                        value.__globals__[variable],
                     )
             elif not name.startswith("__"):
-                yield f"the class attribute {kind.__name__}.{name}", digest(value)
+                yield f"the class attribute {kind.__name__}.{name}", value
 
 
 def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
@@ -204,20 +261,21 @@ def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
         without: Objects whose contents are left out.
     """
     hasher = hashlib.blake2b(digest_size=16)
-    _feed(hasher, value, depth, {id(each): depth for each in without})
+    _feed(hasher, value, depth, {id(each): (max(depth, _DEPTH), each) for each in without})
     return hasher.hexdigest()
 
 
-def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, int]) -> None:
+def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]]) -> None:
     """Add a value to a hash.
 
     Args:
         hasher: The hash.
         value: The value to add.
         depth: Maximum depth of the nested values to add.
-        seen: Id of an object -> the depth with which it was added.
+        seen: Id of an object -> the depth with which it was added, and the object, which keeps the
+            id from being reused.
     """
-    if isinstance(value, (bool, int, float, str, type(None), itertools.count)):
+    if isinstance(value, (bool, int, float, str, type(None), itertools.count, range)):
         hasher.update(repr(value).encode())
     elif isinstance(value, torch.Tensor):
         array = value.detach().cpu()
@@ -226,8 +284,11 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, int]) -> None:
             hasher.update(to_array(array).tobytes())
     elif isinstance(value, (np.ndarray, torch.Generator, *_DRAW)):
         hasher.update(_bytes_of(value))
-    elif depth > seen.get(id(value), 0):
-        seen[id(value)] = depth
+    # What an optimizer keeps is several levels within it.
+    elif (depth := max(depth, _DEPTH if _has_own_state(value) else 0)) > (
+        seen.get(id(value), (0, None))[0]
+    ):
+        seen[id(value)] = depth, value
         for item in _held_by(value, hasher):
             _feed(hasher, item, depth - 1, seen)
 
@@ -236,13 +297,8 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
     """Yield the contents of a value: items, attributes, closure and global variables."""
     if isinstance(value, (ModuleType, type)):
         return
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            hasher.update(repr(key).encode() if isinstance(key, (str, int)) else b"?")
-            yield item
-    elif hasattr(value, "__iter__") and hasattr(value, "__len__"):
-        yield from value
-    if _is_of_torch(type(value)) and not isinstance(value, nn.Module):
+    yield from _items_of(value, hasher)
+    if _is_internal(type(value)) and not isinstance(value, nn.Module):
         return
     if isinstance(value, MethodType):
         yield value.__self__
@@ -255,6 +311,31 @@ def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
     elif isinstance(vars_of := getattr(value, "__dict__", None), dict):
         # Names are left out: an object is only compared with itself at another time.
         yield from list(vars_of.values())
+
+
+def _items_of(value: Any, hasher: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            hasher.update(repr(key).encode() if isinstance(key, (str, int)) else b"?")
+            yield item
+    elif isinstance(value, Iterator):
+        yield from position_of(value)
+    elif hasattr(value, "__iter__") and hasattr(value, "__len__"):
+        yield from value
+
+
+def _reached(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Yield a value and the objects that it holds, except modules and arrays."""
+    if depth and not isinstance(value, (nn.Module, torch.Tensor, np.ndarray, str, bytes, range)):
+        yield value
+        for item in _held_by(value, hashlib.blake2b()):
+            yield from _reached(item, depth - 1)
+
+
+def _has_own_state(value: Any) -> bool:
+    """Return whether a value is an optimizer, a scheduler or the like, by its class."""
+    methods = (getattr(type(value), name, None) for name in ("state_dict", "load_state_dict"))
+    return all(map(callable, methods)) and not isinstance(value, nn.Module)
 
 
 def _globals_of(function: FunctionType) -> list[str]:
@@ -271,6 +352,12 @@ def names_read_by(code: CodeType) -> frozenset[str]:
 
 def _is_of_torch(what: Any) -> bool:
     return str(getattr(what, "__module__", "")).partition(".")[0] == "torch"
+
+
+def _is_internal(kind: type[Any]) -> bool:
+    """Return whether a class is of PyTorch's own machinery, which is state of no training."""
+    parts = kind.__module__.split(".")
+    return parts[0] == "torch" and any(part.startswith("_") for part in parts)
 
 
 def _bytes_of(value: Any) -> bytes:

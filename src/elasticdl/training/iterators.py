@@ -1,0 +1,71 @@
+"""Positions of iterators, read without advancing them.
+
+    a generator               where it waits, its variables, and the iterators of its loops
+    of Python and itertools   what their `__reduce__` returns
+    another                   unknown; `RecordedIterator` counts how often it was advanced
+
+Callers: `torch/untracked_state.py`, `keras/attributes.py`.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from types import FunctionType, GeneratorType
+from typing import Any
+
+# The modules of Python's own iterators.
+_OF_PYTHON = {"builtins", "itertools", "_collections"}
+
+
+class RecordedIterator:
+    """An iterator that cannot be copied, and the number of times that it was advanced.
+
+    Args:
+        inner: The iterator.
+
+    Attributes:
+        num_calls: How often the next item was taken.
+    """
+
+    def __init__(self, inner: Iterator[Any]) -> None:
+        self._inner, self.num_calls = inner, 0
+
+    def __iter__(self) -> RecordedIterator:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next item."""
+        self.num_calls += 1
+        return next(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return another attribute of the iterator."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def position_of(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Yield what determines the next items of an iterator, without advancing it."""
+    if isinstance(iterator, GeneratorType):
+        yield iterator.gi_frame.f_lasti if iterator.gi_frame else None
+        # Its local variables, and the iterators of loops that it is in.
+        for each in gc.get_referents(iterator):
+            if not isinstance(each, FunctionType):
+                yield each
+    elif is_readable(iterator):
+        # Python 3.12 and 3.13 warn that this will end for those of itertools.
+        with warnings.catch_warnings(action="ignore"):
+            reduced: Any = iterator.__reduce__()
+        _, items, *state = reduced
+        yield from items
+        yield from state
+
+
+def is_readable(iterator: Iterator[Any]) -> bool:
+    """Return whether `position_of` knows the position of an iterator that is not a generator."""
+    kind = type(iterator)
+    return kind.__module__ in _OF_PYTHON and kind.__reduce__ is not object.__reduce__
