@@ -79,7 +79,7 @@ class Restored:
 
 
 class CheckpointStore:
-    """The checkpoints of one output folder, for the process that holds its claim.
+    """The checkpoints of one output folder, for the process that has claimed it (`claim.py`).
 
     Attributes:
         last_blocked_s: How long the last save blocked its caller, in seconds; 0 before the first.

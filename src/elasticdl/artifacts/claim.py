@@ -153,7 +153,7 @@ _ABSENT = object()
 
 
 def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
-    """Return one line for each field that differs, with its dotted name."""
+    """Return one line for each field in which two jobs differ, with its dotted name."""
     if isinstance(there, dict) and isinstance(asked, dict):
         return [
             line

@@ -384,7 +384,7 @@ class LocalStorage:
 
 
 def _bring_beside(aside: Path, target: Path) -> Path:
-    """Move to the target's folder, so that the following rename stays on one file system."""
+    """Move `aside` to the target's folder, so that the following rename is within a file system."""
     beside = temporary_path(target)
     try:
         shutil.move(aside, beside)

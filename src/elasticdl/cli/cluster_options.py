@@ -236,7 +236,7 @@ def taken(options: dict[str, Any]) -> tuple[ClusterRequest, ClusterOptions | Non
 
 
 def _image(given: str | None, built_with: dict[str, Any], trained_model: str | None) -> str:
-    """Return the image of the pods; empty if it must be built first."""
+    """Return the image of the pods from the options or the model; empty if it will be built."""
     building = [flag for flag in flags() if built_with[flag]]
     if building and not built_with[REPOSITORY]:
         raise UsageError(

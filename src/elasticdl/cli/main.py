@@ -200,7 +200,7 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return the interrupted code's note about saved progress; empty if it has none."""
+    """Return an interruption's notes about saved progress; empty if there are none."""
     # click converts a KeyboardInterrupt into its own exception.
     notes = [
         note

@@ -19,12 +19,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def with_options(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
-    """Add options to a command, in the order in which its help lists them."""
+    """Apply decorators of options to a command; the help lists the options in this order."""
     return functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def check_place(context: click.Context, option: click.Parameter, value: str) -> str:
-    """Reject an output that would be lost; the callback of an option."""
+    """Click callback: reject an output path where the result would be lost."""
     del context
     return check_output(value, option.opts[0])
 

@@ -27,7 +27,7 @@ def is_page_wanted(asked: bool | None, *, quiet: bool) -> bool:
 
 
 def page_of(output: str | None) -> AbstractContextManager[object]:
-    """Return a context manager that serves a training job's page; it does nothing for None."""
+    """Return a context manager that serves the page of an output; for None, it does nothing."""
     if output is None:
         return contextlib.nullcontext()
     from elasticdl.page.web_server import PageProcess  # noqa: PLC0415 - not for `--help`
@@ -36,9 +36,9 @@ def page_of(output: str | None) -> AbstractContextManager[object]:
 
 
 def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
-    """Return a context manager that serves a training job's page in a pod of a cluster.
+    """Return a context manager that serves a job's page from its pod; None outside a cluster.
 
-    Followers of the job reach it through a port-forward. Returns None outside a cluster.
+    The user's browser reaches it through a port-forward.
     """
     token, port = os.environ.get(PAGE_TOKEN_VARIABLE), os.environ.get(PAGE_PORT_VARIABLE, "")
     if output is None or not token or not port.isdecimal():

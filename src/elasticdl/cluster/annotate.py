@@ -100,7 +100,7 @@ class ProgressLog:
         self._thread.join(_DRAIN_S)
 
     def write(self, event: Event) -> None:
-        """Write an event to the log and queue it for the progress.
+        """Write an event to the log, and queue it for the progress of the RayJob.
 
         Raises:
             OutputError: As raised by the log.
@@ -109,7 +109,7 @@ class ProgressLog:
         self._queue.put(event)
 
     def publish(self) -> None:
-        """Publish the log, without waiting for the progress.
+        """Publish the log, without waiting for the RayJob to be updated.
 
         Raises:
             OutputError: As raised by the log.

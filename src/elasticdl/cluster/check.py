@@ -96,7 +96,7 @@ def check(
 
 
 class _NothingMoreError(Exception):
-    """No further request is possible; the finding explains why."""
+    """Ends the check early: no further request is possible, for the reason in the finding."""
 
     def __init__(self, finding: ClusterFinding) -> None:
         super().__init__(finding.message)
@@ -218,7 +218,7 @@ def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFindi
 
 
 def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFinding]:
-    """Yield a finding for each object named by a flag: whether it exists."""
+    """Yield a finding on whether each object that a flag names exists in the cluster."""
     asked: list[tuple[str, str, str, Any]] = []
     if options.priority_class is not None:
         where = ("scheduling.k8s.io", "v1", "priorityclasses", options.priority_class)

@@ -40,7 +40,7 @@ _SHARING_FLAGS = {"give_up_after_s": "give_up_after"}
 
 
 def command(job: Job) -> list[str]:
-    """Return the arguments, `elasticdl` first.
+    """Return the command line that runs a job, starting with `elasticdl`.
 
     Args:
         job: The job; `workers` gives the number of workers.
@@ -120,7 +120,7 @@ def _of_tracking(tracking: Tracking) -> Iterator[str]:
 def _changed(
     values: Any, defaults: Any, flags: dict[str, str], only: set[str] | None = None
 ) -> Iterator[str]:
-    """Yield the options of all fields that differ from their defaults."""
+    """Yield a flag for each field, among `only` if given, that differs from its default."""
     for field in dataclasses.fields(values):
         value = getattr(values, field.name)
         if (only is not None and field.name not in only) or value == getattr(defaults, field.name):

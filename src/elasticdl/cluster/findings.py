@@ -225,7 +225,7 @@ def pod_security(namespace: Object) -> ClusterFinding:
 
 
 def named(flag: str, kind: str, name: str) -> ClusterFinding:
-    """Return the finding that an object named by a flag does not exist.
+    """Return the finding that the object with a name given by a flag does not exist.
 
     Args:
         flag: The flag.

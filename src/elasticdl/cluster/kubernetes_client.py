@@ -386,7 +386,7 @@ def _message_of(error: ApiException) -> str:
 
 
 def _of_handshake(error: ApiException) -> Exception:
-    """Return the error for a connection that was not upgraded, with the response's status."""
+    """Return the error for a failed WebSocket upgrade, with the response's HTTP status."""
     # The client keeps only the message; the status is in the original error.
     refusal: Any = error.__context__
     status = getattr(refusal, "status_code", None)

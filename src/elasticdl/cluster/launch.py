@@ -41,7 +41,8 @@ def launch(
         patch: Changes by the cluster's owner; see `rayjob.manifest`.
         detach: Return right after the submission.
         print_fn: Called with messages for the user.
-        beside: Returns a context manager for the job's name; entered while the job is followed.
+        beside: Takes the job's name; returns a context manager that is open while the job is
+            followed.
 
     Returns:
         The final state; None after a detach.

@@ -106,7 +106,7 @@ class JobProgress:
                 return self
 
     def of_history(self, history: Iterable[Event]) -> JobProgress:
-        """Return the progress after a complete history, for the same job.
+        """Return the progress after all events of a history, with the options of the same job.
 
         Args:
             history: As returned by `event_file.read_events`: without rolled-back events.

@@ -41,7 +41,7 @@ class Submitted:
         name: Name of its RayJob.
         namespace: Its namespace.
         is_new: Whether this call created it.
-        is_done: Whether it had succeeded before.
+        is_done: Whether the job had succeeded before this call.
     """
 
     name: str
@@ -89,7 +89,7 @@ def submit(
 
 
 def is_kept(job: Job, cluster: Kubernetes) -> bool:
-    """Return whether submitting a job would create nothing, because it is active or has succeeded.
+    """Return whether `submit` would keep the existing RayJob: it is active or has succeeded.
 
     Raises:
         UsageError: Reading RayJobs is not allowed, or a RayJob of this name belongs to something

@@ -22,20 +22,20 @@ _KEY = b"elasticdl.shape"
 
 
 def with_shape(field: pa.Field, shape: tuple[int, ...]) -> pa.Field:
-    """Return the field with a row's shape in its metadata; unchanged for at most one axis."""
+    """Store the shape of a row's array in a column's metadata, if it has two or more axes."""
     if len(shape) <= 1:
         return field
     return field.with_metadata({_KEY: json.dumps(shape).encode()})
 
 
 def shape_of(field: pa.Field) -> tuple[int, ...] | None:
-    """Return the shape of a row's array, as stored by `with_shape`; None if not stored."""
+    """Return the shape that `with_shape` stored in a column's metadata; None if there is none."""
     kept = (field.metadata or {}).get(_KEY)
     return None if kept is None else tuple(int(size) for size in json.loads(kept))
 
 
 def check_shape(field: Field, kept: tuple[int, ...] | None, where: str) -> None:
-    """Check that a schema's field has the shape with which its values were stored.
+    """Check that a field has the shape (`kept`) that its data was stored with.
 
     Axes of size 1 may be added or left out, and a field may have a single axis: these do not change
     the order of the values.

@@ -111,7 +111,7 @@ class AtomicFile:
 
 
 class _Staging(Protocol):
-    """Storage of an unpublished file; raises the errors of that storage."""
+    """A file being written, not visible yet; methods raise the errors of its storage."""
 
     def write(self, data: bytes) -> object: ...
 
@@ -121,7 +121,7 @@ class _Staging(Protocol):
 
 
 def _aside(uri: str) -> _Staging:
-    """Open an unpublished file of the kind that fits the URI's storage."""
+    """Create an unpublished file for a URI, in the way that suits its storage."""
     path = local_path(uri)
     if path is not None:
         return _HiddenFile(path)
@@ -136,7 +136,7 @@ def _hidden(name: str) -> str:
 
 
 class _HiddenFile:
-    """A hidden file beside its target, on a disk."""
+    """A hidden file on a local disk, renamed to its target by `publish`."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -174,7 +174,7 @@ class _Upload:
 
 
 class _HiddenRemoteFile:
-    """A hidden file beside its target, on any other file system."""
+    """A hidden file on a remote file system, renamed to its target by `publish`."""
 
     def __init__(self, system: Any, path: str) -> None:
         folder, name = posixpath.split(path)

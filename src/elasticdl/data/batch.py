@@ -38,7 +38,7 @@ class RecordNames:
     numbers: np.ndarray[Any, Any]
 
     def __call__(self) -> str:
-        """Return the names of all of them."""
+        """Return the names of all the batch's records."""
         return self.name_some(self.numbers)
 
     def of_examples(self, rows: Sequence[int]) -> str:
@@ -207,7 +207,7 @@ def describe(features: Arrays) -> str:
 
 
 def stack(trees: Sequence[Arrays]) -> Arrays:
-    """Stack nestings of equal structure: each array gets a new first axis, the nesting's number."""
+    """Stack nested arrays of equal structure along a new first axis."""
     first = trees[0]
     if first is None:
         return None

@@ -90,12 +90,12 @@ class BytesUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """See `units.Unit`."""
+        """Return the records picked from some units, decoded."""
         return decode_records(_PickedRecords(picked), schema, picked.name)
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """See `units.Unit`."""
+        """Return the records picked from some units, as stored."""
         return [*_PickedRecords(picked)]
 
 
@@ -128,7 +128,7 @@ class _PickedRecords:
         return (memory[index][start:stop] for index, start, stop in cuts)
 
     def blocks(self, smallest: int) -> Iterator[tuple[list[int], Array | None]]:
-        """See `serialized.Serialized`."""
+        """Yield the records grouped by length; see `serialized.Serialized.blocks`."""
         lengths = (self._stops - self._starts)[self._order]
         for length in np.unique(lengths).tolist():
             rows = self._order[lengths == length]

@@ -53,7 +53,7 @@ class ChosenRecords:
         return self._source.classes if isinstance(self._source, HasClassNames) else ()
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
-        """See `record_source.RecordSource`."""
+        """Return records `start` to `stop` (exclusive) of the selection, as stored."""
         self._check(start, stop)
         if self._bytes is None:
             self._bytes = [
@@ -62,7 +62,7 @@ class ChosenRecords:
         return self._bytes[start:stop]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """See `record_source.RecordSource`."""
+        """Return records `start` to `stop` (exclusive) of the selection, decoded."""
         self._check(start, stop)
         if schema not in self._records:
             self._records[schema] = [

@@ -82,7 +82,7 @@ _INFLATED_UNIT_BYTES = 8 << 20
 
 
 class CSVSource:
-    """Rows of CSV files; follows the laws of `RecordSource`.
+    """Rows of CSV files; implements `RecordSource`.
 
     Args:
         uris: Files in reading order.
@@ -234,7 +234,7 @@ class CSVSource:
         return Units(np.array(sizes, np.int64), memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
-        """Return a range of rows, numbered over all files; see `units.UnitSource`.
+        """Return the rows of one unit, by its number over all files; see `units.UnitSource`.
 
         Raises:
             SchemaError: A cell does not fit the schema.
@@ -245,7 +245,7 @@ class CSVSource:
         return TableUnit(read_blocks(file, rows, blocks, self._types_for(schema, rows)))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
-        """Return all units as one, if their columns are equal; see `units.UnitSource`."""
+        """Join all units into one; None if their columns differ. See `units.UnitSource`."""
         del memory_bytes
         return TableUnit.joined([*units])
 
@@ -308,7 +308,7 @@ def _open(uri: str) -> tuple[CSVFile, CSVIndex]:
 
 
 def _units_of(rows: CSVIndex, at_once: int) -> list[tuple[int, int]]:
-    """Return the blocks (first, stop) of each unit of a file."""
+    """Divide a file into units of `at_once` bytes: ranges (first, stop) of its blocks."""
     last, blocks = len(rows.firsts) - 1, at_once // BLOCK_BYTES
     return [(first, min(first + blocks, last)) for first in range(0, last, blocks)]
 
@@ -354,7 +354,7 @@ def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
 
 
 def _inferred_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
-    """Infer the types of columns as records have them: dates and times are strings."""
+    """Infer the types of columns for records without a schema; dates and times become strings."""
     return {
         name: kind if str(kind) in _INFERRED else pa.binary()
         for name, kind in _arrow_types(files).items()
@@ -381,7 +381,7 @@ def _arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type that fits the cells of both types; binary (strings) if there is no other."""
+    """Return a type that can hold the cells of both types; binary (text) if no other can."""
     kinds = {one, other} - {pa.null()}
     if not kinds:
         return pa.null()

@@ -75,7 +75,7 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 def _flag_column(
     error: pa.ArrowInvalid, index: CSVIndex, types: Mapping[str, pa.DataType], known: Sequence[str]
 ) -> str | None:
-    """Return the float column in which pyarrow found true or false; None for other errors."""
+    """Return the float column with a cell `true` or `false` that pyarrow rejected, else None."""
     cell = _CELL.search(str(error))
     if cell is None or cell[3].strip().lower() not in ("true", "false"):
         return None

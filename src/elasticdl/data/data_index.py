@@ -72,7 +72,7 @@ class FileEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class DataIndex:
-    """Index of files of one format; see the module.
+    """Index of files of one format: their numbers of records and the records' positions.
 
     Attributes:
         format: Format of all files.
@@ -158,7 +158,7 @@ def open_by_index(
     unpack: Callable[[FileEntry], Layout],
     open_one: Callable[[str], Layout],
 ) -> list[Layout]:
-    """Return a reader's layout of each file, from the index if it contains the file.
+    """Return the layout (positions of records) of each file, from the index if it is there.
 
     Args:
         uris: Files in reading order.

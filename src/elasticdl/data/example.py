@@ -60,7 +60,7 @@ def decode_batch_schemaless(
 
 
 def decode_groups_schemaless(batch: Iterable[ExampleGroup], num_records: int) -> list[Record]:
-    """Decode records that are already split into groups, without a schema.
+    """Decode records without a schema, already grouped by structure (`example_groups.groups`).
 
     Args:
         batch: Groups that contain each record once.

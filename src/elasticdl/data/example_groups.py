@@ -175,7 +175,7 @@ def _ragged(
 
 
 def _read(record: bytes) -> tuple[bytes, Layout]:
-    """Return a record, written again in the usual form if necessary, and its layout.
+    """Return a record and its layout; the record is encoded again if its form is unusual.
 
     Raises:
         google.protobuf.message.DecodeError: It is not an example.

@@ -145,7 +145,7 @@ Layout: TypeAlias = dict[str, FeatureLayout]
 
 
 class UnusualError(Exception):
-    """The record is not in the usual form; protobuf has to decode it."""
+    """A record is not encoded as by `encode`, so that protobuf has to decode it."""
 
 
 def _length(data: bytes, at: int, limit: int) -> tuple[int, int]:
@@ -292,7 +292,7 @@ def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
 
 
 def _body_bytes(num_bytes: int) -> int | None:
-    """Return the length of the body if tag, length and body together have `num_bytes` bytes."""
+    """Return a field's length without tag and length prefix; None if no field has `num_bytes`."""
     for length_bytes in range(1, LONGEST_VARINT):
         body = num_bytes - 1 - length_bytes
         if body >= 0 and len(write_varint(body)) == length_bytes:

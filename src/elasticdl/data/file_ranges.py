@@ -80,7 +80,7 @@ class Numbering:
         return parts
 
     def check(self, start: int, stop: int) -> None:
-        """Raise if a range does not exist.
+        """Raise an error if a range is not within the records.
 
         Raises:
             IndexError: The range is not within 0 .. `num_records`.
@@ -142,7 +142,7 @@ class Numbering:
 
 
 def numbering_of(source: RecordSource) -> Numbering:
-    """Return a source's `numbering` if it has one (a view on a source), else that of its files."""
+    """Return a source's own `numbering`, such as that of a split, else that of its files."""
     own: Numbering | None = getattr(source, "numbering", None)
     return Numbering(source.files) if own is None else own
 

@@ -34,7 +34,7 @@ _MAX_NAMED = 5
 
 
 def find_files(data: str) -> list[str]:
-    """Resolve names to data files, sorted and without duplicates.
+    """Resolve paths, URIs, folders and patterns to data files, sorted and without duplicates.
 
     Args:
         data: Names of files, folders or patterns, separated by commas.
@@ -49,7 +49,7 @@ def find_files(data: str) -> list[str]:
 
 
 def find_any_files(names: str) -> list[str]:
-    """Resolve names to files of any content, sorted and without duplicates.
+    """Resolve paths, URIs, folders and patterns to files of any kind, sorted, without duplicates.
 
     Args:
         names: As for `find_files`; but a folder stands for every file in it, at any depth.
@@ -64,7 +64,7 @@ def find_any_files(names: str) -> list[str]:
 
 
 def find_folders(data: str) -> set[str]:
-    """Resolve names to the folders that they name or match, as URIs, without subfolders.
+    """Return the URIs of the folders that paths, URIs and patterns name, without subfolders.
 
     Args:
         data: As for `find_files`.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def mixed(values: Hashes) -> Hashes:
-    """Spread differences in a few bits over all of them.
+    """Mix 64-bit hashes: values that differ in one bit then differ in about half of all bits.
 
     The finalizer of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
     """

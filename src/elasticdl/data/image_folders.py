@@ -56,7 +56,7 @@ class Tree(NamedTuple):
     Attributes:
         images: Images, at any depth.
         classes: Number of images in each of its folders, by its path.
-        unread: Images in a format that is not read.
+        unread: Images in formats that ElasticDL does not read.
         other: A file of another kind; None if there is none.
     """
 

@@ -58,7 +58,7 @@ _PARALLEL_READS = 16
 
 
 class ImageSource:
-    """Image files as records; follows the laws of `RecordSource`.
+    """Image files as records; implements `RecordSource`.
 
     Args:
         uris: Images in reading order.

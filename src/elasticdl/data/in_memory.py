@@ -85,7 +85,8 @@ class ArrowRows:
         schema: Names and types of the columns.
         batches: The rows; they can be iterated once.
         num_rows: Their number; None if it is unknown.
-        batch_size: Rows in a batch of the data given, which was taken apart; None without batches.
+        batch_size: Batch size of the user's data, which was split into rows; None if unbatched or
+            unknown.
     """
 
     schema: pa.Schema
@@ -97,7 +98,7 @@ class ArrowRows:
 def store(
     rows: ArrowRows, folder: str, scratch: Path, on_rows: Callable[[int], None]
 ) -> tuple[str, bool]:
-    """Store rows as a Parquet file, unless the folder has it already.
+    """Store rows as a Parquet file, named by a hash of them, unless that file exists already.
 
     Args:
         rows: The rows.
@@ -243,7 +244,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _pair(x: Any, y: Any) -> dict[str, Any]:
-    """Return the columns of a pair: `x` and `y`; for one that is a dict, its entries instead."""
+    """Return x and y as columns `x` and `y`; the entries of a dict become separate columns."""
     columns = dict(x) if isinstance(x, Mapping) else {"x": x}
     for name, value in y.items() if isinstance(y, Mapping) else [("y", y)]:
         if name in columns:
@@ -253,7 +254,7 @@ def _pair(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
-    """Check that data is not random: it is stored once, so each epoch would repeat the draws.
+    """Check that data is not random, as it is stored once: every epoch would repeat the draws.
 
     Raises:
         UsageError: Elements differ when they are read again.

@@ -56,7 +56,7 @@ class IndexedFile(StoredFile):
             raise self._gone() from error
 
     def require_unchanged(self) -> None:
-        """Query the storage and check that the file is the one that was counted.
+        """Query the storage and check that the file has not changed since it was indexed.
 
         Raises:
             DataError: The file has changed, or cannot be checked.

@@ -36,7 +36,7 @@ class InflatedFile:
     Attributes:
         uri: URI of the compressed file.
         stored: The compressed file.
-        counted: Suffix for offsets in this file in error messages.
+        counted: Words to append to an offset in error messages: it counts decompressed bytes.
 
     Args:
         stored: The compressed file, not empty.
@@ -53,7 +53,7 @@ class InflatedFile:
         self._begin()
 
     def _begin(self) -> None:
-        """Create the state that is not sent to another process."""
+        """Create the lock and the caches, which are not pickled."""
         self._lock = threading.Lock()
         self._last = _LastBlock()
         # The state of the decompressor before each block, as far as decompressed here.
@@ -110,7 +110,7 @@ class InflatedFile:
         return last.data
 
     def _advance(self) -> None:
-        """Decompress the first block whose end state is unknown; the caller holds the lock."""
+        """Decompress the next block, after those decompressed so far; the caller holds the lock."""
         index = len(self._states) - 1
         data, state = self._inflate(index, self._states[index].copy())
         if index == self._num_blocks - 1 and not state.eof:

@@ -97,7 +97,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def with_label(table: pa.Table, label: Any) -> pa.Table:
-    """Return the table with y as a further column, named as the Series y, else `y`."""
+    """Append y to the table as a column, with the name of y if it is a Series, else `y`."""
     name = str(getattr(label, "name", None) or "y")
     column = converted(lambda: pa.array(as_numpy(label).tolist()))
     if len(column) != table.num_rows:

@@ -193,7 +193,7 @@ def _layout(source: RecordSource, file_format: Format) -> str:
 
 @contextlib.contextmanager
 def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
-    """Yield a file with the first records of a large one, and how many of its bytes they cover."""
+    """Yield a temporary file with a file's first records, and their size in the original."""
     data = file.read(0, _HEAD_BYTES)
     read_bytes = len(data)
     is_compressed = data.startswith(_GZIP_START)

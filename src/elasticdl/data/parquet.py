@@ -81,7 +81,7 @@ class _File(NamedTuple):
 
 
 class ParquetSource:
-    """Rows of Parquet files; follows the laws of `RecordSource`.
+    """Rows of Parquet files; implements `RecordSource`.
 
     Args:
         uris: Files in reading order.
@@ -185,7 +185,7 @@ class ParquetSource:
         return Units(np.array(sizes, np.int64), memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
-        """Return a row group, numbered over all files; see `units.UnitSource`.
+        """Return a row group by its number over all files; see `units.UnitSource`.
 
         Raises:
             CorruptDataError: The row group is damaged.
@@ -195,7 +195,7 @@ class ParquetSource:
         return TableUnit(_read(file, index - self._first_groups[file_index], _wanted(file, schema)))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
-        """Return all units as one, if their columns are equal; see `units.UnitSource`."""
+        """Join all units into one; None if their columns differ. See `units.UnitSource`."""
         del memory_bytes
         return TableUnit.joined([*units])
 

@@ -32,7 +32,7 @@ _ALL_DATA = "Name all data in --data."
 
 @dataclass(frozen=True)
 class Problem:
-    """The reason why a pipeline cannot be built from parts of the data.
+    """The reason why a pipeline would yield other examples if built for each part of the data.
 
     Attributes:
         what: What the pipeline does, as the rest of "the pipeline ...".
@@ -111,7 +111,7 @@ _BATCHING = frozenset(
 
 
 def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) -> Problem | None:
-    """Return the first problem of a pipeline, or None.
+    """Return the first problem of a user's pipeline, from its last step back; None if it has none.
 
     Args:
         dataset: The result of the user's function.

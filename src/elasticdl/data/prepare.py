@@ -87,9 +87,10 @@ class PreparedData:
 
     Attributes:
         files: The record files, in order; names within the output.
-        num_kept_parts: Parts that were up to date and were kept.
-        num_made_parts: Parts that were made.
-        num_kept_of_other_code: Kept parts that were made by an earlier version of the user's file.
+        num_kept_parts: Parts (groups of input files) that were up to date and not prepared again.
+        num_made_parts: Parts that were prepared in this run.
+        num_kept_of_other_code: Those of `num_kept_parts` that were prepared by an earlier version
+            of the user's file.
     """
 
     files: tuple[RecordFile, ...]

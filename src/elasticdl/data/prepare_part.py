@@ -289,7 +289,7 @@ def _file_object(uri: str) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _local_copy(uri: str) -> Iterator[str]:
-    """Yield the path of a copy, in folders of the same names: these may contain the label."""
+    """Yield the path of a local copy, in folders of the same names, which may be the label."""
     system, path = filesystem(uri)
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         parts = [part for part in PurePosixPath(path.lstrip("/")).parts if part != ".."]

@@ -39,7 +39,7 @@ class ListUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """See `Unit`."""
+        """Return copies of the records picked from some units."""
         del schema
         # Copies, because the caller may change them.
         return [
@@ -49,7 +49,7 @@ class ListUnit:
 
     @staticmethod
     def serialized(picked: Selection) -> list[Any]:
-        """See `Unit`."""
+        """Return the records picked from some units, as their source returned them."""
         given = [unit.given for unit in picked.units]
         places = zip(picked.which.tolist(), picked.rows.tolist(), strict=True)
         return [given[index][row] for index, row in places]
@@ -70,7 +70,7 @@ class Ranges:
         self._record_bytes = 1
 
     def units(self, schema: Schema | None) -> Units:
-        """See `UnitSource`."""
+        """Divide the records of each file into ranges of one length; the last may be shorter."""
         num_records = self._source.num_records
         sampled = [
             _memory_bytes(record)
@@ -89,7 +89,7 @@ class Ranges:
         return [0, *np.cumsum(self._sizes).tolist()]
 
     def read_unit(self, index: int, schema: Schema | None) -> Unit:
-        """See `UnitSource`."""
+        """Return the records of one range."""
         given = self._given(self._firsts[index], self._firsts[index + 1], schema)
         return ListUnit(given, len(given) * self._record_bytes)
 

@@ -89,7 +89,7 @@ _MAX_CHUNK_RECORDS = 1 << 20
 
 
 class RecordIOSource:
-    """Records of RecordIO files; follows the laws of `RecordSource`.
+    """Records of RecordIO files; implements `RecordSource`.
 
     Each thread keeps the chunk it read last, decompressed: consecutive small ranges cost one
     decompression per chunk.
@@ -189,7 +189,7 @@ class RecordIOSource:
         return Units(chunks.num_records, memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> BytesUnit:
-        """Return a chunk, numbered over all files; see `units.UnitSource`.
+        """Return a chunk by its number over all files; see `units.UnitSource`.
 
         Raises:
             CorruptDataError: The chunk is damaged.
@@ -204,7 +204,7 @@ class RecordIOSource:
         return unit
 
     def joined(self, units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
-        """Return units as one; see `units.UnitSource`."""
+        """Join all units into one; see `units.UnitSource`."""
         return BytesUnit.joined(units, memory_bytes)
 
     def _decoded_chunks(self, start: int, stop: int) -> Iterator[tuple[DecodedChunk, int, int]]:
@@ -229,7 +229,7 @@ class RecordIOSource:
         return here.chunk
 
     def _read(self, reader: ChunkReader, index: int) -> DecodedChunk:
-        """Read a chunk, numbered over all files, and verify all of it.
+        """Read a chunk by its number over all files, and verify all of it.
 
         Raises:
             CorruptDataError: The chunk is damaged.

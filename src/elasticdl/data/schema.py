@@ -178,7 +178,7 @@ class Schema:
         where: Callable[[int], str],
         optional: frozenset[str] = frozenset(),
     ) -> list[dict[str, Array]]:
-        """Decode records that are already split into groups.
+        """Decode records that are already grouped by structure (`example_groups.groups`).
 
         Args:
             groups: Groups that contain each record once.

@@ -59,7 +59,7 @@ class Listed:
         return self._records[row]
 
     def blocks(self, smallest: int) -> Iterator[tuple[list[int], Array | None]]:
-        """See `Serialized`."""
+        """Yield the records grouped by length; see `Serialized.blocks`."""
         by_length: dict[int, list[int]] = {}
         for row, record in enumerate(self._records):
             by_length.setdefault(len(record), []).append(row)

@@ -107,7 +107,7 @@ def write_snapshot(
     purpose: str = "train on",
     held_column: str | None = None,
 ) -> FileSnapshot:
-    """Store a table's rows.
+    """Store a table's rows as a Parquet file, and held-out rows as another one.
 
     Args:
         schema: Schema of the batches.

@@ -120,7 +120,7 @@ def assigned_parts(
 
 
 def _turns(shares: Sequence[float]) -> PartNumbers:
-    """Return a sequence of part numbers, in which the shares hold in any run of records."""
+    """Return part numbers to assign in turn: each as often as its share, evenly mixed."""
     due = np.zeros(len(shares))
     turns = np.empty(_NUM_TURNS, np.uint8)
     for number in range(_NUM_TURNS):

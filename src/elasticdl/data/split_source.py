@@ -41,7 +41,7 @@ _CACHE_BYTES = 16 << 20
 
 
 class SplitSource:
-    """One side of a split; follows the laws of `RecordSource`.
+    """The training or the held-out records of a split; implements `RecordSource`.
 
     Args:
         source: All records.
@@ -68,7 +68,7 @@ class SplitSource:
         return self.numbering.num_records
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
-        """See `record_source.RecordSource`."""
+        """Return records `start` to `stop` (exclusive) of this side, as stored."""
         reader = self._of_this_process.reader(self.source, None, serialized=True)
         return [
             record
@@ -77,7 +77,7 @@ class SplitSource:
         ]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """See `record_source.RecordSource`."""
+        """Return records `start` to `stop` (exclusive) of this side, decoded."""
         reader = self._of_this_process.reader(self.source, schema, serialized=False)
         return [
             record
@@ -114,7 +114,7 @@ class SplitUnits(SplitSource):
         return SplitUnit(unit, self.numbering.chosen(first, stop) - first)
 
     def joined(self, units: Iterable[SplitUnit], memory_bytes: int) -> SplitUnit | None:
-        """Return all units as one, if the source can join its own; see `units.UnitSource`."""
+        """Join all units into one; None if the source cannot. See `units.UnitSource`."""
         join = getattr(self.source, "joined", None)
         whole = None if join is None else join((each.unit for each in units), memory_bytes)
         if whole is None:
@@ -136,13 +136,13 @@ class SplitUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """See `units.Unit`."""
+        """Return the records picked from some units, decoded."""
         found: list[Record] = picked.units[0].unit.records(_in_whole_units(picked), schema)
         return found
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """See `units.Unit`."""
+        """Return the records picked from some units, as stored."""
         found: list[bytes] = picked.units[0].unit.serialized(_in_whole_units(picked))
         return found
 
@@ -186,12 +186,12 @@ def split_records(source: RecordSource, share: float) -> SplitRecords:
 
 
 def whole(source: RecordSource) -> RecordSource:
-    """Return the source of all records if a source is one side of a split, else the source."""
+    """Return the source that a split was made from; other sources are returned unchanged."""
     return source.source if isinstance(source, SplitSource) else source
 
 
 def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int, int]]:
-    """Convert a range of a source to ranges (start, stop) of the source of all records."""
+    """Convert a range of records to ranges (start, stop) of the source before its split."""
     if not isinstance(source, SplitSource):
         return [(start, stop)]
     numbers = source.numbering.span(start, stop)

@@ -189,7 +189,7 @@ def _from_raw_bytes(
 def _raw_or_missing(
     field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> Array:
-    """Return raw values where each record has one byte string or none."""
+    """Decode a field stored as raw bytes, where each record has one byte string or none."""
     stored, counts = group.column(field.name)
     every = field.missing(len(group.rows))
     at = 0
@@ -212,7 +212,7 @@ def _raw_or_missing(
 def _raw_lists(
     field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> list[Array]:
-    """Return lists of any length that are stored as one byte string each."""
+    """Decode lists of any length, each stored as raw bytes in one byte string."""
     stored, counts = group.column(field.name)
     width = field.dtype.itemsize
     if not np.all(np.asarray(counts) == 1) or any(len(value) % width for value in stored):

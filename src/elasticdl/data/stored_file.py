@@ -163,8 +163,7 @@ class StoredFile:
     Attributes:
         uri: URI of the file.
         size_bytes: Size when it was opened.
-        counted: Suffix for offsets in this file in error messages; empty, because they are offsets
-            in the stored file.
+        counted: Words to append to an offset in error messages; empty here, see `InflatedFile`.
         version: Changes when the file does: the time of its last change, or the tag that an object
             store assigns. Empty where the storage has neither.
     """

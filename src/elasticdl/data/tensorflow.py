@@ -53,7 +53,7 @@ def reseed(seed: int) -> None:
 
 
 def forget_kernels() -> None:
-    """Restart eager random ops that get the same seed as earlier ones; takes about 70 ms.
+    """Discard compiled kernels, so that eager random ops restart at their seed; takes about 70 ms.
 
     A compiled kernel continues where it was, and `reseed` keeps kernels: an op with the seed of an
     earlier op would continue its sequence. Ops in a `tf.data` pipeline do not need this, because

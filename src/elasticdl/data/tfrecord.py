@@ -93,7 +93,7 @@ class _Bytes(Protocol):
 
 
 class TFRecordSource:
-    """Records of TFRecord files; follows the laws in `record_source.py`.
+    """Records of TFRecord files; implements `RecordSource`.
 
     Args:
         uris: Files in reading order; gzip, zlib and uncompressed ones may be mixed.
@@ -178,7 +178,7 @@ class TFRecordSource:
         )
 
     def read_unit(self, index: int, schema: Schema | None) -> BytesUnit:
-        """Return a unit, numbered over all files; see `units.UnitSource`.
+        """Return a unit (a range of records) by its number over all files; see `units.UnitSource`.
 
         Raises:
             CorruptDataError: A record in it is damaged.
@@ -195,7 +195,7 @@ class TFRecordSource:
         return BytesUnit(data, borders[:-1] + _HEADER.size, borders[1:] - _CHECKSUM.size)
 
     def joined(self, units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
-        """Return units as one; see `units.UnitSource`."""
+        """Join all units into one; see `units.UnitSource`."""
         return BytesUnit.joined(units, memory_bytes)
 
 
@@ -298,12 +298,12 @@ def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
 
 
 def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
-    """Read records by their starts, the last of which is an end; verify the data of each."""
+    """Return the records between consecutive offsets, after verifying the checksum of each."""
     return [*_checked(file, starts, _data(file, starts))]
 
 
 def _data(file: _Bytes, starts: array[int]) -> bytes:
-    """Return the bytes from the first to the last of some starts."""
+    """Return the bytes from the first offset in `starts` to the last."""
     base = starts[0]
     data = file.read(base, starts[-1])
     if len(data) != starts[-1] - base:

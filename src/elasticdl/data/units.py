@@ -51,7 +51,7 @@ _SAMPLES = 5
 
 
 class Units(NamedTuple):
-    """Division of the records of a source into units.
+    """Division of the records of a source into units, the parts that are read at once.
 
     Attributes:
         sizes: int64 [units], records of each unit in stored order.

@@ -67,7 +67,7 @@ def matches(reference: Reference) -> bool:
 
 
 def define(reference: Reference) -> ModelDefinition:
-    """Return the definition of a session.
+    """Return the definition of a session, which is described by component classes and a config.
 
     Raises:
         DefinitionError: A component or a method of one is missing, or the config lacks a key.
@@ -159,7 +159,7 @@ class Components:
         return self.newest_model
 
     def create_callbacks(self) -> Sequence[Any]:
-        """Return the user's callbacks, except those that `is_kept_by_us` rejects."""
+        """Return the user's callbacks, without those that ElasticDL replaces."""
         return own_callbacks(self.model_builder)
 
     def class_weight(self) -> Mapping[int, float] | None:
@@ -242,7 +242,7 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return the ways to prepare batches of a split, the usual one first."""
+        """Return the ways to preprocess and batch a split; those after the first are fallbacks."""
         preprocessor = self._made("preprocessor_class")
         methods = ["add_image_preprocess", "add_label_preprocess"]
         if not has_ids:
@@ -274,7 +274,7 @@ class Components:
         return ways
 
     def eval_functions(self) -> Any:
-        """Return the evaluator's per-example metric functions; None without an evaluator."""
+        """Return the result of the evaluator's `get_eval_funcs`; None without an evaluator."""
         if self.evaluator is None:
             return None
         return _call(self.evaluator, "get_eval_funcs")
@@ -359,7 +359,7 @@ class Components:
 
 
 def own_callbacks(model_builder: Any) -> Sequence[Any]:
-    """Return a model builder's callbacks, except those that `is_kept_by_us` rejects."""
+    """Return a model builder's callbacks, without those that ElasticDL replaces."""
     if not hasattr(model_builder, "get_callbacks"):
         return []
     callbacks = _call(model_builder, "get_callbacks") or []
@@ -402,7 +402,7 @@ def _call(component: Any, method: str, *args: Any) -> Any:
 
 
 def is_kept_by_us(callback: Any) -> bool:
-    """Return whether a callback's work is done by ElasticDL: checkpoints, TensorBoard's logs."""
+    """Return whether ElasticDL replaces a Keras callback, such as `ModelCheckpoint`."""
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"
         for kind in inspect.getmro(type(callback))

@@ -59,10 +59,11 @@ def takes_outputs_and_labels(symbol: Symbol) -> bool:
 
 
 def by_name(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
-    """Return a function `(outputs, labels)` that calls the user's, with its params bound.
+    """Return a function `(outputs, labels)` that calls a user's loss or metric in its own order.
 
     Args:
-        symbol: A function of outputs and labels, in either order.
+        symbol: A function of outputs and labels, in either order. Its params (`--params`) are
+            bound.
         reading: For params and errors.
 
     Raises:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def as_callbacks(symbol: Symbol | None, reading: DialectReader) -> Callable[[], Sequence[Any]]:
-    """Return a factory for the callbacks of a file.
+    """Return a function that creates the callbacks of a model file; they are new at each call.
 
     Args:
         symbol: The user function, or a list of callbacks; None if there are none.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def as_class_weight(
     symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[], Mapping[int, float] | None] | None:
-    """Return a function that returns the class weights, and calls user code only once.
+    """Return a function that returns the class weights; only its first call runs user code.
 
     The user's function is called at the first batch.
 

@@ -18,7 +18,7 @@ _NUM_PARTS = 3
 
 
 def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
-    """Convert an element of a user's generator to a batch.
+    """Convert an element of a user's generator to a `Batch`, with class weights applied.
 
     Args:
         made: `(x, y, sample weight)`, or `(x, y)`.

@@ -68,7 +68,7 @@ def config_of(reference: Reference) -> ConfigStruct:
 
 
 def missing_methods(key: str, symbol: Symbol) -> list[str]:
-    """Return the methods of the contract that a class lacks.
+    """Return the required methods that a component class lacks.
 
     Args:
         key: Key in the config, which determines the kind of component.
@@ -87,7 +87,7 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
 
 
 def has_parts(preprocessor: type) -> bool:
-    """Return whether a preprocessor has the separate methods of preprocessing."""
+    """Return whether a preprocessor has all of its single steps: images, labels and batches."""
     return all(
         callable(method := getattr(preprocessor, name, None))
         and not getattr(method, "__isabstractmethod__", False)
@@ -96,6 +96,6 @@ def has_parts(preprocessor: type) -> bool:
 
 
 def replaces_the_whole(preprocessor: type) -> bool:
-    """Return whether a preprocessor overrides `add_preprocess`, so that parts are not called."""
+    """Return whether a preprocessor overrides `add_preprocess`, which chains the single steps."""
     own = getattr(preprocessor, "add_preprocess", None)
     return own is not None and own is not PreprocessorBase.add_preprocess

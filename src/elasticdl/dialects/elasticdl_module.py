@@ -86,7 +86,7 @@ _OPTIONAL = (
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether the files have functions of the contract and the symbol can be a model."""
+    """Return whether the files have functions such as `loss`, and the symbol can be a model."""
     value = reference.symbol.value
     if inspect.isclass(value):
         if framework_of_model(value) is None or _trains_itself(reference, value):
@@ -102,7 +102,7 @@ def matches(reference: Reference) -> bool:
 
 
 def _trains_itself(reference: Reference, value: Any) -> bool:
-    """Return whether a class is a LightningModule in a file without the functions it replaces."""
+    """Return whether a class is a LightningModule in a file without `loss` and `optimizer`."""
     return is_lightning(value, "LightningModule") and not any(map(reference.find, _REQUIRED))
 
 
@@ -209,7 +209,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _LatestImport:
-    """Finds the contract functions; after a reload, those of the newest import."""
+    """Finds a model file's functions by name; after a reload, those of the newest import."""
 
     def __init__(self, reference: Reference, *, is_late: bool) -> None:
         self._reference = reference
@@ -221,7 +221,7 @@ class _LatestImport:
         return self._reference
 
     def find(self, name: str) -> Symbol | None:
-        """Return the user's override of a contract function, or the function in the file."""
+        """Return a function by name: the user's override, or that in the file; None if missing."""
         symbol = self._lookup(name)
         if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
             # A Keras loss or a class: its type matters, and it keeps no state of a run.
@@ -232,11 +232,11 @@ class _LatestImport:
         )
 
     def required(self, name: str, *, late: bool = True) -> Symbol:
-        """Find a function, as `find` does, that is known to be present.
+        """Return a function that existed at the first import; an error if it has been removed.
 
         Args:
             name: Name of the function.
-            late: Whether the result refers to the newest import when it is called.
+            late: Whether the result looks the function up again at each call.
 
         Raises:
             DefinitionError: The function no longer exists.
@@ -289,7 +289,7 @@ def _framework_there(reference: Reference) -> Framework | None:
 
 
 def _may_compute_loss(reference: Reference) -> bool:
-    """Return whether the model may compute its loss itself; its trainer checks that later."""
+    """Return whether the model may compute its own loss; the trainer checks later that it does."""
     if _framework_there(reference) == "torch":
         # As models of Hugging Face do in `forward`.
         return True
@@ -380,7 +380,7 @@ def _input_name(reference: Reference, reading: DialectReader) -> str | None:
 
 
 def _is_first_generation(model_input: Input) -> bool:
-    """Return whether labels are passed as numpy arrays, as in the first contract generation."""
+    """Return whether labels are numpy arrays: `input_fn(records)`, not a `tf.data` pipeline."""
     return isinstance(model_input, RecordInput)
 
 

@@ -45,7 +45,7 @@ _OVERRIDES = {
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether the named class, or the only one in the file, has the five methods."""
+    """Return whether the named or only class of the file has the methods of `ElasticDLSpec`."""
     return _spec(reference) is not None
 
 
@@ -104,7 +104,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Maker:
-    """Creates objects of the user's class and keeps the newest."""
+    """Creates objects of the user's class; the newest is the one whose methods are called."""
 
     def __init__(self, spec: Symbol, reading: DialectReader) -> None:
         self._spec = spec

@@ -57,7 +57,7 @@ _OF_CLASSES = ("CrossEntropyLoss", "NLLLoss")
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether the reference names a spec."""
+    """Return whether the reference names a spec, a YAML file that describes a saved model."""
     return isinstance(reference.symbol.value, SavedSpec)
 
 
@@ -125,7 +125,7 @@ class _Saved(ABC):
         )
 
     def input(self, reading: DialectReader) -> Input:
-        """Return the input of the definition: the user's function, or one by the input shapes."""
+        """Return the user's `input_fn`, or else an input that fits the model's input shapes."""
         own = reading.reference.overrides.get("input_fn")
         if own is not None:
             return as_input(own, reading)
@@ -147,13 +147,13 @@ class _Saved(ABC):
         return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
 
     def taken(self) -> BatchSignature:
-        """Return a description of the batches that the model takes."""
+        """Return the inputs that the model takes, and the form of its labels."""
         return self._taken
 
     @property
     @abstractmethod
     def _taken(self) -> BatchSignature:
-        """Description of the batches that the model takes."""
+        """The inputs that the model takes, and the form of its labels."""
 
     @abstractmethod
     def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
@@ -311,7 +311,7 @@ class _SavedTorch(_Saved):
         )
 
     def _named(self, key: str, example: str) -> tuple[str, Mapping[str, Any]]:
-        """Return the name and the arguments under a key: either a string, or value and args."""
+        """Return name and arguments from a key: `NAME`, or `{value: NAME, args: {...}}`."""
         given = _plain(self._spec.get(key))
         if isinstance(given, Mapping) and set(given) <= {"value", "args"} and "value" in given:
             return str(given["value"]), dict(given.get("args") or {})
@@ -351,7 +351,7 @@ def _saved_inputs(model: Any) -> list[Any]:
 
 
 def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
-    """Return a model's number of scores per example; 0 if they are not one row."""
+    """Return the size of a model's output per example; 0 without a single output tensor."""
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None
     if not outputs and shape is not None and None not in shape:
@@ -364,10 +364,10 @@ def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
 
 
 def _is_categorical(*saved: Mapping[str, Any] | None) -> bool:
-    """Whether the Keras loss in saved settings compares one-hot rows.
+    """Whether saved compile settings name a categorical loss, which expects one-hot labels.
 
     Args:
-        saved: Compile settings; the first ones with a loss count.
+        saved: Compile settings, in order of preference; the first that name a loss are used.
     """
     loss = next((each["loss"] for each in saved if each and each.get("loss") is not None), None)
     if isinstance(loss, Mapping):

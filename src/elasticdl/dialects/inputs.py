@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["records", "dataset"]
 
 @dataclass(frozen=True, eq=False)
 class _Role:
-    """A contract argument of a function: its value, and its position among all arguments."""
+    """An argument of an input function: data, mode or metadata, and its position."""
 
     parameter: inspect.Parameter
     given: Literal["data", "mode", "metadata"]
@@ -52,7 +52,7 @@ _KINDS_BY_NAME: dict[str, Kind] = {
 def as_input(
     symbol: Symbol, reading: DialectReader, *, metadata: Callable[[], Any] = lambda: None
 ) -> Input:
-    """Return the definition's input for a user's input function, without a schema yet.
+    """Return a user's input function as an `Input`; `with_schema` adds the schema.
 
     Args:
         symbol: The user's function.
@@ -124,7 +124,7 @@ def _record_input(
 
 
 def _roles(symbol: Symbol, reading: DialectReader) -> tuple[Kind, list[_Role]]:
-    """Return the kind of input that the function takes, and the role of each contract argument."""
+    """Return the kind of data that an input function takes, and its data and mode arguments."""
     parameters = list(enumerate(signature_of(symbol).parameters.values()))
     data = next(
         ((i, p) for i, p in parameters if p.kind in _POSITIONAL and p.name not in _NAMED), None

@@ -63,7 +63,7 @@ _REQUIRED = ("default_input", "default_loss", "default_optimizer")
 
 
 def matches(reference: Reference) -> bool:
-    """Return whether the named Keras class, or the only one in the file, has such settings."""
+    """Return whether the named or only Keras class of the file has `default_` settings."""
     return _model_class(reference) is not None
 
 
@@ -159,12 +159,12 @@ class _Objects:
         self._newest: Any = None
 
     def create_model(self) -> Any:
-        """Create a model; from now on, methods are called on it."""
+        """Create a model; later calls of settings methods such as `default_loss` use it."""
         self._newest = self._made()
         return self._newest
 
     def prepare(self) -> None:
-        """Create the object that is never trained, if a method needs one."""
+        """Create an object that is not trained, for settings that need `self`, if there are any."""
         if self._asked and self._untrained is None:
             self._untrained = self._made()
 
@@ -209,7 +209,7 @@ class _Objects:
 
 
 def _completion(model: Symbol, reference: Reference) -> Any:
-    """Return the class's function that completes params from the training data, or None."""
+    """Return `complete_params`, which derives params from the training data; None if unused."""
     found = getattr(model.value, "complete_params", None)
     # With another input function, the class does not determine the features.
     if found is None or "input_fn" in reference.overrides:

@@ -214,7 +214,7 @@ class _Models:
         return model
 
     def newest(self, data: str, mode: Mode) -> Any:
-        """Return the newest model, or create one; its own code decides on the data location."""
+        """Return the newest model, whose own loaders are used; create one if there is none."""
         del data, mode
         return self._newest if self._newest is not None else self.create()
 
@@ -279,7 +279,7 @@ def _schedules(value: Any) -> list[Any]:
 
 
 def _modules(reference: Reference) -> list[Symbol]:
-    """Return the named LightningModule, or those of the file that can be trained."""
+    """Return the named LightningModule, or those in the named file that have `training_step`."""
     if not reference.names_a_file:
         named = reference.symbol
         return [named] if is_lightning(named.value, "LightningModule") else []

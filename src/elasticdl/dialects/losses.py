@@ -85,7 +85,7 @@ def _torch_loss(symbol: Symbol, reading: DialectReader) -> OutputsAndLabels:
 
 
 class KerasLoss:
-    """A Keras loss object; see `definition.WeighableLoss`.
+    """A Keras loss object, which applies sample weights; a `definition.WeighableLoss`.
 
     Args:
         create: Returns the loss object; called once, at the first batch.
@@ -117,7 +117,7 @@ def _takes_nothing(symbol: Symbol) -> bool:
 
 
 class _FromFactory:
-    """A loss that a user function returns; see `definition.LateLoss`."""
+    """A loss that a user's function creates at the first call; a `definition.LateLoss`."""
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         self._symbol = symbol

@@ -54,7 +54,7 @@ def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], M
 def evaluation_metrics(
     symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Mode], MetricFunctions]:
-    """Return a factory of metrics for evaluation only, as of `eval_metrics_fn`."""
+    """Return a factory of metrics that are used only in evaluation, from `eval_metrics_fn`."""
     if symbol is None:
         return no_metrics
     create = as_metrics_factory(symbol, reading)
@@ -106,7 +106,7 @@ def _place_of(symbol: Symbol) -> str:
 def _named(
     symbol: Symbol, value: Any, reading: DialectReader, *, shared: bool
 ) -> tuple[NamedMetric, ...]:
-    """Return the metrics in a metric, list, dict or collection; `shared`: whether it is reused."""
+    """Return a user's metrics with names; `shared` metrics are used again and are copied."""
 
     def metric(name: str, item: Any) -> Any:
         return _metric(symbol, name, item, reading, shared=shared)

@@ -70,7 +70,7 @@ _MEANT: Mapping[str, Sequence[str]] = {
 
 
 def near_names(reading: DialectReader) -> list[str]:
-    """Return a note for each name of a model file that is probably misspelt."""
+    """Return a note for each name in a model file that is probably misspelt."""
     is_torch = reading.framework == "torch"
     names_meant = _MEANT if is_torch else {name: _MEANT[name] for name in _OF_KERAS}
     notes = []
@@ -92,7 +92,7 @@ def near_names(reading: DialectReader) -> list[str]:
 
 
 def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
-    """Return whether a value is defined in the file itself and fits the contract name `meant`."""
+    """Return whether a value is defined in the file itself and could be the function `meant`."""
     if isinstance(value, type) or value is None:
         return False
     if callable(value):

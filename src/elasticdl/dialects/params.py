@@ -44,7 +44,7 @@ class Declared:
 
     Attributes:
         function: The function.
-        parameters: The function's parameters that are params, by name.
+        parameters: The function's parameters that take values from `--params`, by name.
         takes_rest: Whether it has `**kwargs`.
     """
 
@@ -108,7 +108,7 @@ class Params:
 
         Args:
             symbol: The function.
-            contract: Names of its parameters that are not params.
+            contract: Names of its parameters that ElasticDL passes, which are not params.
             takes_all: Pass all params to its `**kwargs`, as for a spec's constructor.
 
         Raises:

@@ -25,10 +25,10 @@ _ENDED_WITHIN = "generator raised StopIteration"
 
 
 def kind_of(generator: Any, name: str) -> Kind:
-    """Return the kind of a generator.
+    """Return how a generator is read: as `tf.data`, by index or by iteration.
 
     Raises:
-        DefinitionError: It is not a generator of any kind.
+        DefinitionError: It can be read in none of these ways.
     """
     if hasattr(generator, "element_spec") and hasattr(generator, "with_options"):
         return "tf.data"
@@ -48,7 +48,7 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
     Args:
         generator: A generator of any kind.
         name: The user's name for it, for errors.
-        first: Index to start at; other than 0 only for generators with items.
+        first: Index to start at; other generators than `indexed` ones ignore it.
 
     Raises:
         UserCodeError: The generator raised; the message has the user's part of the traceback.

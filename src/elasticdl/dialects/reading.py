@@ -36,7 +36,7 @@ class DialectReader:
         dialect: Name of the dialect.
         title: Name of a model in this dialect, with its article: `an ElasticDL module`.
         reference: The reference being read.
-        found: Names of the contract functions that are present, for errors.
+        found: Names of the functions that the dialect reads and the file has, for errors.
         params: The job's params.
         framework: Framework of the model; losses, metrics and optimizers are read accordingly.
     """

@@ -74,7 +74,7 @@ class Reference:
         zoo: The folder or URL, as the user wrote it.
         zoo_commit: Commit of the zoo, if it is a git repository.
         params: Values of the params, by name.
-        overrides: Name of a contract function -> its replacement.
+        overrides: Name of a model file's function, such as `loss` -> its replacement.
         context: Values for a spec's constructor: worker_id, world_size, job_id, mode, num_epochs.
         config_file: File that contains params and overrides; None means the command line.
         objects: Name in a saved model's file -> the user's code for it.

@@ -25,7 +25,7 @@ _DEPTH = 4
 
 
 class SamplerOrders:
-    """Draws the order of each epoch of a loader; see the module docstring.
+    """Draws the order of the examples in each epoch of a `DataLoader`.
 
     A loader without its own generator draws from the generators of the process, which the caller
     seeds by (seed, epoch). State of the samplers continues from epoch to epoch, as in a plain loop.
@@ -98,7 +98,7 @@ class SamplerOrders:
 
 
 def set_epoch(epoch: int, *owners: Any) -> None:
-    """Call `set_epoch` of those objects that have it, as a plain loop does."""
+    """Call `set_epoch` of each owner, a sampler or dataset, that has this method."""
     for owner in owners:
         if callable(accept := getattr(owner, "set_epoch", None)):
             accept(epoch)
@@ -123,7 +123,7 @@ class DatasetGenerators:
         self._before = self._states()
 
     def used(self) -> str | None:
-        """Return the name of a generator that has drawn since creation; None if none has."""
+        """Return the attribute of a generator used since this object was created; else None."""
         for name, state in self._states().items():
             if state != self._before[name]:
                 return name
@@ -134,7 +134,7 @@ class DatasetGenerators:
 
 
 class _State:
-    """A snapshot of the state of the process' generators."""
+    """A snapshot of the global random generators of Python, NumPy and PyTorch."""
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]

@@ -65,7 +65,7 @@ class SavedInput:
     """Prepares batches for a saved model: `input_fn` of a `RecordInput`.
 
     Attributes:
-        taken: Returns the description of the batches that the model takes.
+        taken: Returns the inputs that the model takes, and the form of its labels.
         where: Location of the spec, for errors.
         features: Names of the feature fields; None means all fields but the label.
         label: Name of the label field; None looks for one of `LABELS`.

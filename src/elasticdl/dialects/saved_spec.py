@@ -76,11 +76,11 @@ _OBJECT_KEYS = ("key", "value", "path")
 
 @dataclass(frozen=True)
 class CustomObject:
-    """A function or class that a saved model needs, as named in the spec.
+    """A user's function or class that a saved model needs, from `custom_objects` of a spec.
 
     Attributes:
         key: Name in the model file.
-        value: Name in the module.
+        value: Name in the user's module.
         path: Path of the module: a Python file, relative to the spec, or a dotted name.
         where: Location in the spec.
     """
@@ -93,13 +93,13 @@ class CustomObject:
 
 @dataclass(frozen=True, eq=False)
 class SavedSpec:
-    """Content of the model section.
+    """A spec: the section `model` of a YAML file, with the keys of IBM FL.
 
     Attributes:
         library: Library of the model.
-        section: The section itself.
-        files: Key -> absolute path of a file or folder; `model_definition`, or an architecture and
-            its weights.
+        section: The section as a config.
+        files: Key -> absolute path of a file or folder: `model_definition`, or the keys of an
+            architecture and its weights.
         custom_objects: Code that the model needs.
         where: `file:line` of the section.
     """
@@ -166,7 +166,7 @@ def read_spec(path: Path, shown: str) -> SavedSpec:
 
 
 def spec_of(section: Any, folder: Path) -> SavedSpec:
-    """Check a model section and return it as a spec.
+    """Check the section `model` of a config and return it as a spec.
 
     Args:
         section: `model` of a config.

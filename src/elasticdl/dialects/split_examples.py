@@ -159,7 +159,7 @@ class _Counted(Iterator[Any]):
     Attributes:
         count: Number of items taken.
         has_ended: Whether the iterator is exhausted.
-        recent: The last items.
+        recent: The last items taken; see `keep`.
     """
 
     def __init__(self, generator: Any) -> None:
@@ -169,7 +169,7 @@ class _Counted(Iterator[Any]):
         self.recent: deque[Any] = deque()
 
     def keep(self, number: int) -> None:
-        """Keep this number of items from now on."""
+        """Set the maximum number of `recent` items."""
         if self.recent.maxlen != number:
             self.recent = deque(self.recent, number)
 
@@ -210,7 +210,7 @@ def _taken_apart(batches: Any, name: str) -> Iterator[Any]:
 
 
 def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the examples of a batch: `(x, y, third)` or `(x, y)`, as the batch."""
+    """Split a batch `(x, y)` or `(x, y, third)` into examples, tuples of the same form."""
     parts = tuple(element) if isinstance(element, (tuple, list)) else ()
     if len(parts) not in (_PARTS - 1, _PARTS):
         raise DefinitionError(
@@ -235,7 +235,7 @@ def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _size(part: Any) -> int | None:
-    """Return the number of examples in a part of a batch; None if the part has no examples."""
+    """Return the length of x, y or weights of a batch; None if it has no axis of examples."""
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return len(part)
     arrays = leaves(part)

@@ -116,7 +116,7 @@ def epochs_of(
     reading: DialectReader,
     parts_of: Callable[[Any, str], Sequence[Any]],
 ) -> Epochs:
-    """Return the epochs of a loader.
+    """Return the batches of a `DataLoader`, epoch by epoch, in an order that can be repeated.
 
     Args:
         loader: The result of a user's `train_dataloader()`.
@@ -237,7 +237,7 @@ class SharedGeneratorCheck:
 
 
 def _checked(loader: Any, order: Sequence[Any], name: str) -> Iterator[Any]:
-    """Yield the batches of an order.
+    """Yield the batches of a loader with the given order of examples, after checking each.
 
     Raises:
         DefinitionError: The dataset draws from its own generator: the numbers would depend on the

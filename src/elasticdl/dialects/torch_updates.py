@@ -42,7 +42,7 @@ _CLIPPINGS = (
 def as_function_of(
     what: Literal["optimizer", "model"], symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Any], Any] | None:
-    """Return a user function that takes the optimizer or the model; None if there is none.
+    """Return a user's function of one argument, the optimizer or the model; None if there is none.
 
     Raises:
         DefinitionError: It is not a function of one argument.

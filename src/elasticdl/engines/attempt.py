@@ -58,7 +58,7 @@ class Attempt:
 
 
 def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) -> None:
-    """Add a note on the saved progress to an interrupt, to be shown with it; see PEP 678.
+    """Add a note (PEP 678) to a Ctrl-C or SIGTERM exception that says which progress is saved.
 
     Args:
         error: The exception that ends the job. An `Exception` gets no note, because its message
@@ -78,10 +78,7 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Yield a log that also annotates this pod's RayJob with the progress.
-
-    Outside a RayJob, yields the log itself.
-    """
+    """Yield a log for the job that, in a pod of a RayJob, also annotates the RayJob."""
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
         yield log

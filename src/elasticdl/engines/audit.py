@@ -107,12 +107,12 @@ class EpochReport:
     """Audit of an epoch.
 
     Attributes:
-        counts: Result of counting the rows of the epoch.
+        counts: How often each batch of the epoch is in the log.
         lost_workers: Number of workers that left during the epoch.
-        untold_steps: Number of steps whose batches are not in the log.
-        num_left_out: Number of records missing from its batches according to the step events.
-        unexplained: `num_left_out` minus the records named by events; for an unfinished epoch at
-            least 0.
+        unlogged_steps: Number of steps whose batches are not in the log.
+        num_left_out: Number of records that its batches skipped, according to the step events.
+        unexplained: `num_left_out` minus the skipped records that the log names; for an unfinished
+            epoch at least 0.
     """
 
     counts: EpochAudit
@@ -123,13 +123,13 @@ class EpochReport:
 
     @property
     def num_records(self) -> int | None:
-        """Records trained on at least once; None if a pipeline yields the batches."""
+        """Number of records trained on at least once; None if a pipeline yields the batches."""
         num_records = self.counts.num_records
         return None if num_records is None else num_records - self.num_left_out
 
     @property
     def clean(self) -> bool:
-        """Whether the log is consistent with every batch having been trained on exactly once."""
+        """Whether the log shows that every batch of the epoch was trained on exactly once."""
         return not self.counts.findings and not self.unlogged_steps and not self.unexplained
 
 
@@ -162,7 +162,7 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """Whether the log is consistent with training on each batch of a finished epoch once."""
+        """Whether the log shows training on each batch of every finished epoch exactly once."""
         is_readable = not self.impossible_rows and not self.damaged_events
         return is_readable and all(epoch.clean for epoch in self.epochs)
 
@@ -182,7 +182,7 @@ class AuditReport:
 
 
 def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None) -> Numbering:
-    """Return the numbering of the records that are trained on."""
+    """Return the numbering of the training records: all records that are not held out."""
     in_files = [RecordFile(uri, num_records) for uri, num_records in files]
     if validation_split is None:
         return Numbering(in_files)
@@ -190,7 +190,10 @@ def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None)
 
 
 def _in_files(records: Ints, numbering: Numbering) -> Ints:
-    """Convert numbers of training records to record numbers over all files."""
+    """Convert numbers of training records to record numbers over all files.
+
+    The two differ if records are held out for validation.
+    """
     return numbering.in_source(records) if isinstance(numbering, SplitNumbering) else records
 
 
@@ -289,7 +292,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
 
 
 def _rows(history: Sequence[Event], where: str) -> Ints:
-    """Return the rows of all step events of a history as one table.
+    """Return the rows of all step events as one table; a row is one rank's batches of one shard.
 
     Raises:
         DataError: A row is not five integers.
@@ -319,7 +322,7 @@ def _lost_workers(history: Sequence[Event]) -> Counter[int]:
 
 
 def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
-    """Return the number of steps in each epoch whose batches are not in the log."""
+    """Count for each epoch the steps that are missing from the log, with their batches."""
     steps: list[tuple[int, int, int]] = []
     for event in history:
         if isinstance(event, StepCommitted):
@@ -337,7 +340,7 @@ def _steps_without_rows(history: Sequence[Event]) -> Counter[int]:
 
 
 def _missing_records(history: Sequence[Event]) -> Counter[int]:
-    """Return the number of records missing from the batches of each epoch."""
+    """Count for each epoch the records that were skipped in its batches."""
     missing: Counter[int] = Counter()
     for event in history:
         if isinstance(event, StepCommitted):

@@ -79,7 +79,7 @@ _LOWEST = frozenset(
 
 
 def best_mode_of(metric: str, trainer: Trainer) -> Direction | None:
-    """Return whether the lowest or highest value of a metric is the best; None if unknown.
+    """Return whether the lowest or highest value of a metric is best; None if that is unknown.
 
     Args:
         metric: As in `TrainingOptions.best_metric`, with the prefix `val_` for validation metrics.

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ClassFolders(RecordSource, HasClassNames, Protocol):
-    """A record source that numbers its classes itself, by their names."""
+    """A record source that derives class numbers from class names, such as the names of folders."""
 
     def numbered_by(self, classes: Sequence[str]) -> RecordSource:
-        """Return the same records, with classes numbered by their positions in a list.
+        """Return the same records, with each class numbered by its position in `classes`.
 
         Raises:
             DataError: A class is not in the list.
@@ -38,11 +38,11 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         ...
 
     def without_classes(self) -> RecordSource:
-        """Return the same records without labels."""
+        """Return the same records without labels, for classes that the model does not have."""
         ...
 
     def check_labels(self, schema: Schema) -> None:
-        """Check before training that the labels can be learned.
+        """Check before training that the labels are usable: for example, there must be two classes.
 
         Raises:
             DataError: They cannot be learned.
@@ -51,7 +51,7 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
 
 
 def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> RecordSource:
-    """Return the records with their classes numbered as the model numbers them.
+    """Return the records with the class numbers of the model, instead of the source's own numbers.
 
     Args:
         source: The records.
@@ -72,7 +72,7 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
 
 
 def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinition:
-    """Return the definition with the class names of its training data filled in.
+    """Return the definition with the class names of the training data, unless it lists its own.
 
     Raises:
         DataError: The model needs labels, and the data have no classes to learn.
@@ -85,7 +85,7 @@ def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinitio
 
 
 def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
-    """Check that the class numbers do not depend on the data of one party of a federation.
+    """Check that the model file lists the classes if a party has class folders.
 
     Args:
         definition: The definition, as the model file has it.

@@ -50,7 +50,7 @@ class TrainingBatch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it counts as a batch although all of its records are left out."""
+        """Whether the batch exists but is empty, because all of its records are left out."""
         return self.batch is None and self.num_left_out > 0
 
 
@@ -62,7 +62,7 @@ class Validation:
         num_shards: Number of shards.
         batches: Shard number -> its batches.
         name: Shard number -> files and numbers of its records; empty if unknown.
-        source: The records' source; None if the batches do not come from records.
+        source: The source of the records; None if the batches do not come from records.
     """
 
     num_shards: int
@@ -86,12 +86,12 @@ class TrainingData(Protocol):
 
     @property
     def files(self) -> Sequence[tuple[str, int]]:
-        """(Name, number of records or batches) of each part; must be the same after a resume."""
+        """(Name, number of records or batches) of each file; a resumed job must find the same."""
         ...
 
     @property
     def resume(self) -> Resume:
-        """How training resumes in the middle of an epoch."""
+        """How training resumes within an epoch: `exact` by seeking, `replayed` by reading again."""
         ...
 
     def cut(self, job: Job) -> ShardPlan:
@@ -99,7 +99,7 @@ class TrainingData(Protocol):
         ...
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
-        """Return the number of batches in all but the last shard; 0 if not known in advance."""
+        """Return the number of batches per shard; 0 if unknown. The last shard may have fewer."""
         ...
 
     def minibatch_size(self, plan: ShardPlan) -> int:
@@ -132,7 +132,7 @@ class TrainingData(Protocol):
         ...
 
     def example(self, plan: ShardPlan) -> Batch:
-        """Return an example batch with the shapes of the data.
+        """Return a batch with the shapes of the data, to build a model with.
 
         Raises:
             DataError: The data has no batch.

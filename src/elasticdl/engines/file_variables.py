@@ -41,7 +41,7 @@ _PLAIN = bool, int, float, complex, str, bytes, np.generic, itertools.count
 
 @dataclass
 class _Value:
-    """A variable of a file, and a summary of its value at the last check."""
+    """A top-level variable, and a summary of its value when it was last checked."""
 
     file: str
     name: str
@@ -50,7 +50,7 @@ class _Value:
 
 
 class FileVariables:
-    """Watches the top-level variables of a zoo's modules for state that checkpoints lack.
+    """Detects changes of the top-level variables in a user's files, which checkpoints lack.
 
     Args:
         folder: Folder of the modules' files; None if there are none.
@@ -68,7 +68,7 @@ class FileVariables:
         self._num_checks = 0
 
     def check(self) -> None:
-        """Compare generators with their state at the first call, other values with the last check.
+        """Fail if a random generator was used since the first call; warn of changing values.
 
         Generators are compared at each call, other values at increasing intervals (1, 2, 4, 8, ...
         calls). A value that has changed at two comparisons in a row causes a warning.
@@ -190,7 +190,7 @@ def _summary(value: Any, module: str, depth: int) -> Any:
 
 
 def _within(value: Any, module: str) -> Iterable[Any] | None:
-    """Return the values in a container or in an object of the user's module; else None."""
+    """Return the values inside a container, function, class or object; None for other values."""
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, list | tuple | set | frozenset | collections.deque):
@@ -221,7 +221,7 @@ def _of_class(class_: type) -> Iterable[Any]:
 
 
 def _is_kept(value: Any) -> bool:
-    """Return whether a checkpoint or the framework keeps the state of a user's object."""
+    """Return whether checkpoints or Keras or PyTorch save the state of a user's object."""
     kept = {"Callback", "Optimizer", "Layer", "Metric"}
     if any(base.__name__ in kept for base in type(value).__mro__):
         return True

@@ -42,7 +42,7 @@ def check_losses(
     """Check that the losses of a group of steps of this process are finite.
 
     Args:
-        losses: One per step; empty if the steps are those of another process.
+        losses: One per step; empty if no batch of the steps was one of this process.
         group: The batch of each step.
         trainer: Computes the model's outputs if a loss is not finite.
         step: Number of the last step.
@@ -65,7 +65,7 @@ def check_losses(
 
 
 def _not_finite_data(batch: Batch) -> str | None:
-    """Name the part of a batch that has NaN or infinity; None if all its numbers are finite."""
+    """Describe NaN or infinity in a batch, with its examples; None if all numbers are finite."""
     for kind, tree in (("features", batch.features), ("labels", batch.labels)):
         named = tree.items() if isinstance(tree, Mapping) else [("", tree)]
         for name, arrays in named:
@@ -89,7 +89,10 @@ def _not_finite_data(batch: Batch) -> str | None:
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Describe invalid labels of a batch: on a GPU the loss of a label out of range is NaN."""
+    """Describe the records of a batch and labels that are out of range for the model.
+
+    On a GPU, such a label makes the loss NaN.
+    """
     if batch is None:
         return ""
     records = "" if batch.where is None else f"\n  The batch contains {batch.where()}."

@@ -53,7 +53,7 @@ class Accumulator:
         return self.batches_per_update - self.num_batches
 
     def add(self, total: Contribution | None, num_batches: int, *, last: bool) -> None:
-        """Add contributions, and apply the update if that completes it.
+        """Add contributions to the sum; apply the update once it has all of its minibatches.
 
         An update without any example changes nothing and is not counted as a step.
 
@@ -85,7 +85,7 @@ class Accumulator:
         return {**buffer, _COUNTS: counts}
 
     def load_state(self, state: State) -> State:
-        """Load the tensors of `state`; return the tensors that are not the accumulator's."""
+        """Load the accumulator's tensors from a checkpoint's; return the other tensors."""
         self._buffer, self._num_examples, self.num_batches = None, 0, 0
         if GRADIENTS in state:
             self._buffer = np.array(state[GRADIENTS])

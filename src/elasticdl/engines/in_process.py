@@ -60,12 +60,12 @@ class InProcessCommitter:
     patience_steps: int = 2**31
 
     def begin(self, *, ahead: bool) -> None:
-        """Do nothing, because there are no other processes."""
+        """Do nothing, because there are no other workers to agree with."""
 
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """See `interfaces.Committer`."""
+        """Apply one update per batch, or accumulate the batches into one."""
         if stop:
             return Commit([], (self.rank,), stop=True)
         last = batches[-1]
@@ -96,7 +96,7 @@ class InProcessCommitter:
         )
 
     def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
-        """See `interfaces.Committer`."""
+        """Return the metric states unchanged, because there are no other workers."""
         return Commit([row] if row is not None else [], (self.rank,), states)
 
     def leads(self) -> bool:
@@ -105,7 +105,7 @@ class InProcessCommitter:
 
 
 def train_run(run: Run) -> TrainResult:
-    """Execute a run in this process. This is the engine itself; other engines may wrap it."""
+    """Train in this process. This is the in-process engine; other engines may wrap it."""
     context, options = run.context, run.context.job.training
 
     def open_feed(ledger: Ledger, ranks: Collection[int]) -> Iterator[TrainingBatch]:

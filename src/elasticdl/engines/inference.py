@@ -57,7 +57,7 @@ class OpenedModel:
     Attributes:
         job: The job.
         trained: The published model.
-        definition: Its definition, from the code it contains.
+        definition: The model's definition, from the code in the trained model.
         source: The records.
         mode: Evaluation or prediction.
     """
@@ -123,7 +123,7 @@ class OpenedModel:
     def other_fields(self) -> DataError | None:
         """Return an error if the records have other fields than the training data; else None.
 
-        None also where the fields of the training data are unknown, or described by a schema.
+        Also None if the fields of the training data are unknown or given by a `data_schema()`.
         """
         lacking, added = self._differences()
         if not lacking and not added:
@@ -147,7 +147,7 @@ class OpenedModel:
         return sorted(before - now), sorted(now - before)
 
     def check_names(self) -> None:
-        """Refuse records for a prebuilt table model in which a field has another name.
+        """Refuse records whose field names differ, if the trained model is a prebuilt table model.
 
         Such a model reads all fields in the order of their names: the number of its inputs would be
         right, and their order wrong.
@@ -317,7 +317,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
 def _evaluate_own_batches(
     job: Job, trained: TrainedModel, definition: ModelDefinition, reporter: Reporter
 ) -> Outcome:
-    """Evaluate a model on the validation data of its pipeline, as during training."""
+    """Evaluate a model that reads batches with its own code, on its own validation data."""
     batches, epochs = own_batches(job, trained, definition, Mode.EVALUATION)
     trainer = restored_trainer(trained, definition, next(batches.batches(0)), job)
     reporter.started("Evaluating", epochs.num_examples, "examples")
@@ -333,7 +333,7 @@ def _evaluate_own_batches(
 def own_batches(
     job: Job, trained: TrainedModel, definition: ModelDefinition, mode: Mode
 ) -> tuple[Validation, Epochs]:
-    """Open the pipeline of a model that reads batches from its own code, for a single pass.
+    """Open the batches of a model that reads its data with its own code, for a single pass.
 
     Raises:
         ElasticDLError: The user's code or the data cannot be used.
@@ -374,7 +374,7 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
 
 
 def save_evaluation(opened: OpenedModel, metrics: Mapping[str, Any]) -> Outcome:
-    """Write the metrics to a file and return them.
+    """Write the metrics of an evaluation to a file, and return the outcome.
 
     A trained model in a read-only folder can be evaluated too: without `job.output`, a file that
     cannot be written causes a warning, and the outcome's output is empty.
@@ -459,7 +459,7 @@ def _write(
 
 
 def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
-    """Tell the user that an earlier prediction, which may have been edited, will be replaced."""
+    """Tell the user if an earlier prediction will be replaced, because it may have been edited."""
     if writer.replaced:
         reporter.note(
             f"{writer.replaced} is an earlier prediction; it is replaced when this one is complete."

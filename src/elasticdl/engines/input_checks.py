@@ -29,7 +29,7 @@ _counted: set[str] = set()
 def check(
     where: str, records: Sequence[Record], batch: Batch, make: Callable[[Sequence[Record]], Batch]
 ) -> None:
-    """Warn, once per function, if a call with all records at once would give other results.
+    """Warn if an input function gives other results when it is called on fewer records.
 
     Args:
         where: Location of the input function, for messages.

@@ -23,10 +23,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Defers signals while its block runs; only in the main thread, where Python handles them.
+    """Defers Ctrl-C and SIGTERM while its block runs, until `check` is called.
 
     Attributes:
-        answered_safely: Whether `check` handled a signal, so that weights and ledger agree.
+        handled_at_safe_point: Whether `check` handled a signal: then weights and ledger agree.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Interrupts:
             self.check()
 
     def check(self) -> None:
-        """Handle a deferred signal, with the handler that was installed before this block."""
+        """Handle a signal that has arrived, with the handler from before this block."""
         if self._noted is None:
             return
         number, self._noted = self._noted, None
@@ -75,7 +75,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def handled_immediately(check: Callable[[], None]) -> Iterator[None]:
-    """Handle signals at once in a block that leaves no partial results behind.
+    """Do not defer signals while this block runs; it must leave no partial results behind.
 
     Args:
         check: `Interrupts.check` of the enclosing block; raises the exception for a signal.

@@ -52,8 +52,8 @@ class _Made(NamedTuple):
     Attributes:
         number: Number of the batch in the epoch, from 0.
         batch: The batch.
-        digest: Hash of all of the epoch's batches up to this one; 0 if the pipeline is indexed,
-            because it is not read again.
+        digest: Hash of all of the epoch's batches up to this one; 0 if batches are read by index.
+            Then a resumed run does not read the earlier ones again.
     """
 
     number: int
@@ -95,7 +95,7 @@ class PipelineReader:
             yield kept
 
     def digest_before(self, epoch: int, number: int) -> int:
-        """Return the digest of all batches before one; 0 if the pipeline is indexed."""
+        """Return the digest of all batches before one; 0 if batches are accessed by index."""
         if self.epochs.indexed or number == 0:
             return 0
         kept = self._kept(epoch, number - 1)
@@ -172,7 +172,7 @@ class IterableData:
 
     Raises:
         DataError: An epoch has no batch.
-        DefinitionError: The job has workers, and these would not see the same batches.
+        DefinitionError: The job has workers, and each would read different batches.
     """
 
     def __init__(self, definition: ModelDefinition, job: Job) -> None:
@@ -204,7 +204,7 @@ class IterableData:
 
     @property
     def resume(self) -> Resume:
-        """How training resumes in the middle of an epoch."""
+        """How training resumes within an epoch; see `feed.Resume`."""
         return "exact" if self.epochs.indexed else "replayed"
 
     def cut(self, job: Job) -> ShardPlan:
@@ -220,7 +220,7 @@ class IterableData:
         )
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
-        """Return the number in the plan."""
+        """Return the plan's number of batches per shard."""
         return plan.minibatches_per_shard
 
     def minibatch_size(self, plan: ShardPlan) -> int:
@@ -334,7 +334,7 @@ def _named(name: str, epoch: int, number: int) -> str:
 
 
 def _each_seeded(batches: Iterator[Batch], seed: int, first: int) -> Iterator[Batch]:
-    """Yield batches, reseeding before each, so that a batch depends only on its number."""
+    """Yield batches; seed the random generators for each, so that it depends only on its number."""
     for number in itertools.count(first):
         with seeded(derive_seed(seed, number)):
             batch = next(batches, None)

@@ -80,7 +80,7 @@ class MessageLog(logging.Filter):
         self._log.publish()
 
     def take(self, text: str, level: str = "info") -> None:
-        """Record a message. If the log cannot be written, the next event raises the error."""
+        """Write a message to the log; if that fails, the next `write` raises the error."""
         with self._lock:
             if self._num_messages > _MAX_MESSAGES:
                 return
@@ -116,7 +116,7 @@ class MessageLog(logging.Filter):
 
 
 def without_recording(reporter: Reporter) -> Reporter:
-    """Return a reporter that does not record notes, for notes that the log has as events anyway."""
+    """Return a reporter that only shows notes, for notes that the log contains as events."""
     return reporter.reporter if isinstance(reporter, RecordingReporter) else reporter
 
 

@@ -103,7 +103,7 @@ def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> An
 
 
 def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition) -> Any:
-    """Load a model that is built on a batch of its own DataLoader or pipeline.
+    """Load a model that reads its data with its own code, built on one of its batches.
 
     Raises:
         UsageError: Neither the named data nor, without any, the training data can be read.

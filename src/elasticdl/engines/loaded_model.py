@@ -65,13 +65,13 @@ def with_additions(opened: OpenedModel, trainer: Any, example: Batch) -> Any:
 
 
 class TablePredictor:
-    """`predict` of a loaded model, for tables; other arguments are passed on.
+    """The method `predict` of a loaded model: accepts tables, and passes on everything else.
 
     Args:
         opened: The trained model.
         trainer: The trainer with its weights.
         example: The batch that the model was built on.
-        other: Called with anything that is not a table; None for no such function.
+        other: The model's own `predict`, called with anything but a table; None if it has none.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class TablePredictor:
             return self._outputs(uri)
 
     def _are_rows(self, x: Any) -> bool:
-        """Return whether x has columns of the data, rather than inputs of the model."""
+        """Return whether x is a table with columns of the data, not input arrays of the model."""
         if isinstance(x, Mapping):
             return bool(self._names) and not self._names <= x.keys()
         return has_columns(x) or named(x) is not None
@@ -143,12 +143,12 @@ class TablePredictor:
                 raise rows.other_fields() or error from error
 
     def __reduce__(self) -> tuple[type[UnlinkedPredictor], tuple[()]]:
-        """Pickle as an `UnlinkedPredictor`, for copies of the model."""
+        """Replace this object by an `UnlinkedPredictor` when the model is pickled or copied."""
         return UnlinkedPredictor, ()
 
 
 class UnlinkedPredictor:
-    """`predict` of a copy of a loaded model, which only raises an error."""
+    """The method `predict` of a copy of a loaded model: only raises an error."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raise a UsageError, because a copy has no link to the trained model."""

@@ -184,7 +184,7 @@ class Loop:
         self.progress = self.progress.without_ranks()
 
     def join(self, checkpoint: Checkpoint) -> None:
-        """Take over the state of a peer, to train alongside it.
+        """Take over a peer's checkpoint, to train alongside the other workers.
 
         Raises:
             CorruptCheckpointError: The checkpoint is not of this model.
@@ -319,7 +319,7 @@ class Loop:
         self._feed = None
 
     def _turn(self) -> bool:
-        """Run one iteration of the loop; return False if there was nothing left to do."""
+        """Run one iteration: compute and commit; return False if training is over."""
         if not self._prepare_commit():
             return False
         # Start no other work between here and the commit: the other workers wait for this process.
@@ -334,7 +334,7 @@ class Loop:
         return True
 
     def _prepare_commit(self) -> bool:
-        """Do all local work before a commit; return False if nothing is left to commit."""
+        """Do the local work before a commit; return False if training is over."""
         hooks = self.trainer.hooks
         while True:
             if self._evaluation_is_due():
@@ -363,7 +363,7 @@ class Loop:
         )
 
     def _ends(self) -> bool:
-        """Whether a callback of this process ends training here.
+        """Whether the callbacks of this process request the end of training, and it leads.
 
         The callbacks of one worker decide for all, because callbacks may depend on a clock.
         """
@@ -379,7 +379,7 @@ class Loop:
         self._awaits_end = self._stop_requested and not within_epoch
 
     def _is_cut_short(self) -> bool:
-        """Whether a callback ended training within an epoch, and the epoch's end is due."""
+        """Whether a callback ended training in the middle of an epoch that has made a step."""
         return (
             self.progress.stopped
             and self.progress.epoch_begun
@@ -441,7 +441,7 @@ class Loop:
             self.trainer.hooks.batch_begin(self.trainer.step - self.progress.first_step)
 
     def _end_batch(self) -> None:
-        """Call the callbacks after a step, even if other workers contributed all its batches."""
+        """Call the callbacks after a step, even if this worker contributed no batch to it."""
         if self._within_an_update():
             return
         number = self.trainer.step - 1 - self.progress.first_step
@@ -475,7 +475,7 @@ class Loop:
         self.trainer.hooks.committed(leads=self.committer.leads())
 
     def _leave_out(self, batches: Sequence[BatchId]) -> None:
-        """Skip the records of these batches from here on, as all workers do."""
+        """Skip the records of bad batches from now on; all workers do so at the same step."""
         before = self.progress.ledger
         ledger = before.leave_out(batches)
         if ledger is before:
@@ -487,7 +487,7 @@ class Loop:
             self.events.write(RecordsSkipped(step=self.trainer.step, **batch._asdict()))
 
     def _next_group(self) -> list[TrainingBatch]:
-        """Return the next batches, at most up to the next evaluation or checkpoint step."""
+        """Return the batches of the next commit, which ends at an evaluation or checkpoint step."""
         lease = self.progress.ledger.lease_of(self.rank)
         if lease is None:
             return []
@@ -503,7 +503,7 @@ class Loop:
         return group
 
     def _feed_at(self, lease: ShardLease) -> Prefetch[TrainingBatch]:
-        """Return a feed positioned at the next batch of a lease in the ledger."""
+        """Return a feed that continues with the first uncommitted batch of a lease."""
         for feed in (self._feed, None):
             if feed is None:
                 feed = self._open_feed()  # noqa: PLW2901
@@ -560,7 +560,7 @@ class Loop:
         self.trainer.hooks.test_end(metrics)
 
     def _match_evaluation(self) -> None:
-        """Call test_begin or test_end of the callbacks, to match the state that was taken over.
+        """Call on_test_begin or on_test_end of the callbacks if a peer's state requires it.
 
         Called before the callbacks' own state is loaded, because the two calls may change it.
         """
@@ -698,7 +698,7 @@ class Loop:
     # --- checkpoints ------------------------------------------------------------------
 
     def _within_an_update(self) -> bool:
-        """Whether some but not all batches of the next update are accumulated."""
+        """Whether an update is incomplete: it has some, but not all of its minibatches."""
         return self.accumulator is not None and self.accumulator.num_batches > 0
 
     @property
@@ -782,7 +782,7 @@ def _where(group: Sequence[TrainingBatch]) -> str:
 
 
 def _follows(before: TrainingBatch, after: TrainingBatch) -> bool:
-    """Whether a batch directly follows another and has the same shapes, to be in one group."""
+    """Whether two batches are adjacent and have equal shapes, so that one commit can have both."""
     if (after.epoch, after.shard, after.number) != (before.epoch, before.shard, before.number + 1):
         return False
     one, other = before.batch, after.batch

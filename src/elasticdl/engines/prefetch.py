@@ -74,7 +74,7 @@ class Prefetch(Generic[T]):
             return None
 
     def take(self) -> T:
-        """Remove and return the next item, which `peek` has returned before."""
+        """Remove and return the next item; call `peek` before, to see whether there is one."""
         with self._changed:
             item, size = self._queue.popleft()
             self._queued_bytes -= size

@@ -134,7 +134,7 @@ def copy_code(
 
 
 def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter) -> None:
-    """Tell the user if the code has changed since a finished training run."""
+    """Tell the user of a completed job if the code has changed since the model was trained."""
     assert job.model is not None  # noqa: S101 - a training job
     # Code that can no longer be opened, such as a deleted folder, is not a reason to fail.
     with contextlib.suppress(ElasticDLError, OSError):

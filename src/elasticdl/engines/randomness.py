@@ -37,7 +37,7 @@ def reseed(seed: int) -> None:
 
 
 def forget_kernels() -> None:
-    """Make TensorFlow draw the same numbers again when a seed is used a second time."""
+    """Discard TensorFlow's compiled kernels, so that a reused seed gives the same numbers."""
     if "tensorflow" in sys.modules:
         from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
 
@@ -54,7 +54,11 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class Stream:
-    """A sequence of random numbers, drawn in several blocks without interference between them."""
+    """A sequence of pseudo-random numbers that several separate blocks of code continue.
+
+    Each `with` block continues where the last one ended, whatever else used the global generators
+    in between.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -63,7 +67,7 @@ class Stream:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Lock the generators for this thread and continue where the last block ended."""
+        """Lock the global generators for this thread, in the state after the last block."""
         with _one_at_a_time:
             if self._state is None:
                 reseed(self._seed)
@@ -78,7 +82,7 @@ class Stream:
                 self._state = _state()
 
     def drawn(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield the items of an iterator, using this sequence to create it and for each item."""
+        """Yield the items of `begin()`; each is created with random numbers from this stream."""
         with self():
             items = begin()
         while True:

@@ -148,7 +148,7 @@ class RecordData:
 
     @property
     def resume(self) -> Resume:
-        """How training resumes in the middle of a shard."""
+        """How training resumes within a shard; see `feed.Resume`."""
         return "exact" if isinstance(self.definition.input, RecordInput) else "replayed"
 
     @functools.cached_property
@@ -169,7 +169,7 @@ class RecordData:
         return plan_shards(self.reader.units, job.training, splits=splits)
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
-        """Return the number in the plan; 0 for a pipeline, because it may filter and repeat."""
+        """Return the plan's number of batches per shard; 0 if a pipeline makes the batches."""
         by_record = isinstance(self.definition.input, RecordInput)
         return plan.minibatches_per_shard if by_record else 0
 
@@ -473,7 +473,7 @@ def _made(
 
 
 def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) -> str:
-    """Return advice if a function asked a record for a field that it does not have; else ""."""
+    """Return advice if an input function read a field that its records do not have; else ""."""
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(key, str) or not records or key in records[0]:
         return ""
@@ -488,7 +488,7 @@ def _are_of_no_record(labels: Any) -> bool:
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
-    """In training, weight the examples of a batch by the user's class weights."""
+    """Apply the user's class weights to the examples of a training batch."""
     if mode is not Mode.TRAINING or definition.class_weight is None:
         return batch
     weights = definition.class_weight()
@@ -496,7 +496,7 @@ def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
-    """Return the model's input, checked to be a pipeline over records.
+    """Return the model's input as a pipeline that takes records.
 
     Raises:
         DataError: The model's input does not read records.
@@ -552,9 +552,9 @@ def _pipeline_batches(
 
 
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
-    """Return the smallest run of adjacent records that raises by itself, found by bisection.
+    """Return the smallest slice of the records for which the function still raises.
 
-    There is no other way to find the record, because a pipeline reads ahead.
+    It is found by bisection, because a pipeline reads ahead.
     """
     first, stop = 0, num_records
     until_s = time.monotonic() + _MAX_SEARCH_S
@@ -572,7 +572,7 @@ def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
 def _after_replay(
     definition: ModelDefinition, batches: Iterator[Batch], epoch: int, lease: ShardLease
 ) -> Iterator[TrainingBatch]:
-    """Skip the committed batches of a pipeline, verify their digest, and yield the rest."""
+    """Yield the batches after the committed ones; check that the pipeline repeats the latter."""
     digest = 0
     waiting: tuple[int, Batch, int] | None = None
     replayed = lease.committed == 0
@@ -601,7 +601,7 @@ def _after_replay(
 def _without_labels(
     definition: ModelDefinition, source: RecordSource, schema: Schema
 ) -> tuple[Schema, list[Any]]:
-    """Return the schema of records that lack labels, and the missing fields.
+    """Return the schema without the fields that the records lack, and these missing fields.
 
     Only the user's input function knows which fields are labels. So the missing fields are filled
     with different values, and the function's features must be the same for all of them. A function
@@ -658,7 +658,7 @@ def _without_labels(
 def _check_label(
     definition: ModelDefinition, source: RecordSource, schema: Schema, error: MissingFieldError
 ) -> None:
-    """Explain a missing field if it is the label, which evaluation cannot do without.
+    """Raise a clear error if a missing field is the label, which an evaluation needs.
 
     Raises:
         MissingFieldError: It is the label.
@@ -687,7 +687,7 @@ def _is_missing(source: RecordSource, field: Field) -> bool:
 
 
 def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
-    """Return the fields that the records have if they lack this one; None if they have it."""
+    """Return the fields of the records if `field` is not among them; None if it is."""
     try:
         source.read_records(0, 1, Schema((field,)))
     except MissingFieldError as error:
@@ -699,7 +699,7 @@ def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
 
 
 def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a value for a field: `value` as a number or string, or for None a missing value.
+    """Return a stand-in for a missing field: `value` as its type, or its missing value.
 
     None gives 0 for a field that is not nullable.
     """

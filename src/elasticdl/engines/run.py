@@ -100,7 +100,7 @@ class Run:
         return progress.ledger.epoch * self.context.num_records + progress.epoch_examples
 
     def write_start(self, resumed_from_step: int, left_out: Sequence[BatchId] = ()) -> None:
-        """Write the start event, which voids all earlier events beyond the resumed step.
+        """Write the start event; it voids earlier events of steps after the one resumed from.
 
         Args:
             resumed_from_step: The step that training resumes from.
@@ -224,7 +224,7 @@ def train(
 
 
 def _best_of(run: Run, trained: TrainResult) -> TrainResult:
-    """Return the model of the best checkpoint, or the last one if there is no usable best."""
+    """Load the best checkpoint into the trainer; without a usable one, keep the last model."""
     try:
         best = run.store.best()
     except CorruptCheckpointError as error:
@@ -252,7 +252,7 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
 def _is_done(
     job: Job, checkpoint: Checkpoint, store: CheckpointStore, folder: OutputFolder
 ) -> bool:
-    """Whether the job is complete and its model is published."""
+    """Whether the job is complete, and its last or best model is published."""
     progress = TrainProgress.from_json(checkpoint.metadata["progress"])
     limit = job.training.max_steps
     finished = (

@@ -75,7 +75,7 @@ def plan_shards(units: Units, options: TrainingOptions, *, splits: bool) -> Shar
 
 
 def _blocks(units: Units, record_bytes: int) -> Ints:
-    """Return the number of records in each block; a block is one unit or several small ones."""
+    """Return the number of records in each block: a unit of storage, or several small ones."""
     least = max(
         1,
         (data_units.REMOTE_UNIT_BYTES if units.remote else data_units.LOCAL_UNIT_BYTES)

@@ -49,7 +49,7 @@ class StepEvents:
         self.forget()
 
     def forget(self) -> None:
-        """Drop steps that were not written yet, because they will be repeated."""
+        """Drop the steps that are not written yet, because training resumes before them."""
         # Time before the next commit, such as for compiling a step, is not a pause in training.
         self._committed_s: float | None = None
         self._longest_s = 0.0

@@ -38,7 +38,7 @@ ASIDE = "data-"
 
 
 def named(data: Any) -> str | None:
-    """Return data that names files as one string, joined by commas; None for data in memory."""
+    """Return the names of data files, joined by commas; None if the data is in memory."""
     if isinstance(data, (str, Path)):
         return str(data)
     if isinstance(data, (list, tuple)) and data:
@@ -116,7 +116,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
 
 
 def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
-    """Report that the batches of a data set are not those of the training run."""
+    """Tell the user if a data set's own batch size differs from `minibatch_size`."""
     assert job.training is not None  # noqa: S101 - a training job
     used = job.training.minibatch_size
     if given is not None and given != used:

@@ -37,7 +37,7 @@ def completed(
     checkpoint: Checkpoint | None,
     opened: tuple[Mapping[str, Any], Zoo],
 ) -> tuple[Job, ModelDefinition]:
-    """Return the job and the definition with all params; unchanged if no param is missing.
+    """Fill in missing params of a prebuilt table model; return the new job and definition.
 
     Args:
         job: The user's job.
@@ -73,7 +73,7 @@ def completed(
 
 
 def metadata_of(job: Job, complete: Job) -> dict[str, Any]:
-    """Return the checkpoint metadata for completed params; empty if the user gave all params.
+    """Return the params to save in checkpoints; empty if the user gave all of them.
 
     Args:
         job: The user's job.

@@ -33,7 +33,7 @@ class TrainProgress:
 
     Attributes:
         ledger: Records which batches are in the model.
-        epoch_begun: Whether `epoch_begin` of the callbacks was called for this epoch.
+        epoch_begun: Whether `on_epoch_begin` of the callbacks was called for this epoch.
         epoch_states: Metric states of this epoch's steps so far.
         epoch_examples: Examples in this epoch's steps so far.
         best: Best value so far of `TrainingOptions.best_metric`; None before the first.

@@ -102,7 +102,7 @@ class TrainingContext:
         ]
 
     def _without_effect(self) -> list[str]:
-        """Name the options that a model with batches of its own does not use."""
+        """Return a message on options that do nothing because the model makes its own batches."""
         origin, options = self.definition.origin, self.job.training
         # The config of a session has a batch size, which its components receive.
         if origin.dialect == "abstractions":
@@ -249,7 +249,7 @@ class TrainingContext:
         return functions.scalars is not None or metric in {each.name for each in functions.named}
 
     def why_not_exported(self, trainer: Trainer) -> list[str]:
-        """Check before the first step which exports of the trained model will be missing.
+        """Predict which exports the trained model will lack, before the first step.
 
         Returns:
             One message for each missing export; empty if the model can be exported, or if the
@@ -392,7 +392,7 @@ def _open_data(
 
 
 def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:
-    """Return the metadata of every checkpoint: plan and data.
+    """Return the metadata of every checkpoint, after comparing the data with the checkpoint's.
 
     Raises:
         DataError: The data is not what the checkpoint was trained on.

@@ -238,7 +238,7 @@ class _Column:
         return not self._reason
 
     def _block(self, key: str, labels: Any, outputs: Any) -> np.ndarray[Any, Any] | None:
-        """Return the column of a block; None if it must be computed one by one."""
+        """Return the function's values for a block of rows, or None if it cannot be traced."""
         from elasticdl.evaluation import tensorflow  # noqa: PLC0415 - TensorFlow, if it is there
 
         try:
@@ -259,7 +259,7 @@ class _Column:
         block: np.ndarray[Any, Any],
         first: np.ndarray[Any, Any],
     ) -> bool:
-        """Return whether a block equals the function's values on a sample of its rows."""
+        """Return whether values of a block equal those computed row by row, on a sample."""
         last = len(ids) - 1
         if len(first):
             drawn = self._random.integers(len(first), last + 1, _RANDOM_ROWS)
@@ -339,7 +339,7 @@ def _row(tree: Arrays, row: int) -> Any:
 
 
 def signature(labels: Any, outputs: Any) -> str:
-    """Return the nesting, dtypes and shapes that rows must share to be computed together."""
+    """Return the nesting, dtypes and shapes of a row; rows of equal ones are computed together."""
     described = [
         map_arrays(lambda a: (a.dtype.str, a.shape[1:]), tree) for tree in (labels, outputs)
     ]

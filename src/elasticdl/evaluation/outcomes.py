@@ -37,8 +37,8 @@ class OutcomeReading:
     """Interpretation of outputs and labels.
 
     Attributes:
-        task: The task of the model.
-        scores: The kind of its outputs.
+        task: Kind of prediction, such as `binary` or `regression`.
+        scores: Kind of the outputs, such as `probabilities`.
         num_classes: Scores per example, 2 if binary; 0 if there are no classes.
     """
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def running_states(
     trainer: Trainer, batches: Iterable[tuple[int, Batch]]
 ) -> Iterator[tuple[int, MetricStates]]:
-    """Yield (number of examples so far, their metric states) after each batch; the last covers all.
+    """Yield (number of examples so far, metric states over these) after each batch.
 
     The model is not changed.
 
     Args:
         trainer: The model.
-        batches: First record and batch.
+        batches: (Number of its first record, batch).
     """
     total: MetricStates = {}
     done = 0

@@ -63,7 +63,7 @@ class ReportResult:
         weighted_means: The same with each example weighted; empty without weights.
         num_missing: Function -> number of examples without a value (None or NaN).
         num_duplicated: Number of ids that occur in more than one row.
-        duplicated: Some of them.
+        duplicated: Some of these ids.
         notes: Notes for the user.
     """
 
@@ -103,7 +103,7 @@ class _Mean:
 
 @dataclass(eq=False)
 class _Block:
-    """Rows that have been collected but not computed."""
+    """Rows of equal shapes whose metric functions have not been computed yet."""
 
     ids: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
@@ -227,7 +227,7 @@ class ReportWriter(AtomicWriter):
             self._compute()
 
     def _compute(self) -> None:
-        """Compute the values of the block's rows and write full groups."""
+        """Compute the metric functions of the collected rows; write full Parquet row groups."""
         block, self._block = self._block, _Block()
         if not block.ids:
             return

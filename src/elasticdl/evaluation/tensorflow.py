@@ -29,13 +29,13 @@ _tracing = threading.Lock()
 
 
 class NotOneNumberError(TypeError):
-    """The traced result is not a single number that depends on the example."""
+    """The traced function does not return a tensor with a single number."""
 
 
 def traced(
     function: Callable[[Any, Any], Any], labels: Any, outputs: Any
 ) -> Callable[[Any, Any], tuple[np.ndarray[Any, Any], str]]:
-    """Trace a function for blocks with any number of rows like these.
+    """Return a TensorFlow version of a per-example function, for blocks of any number of rows.
 
     Args:
         function: Takes one example.

@@ -50,7 +50,7 @@ _OURS = frozenset({"abc", "abstractions", "builtins", "elasticdl", "typing"})
 
 
 def why_not_traceable(function: Any) -> str:
-    """Return the reason why a function must be called one by one; empty if it may be traced.
+    """Return why a function must be called once per example; empty if it may be traced.
 
     Example:
         >>> why_not_traceable(lambda y_true, y_pred: abs(y_true - y_pred))
@@ -112,7 +112,7 @@ class _Reading:
         return next((why for why in (self.why_not(v, names) for v in values) if why), "")
 
     def _of_class(self, cls: type, names: AbstractSet[str]) -> str:
-        """Check the methods that may be called; library classes are trusted."""
+        """Return why a method that may be called on a class must not be traced; empty if none."""
         # A library may call methods of a class derived from its own that no code names.
         any_name = any(owner.__module__.partition(".")[0] not in _OURS for owner in cls.__mro__[1:])
         for owner in cls.__mro__:
@@ -131,7 +131,7 @@ class _Reading:
     def _of_class_again(
         self, cls: type, method: types.FunctionType, names: AbstractSet[str]
     ) -> str:
-        """Check methods that a method names, if they have not been checked yet."""
+        """Return why a method that this method refers to must not be traced; empty if none."""
         if method.__code__.co_filename.startswith(_INSTALLED):
             return ""
         more = _names_in(method) - names

@@ -242,7 +242,7 @@ def speed_between(history: JobHistory, start: float, stop: float) -> float | Non
 
 
 def waited_s(history: JobHistory, left: float) -> float | None:
-    """Return how long the remaining workers committed nothing around a loss; None if unknown.
+    """Return how long the others committed nothing when a worker was lost; None if unknown.
 
     Args:
         history: History of the job.

@@ -75,7 +75,7 @@ class _Block:
 
 
 class JobHistory:
-    """Values computed from a job's event log, updated piece by piece; see the module.
+    """Values for the page, computed from a job's event log and updated piece by piece.
 
     "Effective" attributes leave out events that a later attempt rolled back; the others cover the
     whole log.
@@ -91,7 +91,7 @@ class JobHistory:
         epoch: The epoch of the latest batches, from 0.
         shard_batches: Committed batches of that epoch, by shard.
         shard_of: Rank -> the shard of that epoch whose batch it committed last.
-        stays: All workers' times in ranks.
+        stays: Every period in which a worker held a rank.
         end: `JobFinished` or `JobFailed` of the last attempt; None while it is running.
         recent_events: The latest events other than steps, oldest first.
         damages: The first damaged lines.
@@ -182,12 +182,12 @@ class JobHistory:
 
     @property
     def present(self) -> list[RankTenure]:
-        """Stays of the workers that are present, by rank."""
+        """Tenures of the workers that hold a rank now, sorted by rank."""
         return [self._open[rank] for rank in sorted(self._open)]
 
     @property
     def stays_so_far(self) -> list[RankTenure]:
-        """All stays; includes the current gap of a worker that commits nothing at the moment."""
+        """All tenures; that of a worker that commits nothing now includes its current gap."""
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
             replace(stay, gaps=[*stay.gaps, (last, now)])
@@ -286,7 +286,7 @@ class JobHistory:
         self.shard_of.update(zip(there.tolist(), last[there].tolist(), strict=True))
 
     def _add_own_process(self) -> None:
-        """Update the lane of a job without workers, which trains in the process that started it."""
+        """Create the tenures of a job without workers: one process with rank 0 per attempt."""
         for start in self.starts:
             stay = RankTenure(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
             self.stays.append(stay)
@@ -318,7 +318,7 @@ class JobHistory:
                 self._take_member(event)
 
     def _take_member(self, event: Event) -> None:
-        """Process that a worker or a party joined or left."""
+        """Process the event that a party or worker joined, or that a worker left."""
         match event:
             case PartyJoined():
                 self.parties[event.party] = event

@@ -50,7 +50,7 @@ class LogPiece:
 
 
 class LogReader:
-    """Incremental reader of one log; see the module.
+    """Incremental reader of one log: returns the lines appended since the last read.
 
     Args:
         folder: The output whose log is read.

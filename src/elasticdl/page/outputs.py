@@ -51,10 +51,10 @@ class WatchedOutput:
     Args:
         folder: The output.
         name: Name of the job on the page.
-        written: See `LogReader`.
+        written: Local file to which the running job writes its log; see `LogReader`.
 
     Attributes:
-        history: The history folded from its log.
+        history: The history computed from its log.
         version: Incremented when something has changed.
     """
 

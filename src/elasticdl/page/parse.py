@@ -42,7 +42,7 @@ _END_OF_TIME_S = 253_402_300_800.0
 
 
 class _Line(msgspec.Struct, gc=False):
-    """The fields of a line that describe steps."""
+    """The fields of a line of the log, as far as a `StepCommitted` event needs them."""
 
     event: str
     time: float

@@ -30,7 +30,7 @@ def shard_states(
     batches_per_shard: int,
     last_shard_batches: int,
 ) -> Ints:
-    """Return the state of each shard of an epoch.
+    """Return the state of each shard of an epoch: QUEUED, LEASED, RETURNED or DONE.
 
     Args:
         num_committed: Number of committed batches by shard; may be shorter than `num_shards`.

@@ -68,7 +68,7 @@ class RankTenure:
 
 @dataclass(frozen=True)
 class Segment:
-    """Part of a lane with one state.
+    """Period of a lane (the timeline of one rank) with one state.
 
     Attributes:
         start: In seconds since 1970-01-01 UTC.
@@ -90,10 +90,10 @@ class Segment:
 def lanes(
     stays: Sequence[RankTenure], activity: Activity, end: float
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the lanes of the ranks, and the number of lanes left out.
+    """Return the lanes (a timeline of states per rank), and the number of lanes left out.
 
     Args:
-        stays: Stays, ordered by their start.
+        stays: Tenures of all ranks, ordered by their start.
         activity: Periods in which the job trained; outside of them, no worker counts as behind.
         end: End of the lanes of workers that are still present.
 

@@ -454,7 +454,7 @@ def _stalls_of(
 
 
 def _longest(stalls: Sequence[Stall]) -> list[Stall]:
-    """Return the stalls that are drawn, oldest first."""
+    """Return the longest stalls, at most `_MAX_STALLS`, oldest first."""
     chosen = sorted(stalls, key=lambda stall: -stall.seconds)[:_MAX_STALLS]
     return sorted(chosen, key=lambda stall: stall.start)
 

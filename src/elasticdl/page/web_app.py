@@ -126,7 +126,7 @@ def _cookie_name(request: Request) -> str:
 
 
 class _Site:
-    """Request handlers; see the module."""
+    """Handlers of the requests that the module docstring lists."""
 
     def __init__(self, find: Callable[[], Outputs]) -> None:
         self._find = find

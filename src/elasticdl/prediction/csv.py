@@ -89,7 +89,7 @@ def _header_bytes(path: Path) -> int:
 
 
 def first_key(path: Path) -> bytes | None:
-    """Return the key of a file's first row; empty if it has none, None if it has no rows.
+    """Return the record key in a file's first row; empty without keys, None without rows.
 
     Raises:
         DataError: It is not a CSV file.

@@ -73,11 +73,10 @@ class PartDescription:
 
 @dataclass(frozen=True)
 class PredictionParts:
-    """The staging folder of one prediction's parts.
+    """The staging folder of a prediction, with its part files until they are published.
 
     Attributes:
-        staging: The folder of the parts until they are published; on a store that all workers
-            reach, if there are several on several machines.
+        staging: The folder. Workers on several machines need a shared file system or object store.
         file_format: Format of the parts.
         records_per_part: Number of records in a part; the last one may hold fewer.
     """
@@ -95,7 +94,7 @@ class PredictionParts:
         return f"part-{index:05d}.{self.file_format}"
 
     def described(self) -> list[PartDescription]:
-        """Return the complete parts, in order.
+        """Return descriptions of the parts that have been written completely, in order.
 
         Raises:
             OutputError: They cannot be read.
@@ -109,7 +108,7 @@ class PredictionParts:
 
 
 class PredictionPart(AtomicWriter):
-    """Writer of one part; the part counts once it is closed.
+    """Writer of one part file, which is added to the staging folder by `close`.
 
     Used in a `with` statement: if its body raises, there is no part.
     """
@@ -161,7 +160,7 @@ class PredictionPart(AtomicWriter):
         return rows
 
     def close(self) -> None:
-        """Complete the part; without a record there is no part.
+        """Add the part to the staging folder; does nothing if it has no records.
 
         Raises:
             OutputError: It cannot be completed.

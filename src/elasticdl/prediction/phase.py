@@ -77,7 +77,7 @@ class Predictor:
         The user's own processor receives every batch as well.
 
         Args:
-            batches: First record and batch, in the records' order.
+            batches: (Number of its first record, batch), in the records' order.
             write: Takes the first record's number, keys and outputs.
             start: First record of the range.
             stop: One past the last; None means all that follow.
@@ -125,7 +125,7 @@ class Predictor:
             )
 
     def _written(self, outputs: Arrays, num_examples: int) -> Arrays:
-        """Return the outputs to write for a batch, from the model file's hook if it has one."""
+        """Return the outputs to write for a batch, by `default_predictions` if the model has it."""
         hook = self._definition.predictions
         if hook is None:
             return self._with_prediction(outputs, num_examples)

@@ -42,12 +42,12 @@ _KEY = re.compile(rb".+:\d+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Target:
-    """An output, and the folder that contains its staging folder.
+    """Output of a prediction, with the folder that contains its staging folder and its lock.
 
     Attributes:
         output: As named by the user.
-        place: The folder that holds staging and lock.
-        name: Base name of both.
+        place: The folder that contains the staging folder and the lock.
+        name: Base name of the staging folder and of the lock.
         staging: Name of the staging folder in `place`.
         file_format: The format of the output if it is one file; None for a folder.
         in_place: Whether `place` is the output itself, and not its parent folder.

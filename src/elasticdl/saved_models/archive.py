@@ -71,7 +71,7 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 
 
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
-    """Reject a member whose size is not the declared one.
+    """Reject a zip member that unpacks to another size than declared.
 
     The loaders of Python and other libraries inflate a member completely and check its size only
     afterwards.

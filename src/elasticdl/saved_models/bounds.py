@@ -36,7 +36,7 @@ FREE_BYTES = 64 * 2**20
 
 
 def allowed_bytes(held_bytes: int) -> int:
-    """Return how many bytes of memory a file may claim.
+    """Return how many bytes of memory loading a file may allocate, by its size on disk.
 
     Args:
         held_bytes: Size on disk; for a folder, the size of all its files.
@@ -45,12 +45,12 @@ def allowed_bytes(held_bytes: int) -> int:
 
 
 def check(path: Path, what: str, claimed_bytes: int, held_bytes: int) -> None:
-    """Reject a file that claims more memory than it may.
+    """Reject a file whose declared sizes need more memory than `allowed_bytes`.
 
     Args:
         path: The file, for the error.
-        what: The part with the claim, as the subject of a sentence in the singular: "weight_0 in
-            it".
+        what: The part that declares the size, as the singular subject of a sentence: "weight_0
+            in it".
         claimed_bytes: Memory that this part would take, or the total of all parts so far.
         held_bytes: Size of the file on disk.
 

@@ -375,7 +375,7 @@ def _several(declared: Any, where: object) -> list[Any]:
 
 
 def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[Any, str]:
-    """Return a loss as `(labels, outputs)`, and its name."""
+    """Return a loss function `(labels, outputs)`, and its name."""
     name, config, path = _named(declared, "loss", where)
     if name in {"function", "LossFunctionWrapper"}:
         inner = config.get("fn") if isinstance(config, Mapping) else config
@@ -613,7 +613,7 @@ def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -
 
 
 def _flat(value: Any) -> Sequence[Any]:
-    """Return the values in nested lists; a mapping of outputs counts as a list of its values."""
+    """Flatten nested lists, and mappings of output name -> value, to a list of values."""
     if value is None:
         return []
     if isinstance(value, Mapping) and not {"class_name", "value"} & set(value):

@@ -67,7 +67,7 @@ class ModelFile:
         training_config: How the model was compiled, as JSON; None if it is not recorded.
         num_bytes: Size; for a folder, the size of all its content.
         num_values: Number of values in its weights; None if it is not recorded.
-        layout: Layout of a weights file: that of Keras 1 and 2, or by layers and variables.
+        layout: `legacy`: weights as in Keras 1 and 2; `layers`: by layers and variables.
         globals: Python names that its objects need (PyTorch).
     """
 

@@ -70,7 +70,7 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
 
 
 def _check_filters(item: Any, path: Path, chunk_bytes: int) -> None:
-    """Reject compressed chunks whose size is not the required one.
+    """Reject chunks of a dataset that decompress to more than `chunk_bytes`.
 
     HDF5 inflates a chunk completely and checks its size only afterwards.
     """

@@ -30,7 +30,8 @@ class Weight:
     Attributes:
         name: Name in its library.
         values: Its numbers; not changed.
-        may_be_infinite: Whether it may be a mask: it does not belong to the library's own layers.
+        may_be_infinite: Whether infinities are allowed, as in a mask: only outside of the library's
+            own layers.
     """
 
     name: str

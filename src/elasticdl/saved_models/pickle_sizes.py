@@ -66,7 +66,7 @@ class Tensor:
 
     Attributes:
         name: Its name in the pickle; empty if it has none.
-        num_values: Number of values that it claims.
+        num_values: Number of values that the pickle declares.
         num_bytes: The same in bytes.
         storage: Storage that holds them.
     """
@@ -82,8 +82,8 @@ class Contents:
     """Objects that a pickle creates.
 
     Attributes:
-        storages: By key; the largest claim of each.
-        tensors: In order.
+        storages: Key -> storage, with the largest size that the pickle declares for it.
+        tensors: In the order of their creation.
     """
 
     storages: Mapping[str, Storage]
@@ -129,7 +129,7 @@ class _Made:
 
 
 class _Object:
-    """Placeholder for a value that does not matter here."""
+    """Placeholder for a value that has no influence on the sizes of tensors."""
 
 
 _MARK = _Object()
@@ -180,7 +180,7 @@ class _Machine:
             self._generic(opcode)
 
     def _generic(self, opcode: pickletools.OpcodeInfo) -> None:
-        """Simulate any other opcode by its table entry; objects changed in place stay."""
+        """Simulate any other opcode by its numbers of popped and pushed values in `pickletools`."""
         taken = list(opcode.stack_before)
         if pickletools.markobject in taken:
             self._to_mark()
@@ -285,7 +285,7 @@ class _Machine:
         )
 
     def _place(self) -> str:
-        """Return the name under which the value on top of the stack is being created."""
+        """Return the newest string on the stack, usually the name of a value; empty if none."""
         return next((each for each in reversed(self._stack) if isinstance(each, str)), "")
 
     def _persistent(self, given: Any) -> Any:

@@ -39,7 +39,7 @@ class Function:
         name: Empty for the graph itself.
         operations: Types of its nodes.
         calls: Names of functions that its nodes mention.
-        constant_bytes: Size that its constants claim; each number counts as 64 bits.
+        constant_bytes: Declared size of its constants, with 64 bits for each number.
     """
 
     name: str
@@ -174,7 +174,7 @@ def _add_calls(function: Function, attribute: memoryview) -> None:
 
 
 def _tensor_bytes(tensor: memoryview) -> int:
-    """Return the size that a TensorProto claims: its tensor_shape(2) has dim(2) with size(1).
+    """Return the declared size of a TensorProto: its tensor_shape(2) has dim(2) with size(1).
 
     A single value can represent a constant of any size.
     """

@@ -43,7 +43,7 @@ _SEEDS = ("seed", "salt", "shared_object_id")
 def scan(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Return the uses of trust that a file needs; empty for a file that runs nothing.
+    """Reject a file that would run untrusted code; return the code that is trusted, if any.
 
     Args:
         file: The inspected file.
@@ -77,7 +77,7 @@ def scan(
 def check_architecture(
     file: ModelFile, config: Mapping[str, Any], *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check a Keras config, at any depth; see `scan`."""
+    """Check all classes and sizes in a Keras config, like `scan`."""
     num_layers = 0
     findings: list[str] = []
     for place, value in _walk(file, config):
@@ -159,7 +159,7 @@ def _runs(value: Mapping[str, Any]) -> str | None:
 
 
 def _is_known(value: Mapping[str, Any], known: Collection[str]) -> bool:
-    """Return whether a config's class belongs to Keras or was declared."""
+    """Return whether the class in a config belongs to Keras or is a declared custom object."""
     name, module = value["class_name"], value.get("module")
     if not isinstance(name, str):
         return False
@@ -243,7 +243,7 @@ def _too_large(file: ModelFile, place: str, declared: str) -> str:
 def check_graph(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check a SavedModel folder: its operations, and Keras' metadata.
+    """Check the operations and the Keras metadata of a SavedModel folder, like `scan`.
 
     An unknown class is harmless here: its layers are called as the graph defines them. Its module
     is not, because Keras would import it.
@@ -298,7 +298,7 @@ def _foreign_operations(model: saved_model.SavedModel) -> list[str]:
 def check_globals(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check the names that the objects of a PyTorch file need."""
+    """Check that a PyTorch file needs only layers, tensors and declared classes, like `scan`."""
     foreign = [
         name
         for name in file.globals
@@ -319,7 +319,7 @@ def check_globals(
 
 
 def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ...]:
-    """Check a file of torch.export: PyTorch's loader unpickles, imports and evaluates."""
+    """Check a file of torch.export for code that PyTorch's loader would run, like `scan`."""
     findings: list[str] = []
     with archive.opened(file.path) as opened:
         for name in opened.namelist():

@@ -62,7 +62,7 @@ class WrappedModel(keras.Model):
         inner: The tf_keras model, built.
         generators: States of the random generators it draws from.
         others: Its variables that are not weights.
-        specs: Its inputs, if their dtypes matter: inputs are cast to these. None leaves them.
+        specs: Tensor specs to which inputs are cast; None keeps their dtypes.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ def _check_variables(file: ModelFile) -> None:
 
 
 def _tried(inner: Any, file: ModelFile) -> WrappedModel:
-    """Return the wrapped model after tracing a step, and running it if the shapes are known."""
+    """Return the wrapped model, after a test that it can be traced and, for known shapes, run."""
     specs = _specs(inner)
     if specs is None:
         return WrappedModel(inner)
@@ -237,7 +237,7 @@ def _cast(inputs: Any, specs: Any) -> Any:
 
 
 def _specs(inner: Any, *, as_saved: bool = False) -> Any:
-    """Return the specs of the tensors that a trainer will pass to a model; None if unknown.
+    """Return the tensor specs of the inputs that a trainer will pass to a model; None if unknown.
 
     Args:
         inner: A tf_keras model.

@@ -36,7 +36,7 @@ _SIZES_IN_A_GRAPH = ("as_ints", "as_sym_ints")
 
 
 def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
-    """Check the objects of a .pt file or of TorchScript.
+    """Check the declared sizes of tensors and layers in a .pt or TorchScript file.
 
     Raises:
         ModelFileError: A storage is larger than its content, tensors claim more than the file may,
@@ -66,7 +66,7 @@ def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
 
 
 def check_old(path: Path, held_bytes: int) -> None:
-    """Check a file of PyTorch before 1.6, which allocates its storages before it reads them."""
+    """Check the declared sizes of storages in a file of PyTorch before 1.6."""
     with path.open("rb") as file:
         for _ in range(_PICKLES_BEFORE_THE_OBJECTS):
             pickle_sizes.follow(file, str(path))
@@ -96,7 +96,7 @@ def _check_tensors(
 
 
 def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
-    """Check an exported program.
+    """Check the declared sizes of tensors in an exported program.
 
     Raises:
         ModelFileError: Its tensors claim more than the file may, or its graph creates one that is

@@ -32,8 +32,8 @@ class Trust:
     """Permission to run code of one file.
 
     Attributes:
-        allow_pickle: Objects of PyTorch files: any name in them is imported and called.
-        allow_lambda: Code in Keras files: Lambda layers, operations outside the allow-list.
+        allow_pickle: Allow objects of PyTorch files: any name in them is imported and called.
+        allow_lambda: Allow code in Keras files: Lambda layers, operations outside the allow-list.
         sha256: Digest of the one file that is trusted (for a folder: `model_file.sha256_of`).
     """
 
@@ -48,11 +48,11 @@ NONE = Trust()
 
 @dataclass(frozen=True)
 class TrustUsed:
-    """One use of trust, for the record of a run.
+    """Code of a model file that was allowed by a `Trust`, for the log of a run.
 
     Attributes:
         file: Path of the file.
-        sha256: Its digest at the time of the comparison.
+        sha256: Digest of the file when it was compared with the trusted one.
         flag: Flag that allowed it.
         finding: Content that would have been rejected.
     """
@@ -111,7 +111,7 @@ def of(values: Mapping[str, Any] | None, where: object) -> Trust:
 
 
 def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
-    """Make sure that the declared trust permits a finding; return its use for the record.
+    """Reject code in a file unless the declared trust allows it; return a record of it.
 
     Args:
         file: File with the finding.

@@ -48,7 +48,7 @@ def check(
         project_root: The repository.
         data_dir: Data folder; None takes `data_dir` of the config.
         settings: `key=value` strings that replace values of the config.
-        groups: Titles of the groups to run; None runs all.
+        groups: Titles of the groups of checks to run; None runs all.
         on_group: Called with each group when it is done.
 
     Raises:

@@ -43,7 +43,7 @@ _TIMEOUT_S = 300
 
 
 def exported(session: SessionProject) -> dict[str, Any] | None:
-    """Return the description of a session's export; None if there is none."""
+    """Return the manifest of a session's exported model; None if there is none."""
     file = session.folder / EXPORTED / _MANIFEST
     if not file.is_file():
         return None
@@ -93,7 +93,7 @@ def export(trained: TrainedSession) -> dict[str, Any]:
 
 
 def verify_command(probe: Path, models: Sequence[Path]) -> list[str]:
-    """Return the command that runs exported models on a probe batch."""
+    """Return the command that runs exported models on the batch in the file `probe`."""
     # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
     python = [sys.executable, "-P", "-m", "elasticdl.training.keras.verify"]
     return [*python, str(probe), *map(str, models)]
@@ -102,7 +102,7 @@ def verify_command(probe: Path, models: Sequence[Path]) -> list[str]:
 def copy_verified(
     models: Sequence[Path], staged: Path, trainer: Trainer, example: Batch, *, name: str
 ) -> dict[str, float]:
-    """Copy the models to export, and load them in a new process.
+    """Copy exported models, and compare their predictions in a new process with the trainer's.
 
     A `.keras` file that needs the user's classes is left out; `savedmodel` needs none.
 
@@ -114,7 +114,7 @@ def copy_verified(
         name: Name of the session, for errors.
 
     Returns:
-        The largest difference of each model.
+        Name of each copied model -> largest difference of its predictions.
 
     Raises:
         TrainingError: The SavedModel cannot be loaded, or predicts something else.

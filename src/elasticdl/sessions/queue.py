@@ -47,12 +47,12 @@ _TAIL_BYTES = 4096
 
 
 def default_home() -> Path:
-    """Return the default home for submissions."""
+    """Return the default home of the queue: this user's data folder."""
     return platformdirs.user_data_path("elasticdl") / "sessions"
 
 
 class Queue:
-    """The submissions of a home.
+    """The submissions in a folder on disk, the home of the queue.
 
     Args:
         home: Folder of the submissions; `default_home()` if None.
@@ -65,7 +65,7 @@ class Queue:
         self.home = Path(home or default_home()).expanduser().resolve()
 
     def make(self) -> None:
-        """Create the home if it does not exist; private to this user, whose changes it contains.
+        """Create the home, readable only by this user, because it contains uncommitted code.
 
         Raises:
             OutputError: It cannot be created.
@@ -87,7 +87,7 @@ class Queue:
 
     @property
     def changed(self) -> int:
-        """A number that changes whenever the queue is changed."""
+        """A number that differs after each change of the queue."""
         with self._descriptor() as descriptor:
             return os.fstat(descriptor).st_mtime_ns
 
@@ -196,7 +196,7 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return a submission, in its final state if its process is gone without an exit code.
+        """Return a submission, with another state if it was running and its process was lost.
 
         A submission that is not running, or whose process lives, is returned unchanged.
         """

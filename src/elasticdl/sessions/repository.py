@@ -100,7 +100,7 @@ class WorkingTree:
         return bool(self._ask("--literal-pathspecs", "ls-files", "--others", "--", inside))
 
     def write_patch(self, target: Path, new_files: Sequence[str]) -> None:
-        """Write a patch from HEAD to the current tracked files, with some new files.
+        """Write a patch with the changes of tracked files since HEAD, and with some new files.
 
         Raises:
             UsageError: git fails.

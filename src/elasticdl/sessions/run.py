@@ -155,7 +155,7 @@ def _recording_the_end(running: _Running) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]:
-    """Restore the earlier status if the existing session was started with different settings.
+    """Restore the earlier status if the settings differ from those of the existing training.
 
     Raises:
         OutputTakenError: It is another session; the message lists the differences.

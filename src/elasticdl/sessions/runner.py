@@ -51,7 +51,7 @@ def session_command(submission: Submission, folder: Path) -> list[str]:
 
 
 def is_alive(queue: Queue) -> bool:
-    """Return whether a runner is working on a queue."""
+    """Return whether a runner process is working on a queue."""
     return is_held(OutputFolder(queue.home), _LOCK)
 
 
@@ -113,7 +113,7 @@ def work(queue: Queue, slots: int = 1, command: Command = session_command) -> No
 
 
 class _Runner:
-    """Main loop of the runner: starts queued submissions in free slots, and settles ended ones."""
+    """Main loop: starts queued submissions in free slots, and records the end of others."""
 
     def __init__(self, queue: Queue, slots: int, command: Command, lock: Lock) -> None:
         self._queue = queue
@@ -135,7 +135,7 @@ class _Runner:
             time.sleep(_POLL_S)
 
     def _turn(self) -> bool:
-        """Settle ended sessions, and start others in free slots; return True if nothing is left."""
+        """Record ended sessions, start waiting ones; return True if none is running."""
         submissions = self._queue.all()
         self._running = {}
         for number, one in enumerate(submissions):

@@ -59,7 +59,8 @@ class SessionStatus:
         commit: The commit of the project, with `-dirty` if it was changed since; empty outside of a
             repository.
         error: The reason of `failed`.
-        resume: How it resumes in the middle of an epoch: `exact` or `replayed`.
+        resume: How it finds its position in an epoch: `exact` by batch number, or `replayed` by
+            reading all earlier batches again.
         metric: The metric that selects the best model.
         metrics: Metrics of the exported model.
         host: Machine that ran it.
@@ -98,7 +99,7 @@ def read_status(folder: Path) -> SessionStatus:
 
 
 def write_status(folder: Path, status: SessionStatus) -> None:
-    """Write the status of a session; the caller must hold it or have just queued it.
+    """Write the status of a session; the caller must have locked (`held`) or just queued it.
 
     Raises:
         OutputError: It cannot be written.

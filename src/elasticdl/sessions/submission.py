@@ -109,7 +109,7 @@ class Submission:
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """Training parameters, in which two submissions of the same session may differ."""
+        """Training options; not part of the identity, so a new submission may change them."""
         return (
             self.epochs,
             self.num_workers,

@@ -79,13 +79,13 @@ class SubmitRequest:
 
 @dataclass(frozen=True)
 class SubmitOrigin:
-    """The resolved source of the code.
+    """The resolved repository and commit of a request.
 
     Attributes:
         url: URL that git fetches from, with the subfolder of the project.
         commit: Full hash.
         tree: The user's working tree; None for a URL.
-        is_head: Whether the commit is the one checked out there.
+        is_head: Whether the commit is the HEAD of this working tree.
     """
 
     url: GitUrl
@@ -235,7 +235,7 @@ def _check_home(queue: Queue, origin: SubmitOrigin) -> None:
 
 
 def _tracking_uri(request: SubmitRequest) -> str | None:
-    """Return the tracking URI, resolved in this folder, because the session runs in another.
+    """Return the tracking URI; a relative path is resolved here, as the session runs elsewhere.
 
     Raises:
         UsageError: It contains a password.
@@ -282,7 +282,7 @@ def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
 
 
 def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str:
-    """Store uncommitted changes and apply them; return their SHA-256, or an empty string."""
+    """Store uncommitted changes as a patch, apply it; return its SHA-256, empty without changes."""
     assert origin.tree is not None  # noqa: S101 - `find` has seen to it
     patch = aside / PATCH_FILE
     origin.tree.write_patch(patch, new_files)

@@ -102,7 +102,7 @@ class SessionTrackers:
 def followed(
     session: SessionProject, job: Job, attempt: int, reporter: Reporter
 ) -> Iterator[SessionTrackers]:
-    """Continue the run of a session's training, and end it when the block ends.
+    """Continue the tracked run of a session for the phases after training; end it on exit.
 
     If a tracker cannot be reached, only a note is shown: the training is over, and nothing of it is
     lost.
@@ -136,5 +136,5 @@ def _started(session: SessionProject, job: Job, attempt: int, reporter: Reporter
 
 
 def _silent(note: str) -> None:
-    """Discard a note: the training phase has already reported where it is tracked."""
+    """Discard a note on where the session is tracked: the training phase has reported it."""
     del note

@@ -148,7 +148,7 @@ TFKerasTrainer = Trainer
 
 
 class _LiveBatches:
-    """Batches of a generator that cannot be rebuilt."""
+    """Batches of a live generator, which cannot be restarted or created again."""
 
     def __init__(self, generator: Any, num_batches: int, name: str, weights: Any) -> None:
         self._generator, self._num_batches, self._name = generator, num_batches, name

@@ -46,8 +46,8 @@ class AuditFinding(NamedTuple):
     Attributes:
         shard: Position in the epoch's order.
         first: The first of these batches.
-        stop: The batch they end before.
-        times: How often each of them was trained on; the same rows contain all of them.
+        stop: One past the last of them.
+        times: How often each of them was trained on; the same rows of the log contain all of them.
     """
 
     shard: int
@@ -62,13 +62,13 @@ class EpochAudit:
 
     Attributes:
         epoch: From 0.
-        finished: Every batch should have been trained on; otherwise more may follow.
+        finished: Whether the epoch is over, so that every batch should have been trained on.
         ranks: The ranks that took part, sorted.
         num_batches: Batches trained on at least once.
         num_records: Records trained on at least once; None if a pipeline yields the batches.
         findings: Wrong batches, in the order of the epoch.
-        silent_shards: Shards without any row, in a finished epoch whose batches a pipeline yielded:
-            the pipeline had nothing to yield for them, or they were skipped.
+        silent_shards: Shards without a row in the log, in a finished epoch whose batches a pipeline
+            yielded: the pipeline had nothing to yield for them, or they were skipped.
     """
 
     epoch: int
@@ -81,7 +81,7 @@ class EpochAudit:
     _rows: Ints
 
     def rows_of(self, finding: AuditFinding) -> list[tuple[int, ...]]:
-        """Return the rows that contain the batches of a finding; none if they were skipped."""
+        """Return the log rows that contain the batches of a finding; none if they were skipped."""
         begin, end = np.searchsorted(self._rows[:, _SHARD], [finding.shard, finding.shard + 1])
         rows = self._rows[begin:end]
         over = (rows[:, _FIRST] <= finding.first) & (rows[:, _STOP] >= finding.stop)
@@ -159,7 +159,7 @@ def audit(
 
 
 def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Count the steps before each event whose batches were not logged.
+    """Return, for each event, how many steps since the previous one lack batches in the log.
 
     Each step trains on at least one batch, so fewer batches than steps means that some are missing.
     (On many workers a lost row may hide behind the other rows of its step.)
@@ -174,7 +174,7 @@ def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
 
 
 def _sweep(rows: Ints, num_batches: Ints) -> Ints:
-    """Split all shards where the number of rows changes: ranges with columns of `AuditFinding`."""
+    """Return ranges of batches that equally many rows contain; the columns are `AuditFinding`'s."""
     base = np.concatenate([[0], np.cumsum(num_batches)])
     starts = base[rows[:, _SHARD]] + rows[:, _FIRST]
     stops = np.sort(base[rows[:, _SHARD]] + rows[:, _STOP])

@@ -154,7 +154,7 @@ class Ledger:
     # --- transitions ----------------------------------------------------------------------
 
     def assign(self, ranks: Iterable[int]) -> Ledger:
-        """Assign a lease to every rank without one, lowest rank first, until none is left.
+        """Assign a lease to each given rank that has none, lowest first, while batches are left.
 
         Released leases are assigned first, then untouched shards, then the rear halves of the
         longest leases of other ranks.
@@ -227,7 +227,7 @@ class Ledger:
         return self._put_back(self._leased, which)
 
     def release_missing(self, present: Iterable[int], patience: int) -> Ledger:
-        """Count a step that some ranks missed; release the leases of ranks that missed too many.
+        """Count a missed step for each absent rank; release its lease after `patience` of them.
 
         A replacement that arrives in time continues the lease of its rank.
 
@@ -327,13 +327,13 @@ def _as_array(ranks: Iterable[int]) -> Ints:
 
 
 def _with(leased: Ints, given: Ints) -> Ints:
-    """Return a new table with `given`, which is sorted by rank, inserted in rank order."""
+    """Insert the leases `given`, sorted by rank, into a table of leases; return the new table."""
     places = np.searchsorted(leased[:, _RANK], given[:, _RANK])
     return np.insert(leased, places, given, axis=0)
 
 
 def _split(leased: Ints, idle: Ints) -> Ints:
-    """Give each idle rank in turn the rear half of the lease that is then the longest.
+    """Assign to each idle rank the rear half of the longest lease, one rank after the other.
 
     Of two equally long leases, the one of the lower rank is split. The table is changed in place:
     the caller must be its only owner.

@@ -16,7 +16,7 @@ _NUM_ROUNDS = 6  # Luby and Rackoff (1988) need 4 for a strong permutation; smal
 
 
 def derive_seed(*parts: int) -> int:
-    """Return a 63-bit seed that depends on every part and on their order.
+    """Return a 63-bit seed that depends on every argument and on their order.
 
     The mixing step is splitmix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
 

@@ -65,7 +65,7 @@ _MAX_LETTERS = 100
 
 
 class _Clauses(NamedTuple):
-    """The clauses after the verb's object, by keyword."""
+    """Parsed WITH and COLUMN clauses, and keyword -> name for the other clauses of a statement."""
 
     attributes: Attributes
     columns: Sequence[Argument]
@@ -73,7 +73,7 @@ class _Clauses(NamedTuple):
 
 
 def parse_extension(program: str, select: str, extension: Span, span: Span) -> Statement:
-    """Parse the extension of a SELECT and return the whole statement.
+    """Parse what follows a SELECT (`TO TRAIN ...`) and return the whole statement.
 
     Args:
         program: The whole program.
@@ -298,7 +298,7 @@ class _Tokenizer(Tokenizer):
 
 
 class _Tokens:
-    """The tokens of an extension, read from left to right."""
+    """The tokens of `TO TRAIN ...` or the like, read from left to right."""
 
     def __init__(self, program: str, extension: Span) -> None:
         self.program = program

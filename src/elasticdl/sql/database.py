@@ -103,7 +103,7 @@ class TableInfo:
 
 
 class Database(Protocol):
-    """A connection to a database; the module docstring lists the laws.
+    """A connection to a database; the module docstring lists what every kind guarantees.
 
     Attributes:
         dialect: Name of its SQL dialect in sqlglot.

@@ -52,7 +52,7 @@ RunSubmitter = Callable[[Path, "dict[str, str]"], int]
 
 
 class SubmitterError(ElasticDLError):
-    """A submitter failed and has already printed why; its exit code becomes the program's."""
+    """A submitter (see `submitter.py`) failed and has printed why; the exit code is passed on."""
 
     def __init__(self, exit_code: int) -> None:
         # A process killed by signal N has the exit code -N; shells report 128 + N.
@@ -69,7 +69,8 @@ class SqlSession:
         database: URL of the database; None uses the environment's, else one in memory.
         models: Folder of the trained models.
         zoo: Folder of model files; None is the prebuilt zoo.
-        run_submitter: Runs a program, given its file and its environment; returns its exit code.
+        run_submitter: Runs a submitter (see `submitter.py`), given its file and its environment;
+            returns its exit code.
     """
 
     database: str | None = None
@@ -85,7 +86,7 @@ class Result:
     Attributes:
         statement: The statement.
         rows: Its rows, which must be read before the next result is requested; None if it has none.
-        program: The submitter's program, if it was requested instead of a run.
+        program: Source of the submitter (see `submitter.py`), if it was requested instead of a run.
     """
 
     statement: Statement
@@ -177,7 +178,7 @@ class Connection:
             database.interrupt()
 
     def submit(self, statement: Statement, program: str, *, explain: bool) -> Result:
-        """Run a statement of the extension; see `execute`."""
+        """Run a TRAIN, PREDICT or similar statement; see `execute`."""
         if isinstance(statement, ShowTrain):
             check_trained(statement.model, program, self._models)
             return _result(statement, show_train(statement.model.text, self._models))

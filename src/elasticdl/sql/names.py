@@ -101,7 +101,7 @@ def column_name(name: str, mark: str = '"') -> str:
 
 
 def matching(name: str, names: Iterable[str]) -> str | None:
-    """Return the member of `names` that a name refers to: the same, else the only caseless match.
+    """Return the one of `names` that equals a name, else the only one that does except for case.
 
     Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
     others ignore case. This finds the same name as all of them.

@@ -127,7 +127,7 @@ def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
 
 
 def _extension(tokens: Sequence[Token]) -> int | None:
-    """Return the index of the first token of the extension; None if there is none."""
+    """Return the index of the TO in `TO TRAIN`, `TO PREDICT` and so on; None if there is none."""
     return next(
         (index for index, depth in _depths(tokens) if depth == 0 and _begins(tokens, index)), None
     )
@@ -146,7 +146,7 @@ def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 
 def _check_verbs(program: str, tokens: Sequence[Token]) -> None:
-    """Raise a `StatementError` if a verb of the extension is misspelt in a query."""
+    """Raise a `StatementError` if TRAIN, PREDICT or the like is misspelt in a query."""
     if _word(tokens, 0) not in _QUERIES:
         return
     for index, depth in _depths(tokens):

@@ -206,7 +206,7 @@ class _Completer(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """See prompt_toolkit."""
+        """Yield the completions of the word before the cursor."""
         del complete_event
         before = document.text_before_cursor
         word = word_before(before)

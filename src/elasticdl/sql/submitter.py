@@ -61,7 +61,7 @@ with open_database() as database:  # its address is in $ELASTICDL_DATABASE
 
 
 def program_of(request: Request, statement: str, models: str) -> str:
-    """Return the Python source of the submitter for a request.
+    """Return the Python source of the submitter that runs a request.
 
     Args:
         request: The request.
@@ -90,7 +90,7 @@ def _literal(value: Any) -> str:
 
 
 def hand_over(result: pa.Table) -> None:
-    """Write a result for the process that started this one; print it if it was started by hand."""
+    """Write a result for the process that started this submitter; print it if a user did."""
     path = os.environ.get(RESULT)
     if path is None:
         print(result.to_string(preview_cols=0))  # noqa: T201 - started by hand

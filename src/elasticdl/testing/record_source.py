@@ -39,7 +39,7 @@ _MAX_POSITIONS = 16
 
 
 def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -> None:
-    """Check a reader's guarantees about numbers, ranges, threads and pickling.
+    """Check that a reader returns the expected records, by any range, thread or pickled copy.
 
     Args:
         source: A reader that was just opened.

@@ -47,7 +47,7 @@ class RecordedRun(Protocol):
 
 
 def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
-    """Check that a tracker keeps its laws.
+    """Check that a tracker obeys the laws in the docstring of `Tracker`.
 
     Args:
         new_place: Returns an empty backend.

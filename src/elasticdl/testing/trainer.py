@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) -> None:
-    """Check that a trainer keeps its laws.
+    """Check that a trainer obeys the contract of `training.trainer.Trainer`.
 
     Args:
         create: Returns a new trainer for a rank; equal trainers for equal ranks.
@@ -92,7 +92,7 @@ def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
 
 
 def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that doubling a contribution keeps the update: the mean divides by the summed count."""
+    """Check that doubling gradient sum and number of examples does not change the update."""
     once, twice = create(0), create(0)
     contribution, _ = once.gradients(batch)
     once.apply(contribution)
@@ -102,7 +102,7 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
 
 
 def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
-    """Check that summed contributions of uneven parts equal one step on all their examples.
+    """Check that summed gradients of batches of different sizes equal one step on all examples.
 
     Not part of `check_trainer`: it only holds if no layer draws random numbers or depends on other
     examples.
@@ -139,7 +139,7 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
-    """Check that a total of zero examples changes nothing."""
+    """Check that applying a gradient sum over zero examples changes no weight or state."""
     trainer = create(0)
     contribution, _ = trainer.gradients(batch)
     before = trainer.state()
@@ -165,7 +165,7 @@ def check_state_restores_everything(
 def check_finishing_is_beside_the_state(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """Check that `finish` followed by `load_state` does not change how training continues."""
+    """Check that training continues unchanged after `finish`, once a state is loaded again."""
     finished, other = create(0), create(0)
     for batch in batches:
         finished.train_steps([batch])

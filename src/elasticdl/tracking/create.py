@@ -35,12 +35,12 @@ _LEFT_OUT = ("evaluation_steps", "checkpoint_steps", "keep_checkpoint_max")
 def follow_job(
     events: FollowedLog, job: Job, folder: OutputFolder, about: TrackedAttempt, step: int
 ) -> None:
-    """Start the trackers that a job requests, and send them its history.
+    """Start the trackers that a job requests, and send them its earlier events.
 
     Args:
         events: The log that they will follow.
         job: The job that starts.
-        folder: Its output, held by a claim.
+        folder: Its output, which this process has locked.
         about: Description of this start for the trackers; see `attempt_of`.
         step: The step it resumes from; events after it are sent when they happen again.
 
@@ -77,7 +77,7 @@ def open_trackers(
 
     Args:
         tracking: The requested tracking options.
-        folder: The output of the job, held by a claim.
+        folder: The output of the job, which this process has locked.
         note: Shows a message to the user.
 
     Raises:
@@ -174,7 +174,7 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _history(log: Path, step: int) -> list[Event]:
-    """Return the events up to a step; for step 0 none, because they do not belong to this job."""
+    """Return the logged events up to the step that a job resumes from; none for a new job."""
     if step == 0:
         return []
     history = parse_events(log.read_bytes(), str(log))

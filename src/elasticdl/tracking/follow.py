@@ -64,7 +64,7 @@ class FollowedLog:
         retry_s: Pause before a tracker that failed is tried again.
 
     Attributes:
-        note: See above.
+        note: Shows a message to the user.
         path: The file of the log.
     """
 

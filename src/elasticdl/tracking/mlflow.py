@@ -72,7 +72,7 @@ class MlflowTracker:
 
     Args:
         tracking: The address, and the names of the experiment and the run.
-        folder: The job's output, held by a claim.
+        folder: The job's output, which this process has locked.
         note: Shows a message to the user.
 
     Raises:
@@ -264,7 +264,7 @@ class MlflowTracker:
         return run
 
     def _keep(self, attempt: TrackedAttempt, *, run_id: str, mark: str) -> StoredRun:
-        """Store the run of the job, so that no later attempt creates a second one."""
+        """Store the MLflow run in the job's output, so that later attempts continue this run."""
         kept = StoredRun(
             job_id=attempt.job_id,
             uri=without_password(self._uri),
@@ -371,7 +371,7 @@ class MlflowTracker:
 
     @contextlib.contextmanager
     def _reaching(self, *, at_start: bool = False) -> Iterator[None]:
-        """Convert errors of MLflow and its libraries to ours, in one short message."""
+        """Convert errors of MLflow to `TrackingError`, or `ValueError` for rejected data."""
         try:
             yield
         except (OutputError, ModuleNotFoundError):

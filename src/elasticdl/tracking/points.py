@@ -35,7 +35,7 @@ class Points:
     """Converts events to points, in order.
 
     Args:
-        interval_s: Seconds of steps that are combined into one point, by the events' times.
+        interval_s: Steps within this time are combined into one point, by the events' times.
 
     Example:
         >>> Points().take(Evaluated(step=8, epoch=1, metrics={"loss": 0.5}, time=2.0))

@@ -44,7 +44,7 @@ class TensorBoardTracker:
     """Tracker that writes files for TensorBoard; see `tracker.Tracker`.
 
     Args:
-        folder: The job's output, held by a claim.
+        folder: The job's output, which this process has locked.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -107,7 +107,7 @@ class TensorBoardTracker:
         """Ignore artifacts: those of the job are already in its output."""
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Close the files; the status is not drawn.
+        """Close the files; TensorBoard has no status.
 
         Raises:
             TrackingError: The disk is full or cannot be written to.

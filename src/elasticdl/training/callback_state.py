@@ -75,7 +75,7 @@ class CallbackValues:
                 return self.encode_other(value, path, arrays)
 
     def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
-        """Return a value of another type as JSON; see `encode`."""
+        """Convert a value of a type that `encode` does not know; subclasses override this."""
         del path, arrays
         raise CannotKeepError(name_of(value))
 
@@ -126,7 +126,7 @@ class CallbackValues:
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """Restore a value from the result of `encode_other`; see `decode`."""
+        """Restore a value that `encode_other` converted; the arguments are those of `decode`."""
         del content, current, arrays
         raise ValueError(tag)
 

@@ -22,7 +22,7 @@ _MAX_NAMED = 3
 
 
 def refuse_complex(names: Sequence[str], origin: Origin, instead: str) -> None:
-    """Reject complex weights where they would be summed.
+    """Reject complex weights, which cannot be summed over minibatches, workers or parties.
 
     Args:
         names: Names of the parameters, variables and buffers that hold complex numbers.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_divides_by_examples(divisor: float, num_examples: int, origin: Origin) -> None:
-    """Check that a mean gradient can be weighted by its number of examples.
+    """Check that a mean loss was divided by its number of examples, or by a multiple of it.
 
     Args:
         divisor: The divisor of the mean loss, summed over batches.

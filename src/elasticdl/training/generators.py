@@ -91,11 +91,11 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator; only within its lock."""
+        """Save the state of the process' NumPy generator; the caller must hold its lock."""
         self._numpy.take(address)
 
     def put(self, address: int) -> None:
-        """Set the process' NumPy generator to the saved state; only within its lock."""
+        """Set the process' NumPy generator to the saved state; the caller must hold its lock."""
         if self._numpy_is_seeded:
             self._numpy.put(address)
         else:
@@ -111,12 +111,12 @@ class _KeptState:
         self._normal: dict[str, Any] = {}
 
     def take(self, address: int) -> None:
-        """Save the state of the process' generator; only within its lock."""
+        """Save the state of the process' generator; the caller must hold its lock."""
         ctypes.memmove(self._bits, address, _STATE_BYTES)
         self._normal = np.random.get_state(legacy=False)  # noqa: NPY002 - as `put`
 
     def put(self, address: int) -> None:
-        """Set the process' generator to the saved state; only within its lock."""
+        """Set the process' generator to the saved state; the caller must hold its lock."""
         ctypes.memmove(address, self._bits, _STATE_BYTES)
         np.random.set_state({**_NO_BITS, **self._normal})  # noqa: NPY002 - the number, not the bits
 
@@ -126,7 +126,7 @@ _NO_BITS: dict[str, Any] = {"bit_generator": "MT19937", "state": {}}
 
 
 class _Lock:
-    """Lock of a bit generator that swaps in the state of the holding thread's generators.
+    """Lock of a bit generator; a thread that holds it draws from its own generators.
 
     Args:
         address: Address of the bit generator's state.
@@ -187,7 +187,7 @@ class MT19937(np.random.MT19937):
 
     @property
     def state(self) -> Any:
-        """See NumPy; lacks the bits while `_Lock` exchanges them as one block."""
+        """State as in NumPy, but without the bits while `_Lock` swaps them."""
         with self._exchanging:
             return {**_NO_BITS} if self._exchanging.is_exchanging else super().state
 
@@ -252,7 +252,7 @@ class _Python(random.Random):
 
 @contextlib.contextmanager
 def making_batch() -> Iterator[None]:
-    """Mark this thread as one that prepares a batch: new generators without a seed get one.
+    """Mark this thread as preparing a batch: NumPy generators created without a seed get one.
 
     The caller has seeded and locked the process' generators for this thread.
     """
@@ -265,7 +265,7 @@ def making_batch() -> Iterator[None]:
 
 
 def _new_generator(seed: Any = None) -> np.random.Generator:
-    """Create a Generator as `numpy.random.default_rng` does, seeded where user code runs."""
+    """Replacement for `default_rng` that seeds generators which user code creates without one."""
     if seed is None and (_thread.makes_batch or _thread.generators is not None):
         seed = np.random.randint(2**32, size=4, dtype=np.uint32)  # noqa: NPY002 - a seeded one
     return _default_rng(seed)

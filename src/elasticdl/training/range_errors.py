@@ -73,7 +73,7 @@ def out_of_range(arrays: Arrays, stop: int) -> list[int]:
 
 
 def _integers(arrays: Arrays) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the arrays whose values are all integers, as such."""
+    """Yield the arrays whose values are all integers; floating-point ones are converted."""
     for array in leaves(arrays):
         values = np.asarray(array)
         if values.dtype.kind == "f" and np.isfinite(values).all() and (values % 1 == 0).all():

@@ -43,7 +43,7 @@ class RepeatedChecks:
         self._has_warned = False
 
     def is_due(self, step: int, epoch: int, *, has_callbacks: bool) -> bool:
-        """Return whether to check the next batch; True once for each step.
+        """Return whether to check the next batch.
 
         Checks are due before steps 2, 4, 8 and so on, and with callbacks also at the start of eight
         epochs, because callbacks usually change a model between epochs.

@@ -69,7 +69,7 @@ def _fitting(
 
 
 def _categorical(num_classes: int) -> Iterator[list[_Trial]]:
-    """Yield lists of trials; each list has labels of one form: class numbers or one-hot rows."""
+    """Yield lists of trials (outputs, labels, expected losses), one for each form of labels."""
     rng = np.random.default_rng(0)
     outputs = rng.dirichlet(np.full(num_classes, 5.0), _NUM_EXAMPLES).astype(np.float32)
     numbers = rng.permutation(np.arange(_NUM_EXAMPLES) % num_classes)

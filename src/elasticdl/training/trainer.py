@@ -267,7 +267,7 @@ class Trainer(Protocol):
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
     ) -> StepResult:
-        """Apply one update per batch, without a sum over workers (fused into one call).
+        """Apply one update per batch, in one call and without a sum over workers.
 
         Args:
             batches: One or more batches of equal size and structure.

@@ -128,7 +128,7 @@ def _constructor_params(node: ast.ClassDef) -> tuple[CatalogueParam, ...]:
 
 
 def _module_params(module: ast.Module) -> tuple[CatalogueParam, ...]:
-    """Return the arguments of a file's functions that have defaults; only these are params."""
+    """Return the params of a model file: all arguments of its functions that have defaults."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     params = [param for function in functions for param in _params(function) if param.default]
     return tuple(dict.fromkeys(params))

@@ -37,7 +37,7 @@ def load(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> Reference:
-    """Import what a model reference names, including all replacements of its parts.
+    """Import the model that a reference names, and the functions that override its own.
 
     Args:
         model: Zoo, dotted name, params and overrides.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def write_context(out: IO[bytes], files: Mapping[str, bytes], zoo: ZooFiles) -> None:
-    """Write the tar file.
+    """Write the build context of an image as a tar file.
 
     Args:
         out: An empty file, open for reading and writing; at its start afterwards.

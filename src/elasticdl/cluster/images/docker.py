@@ -223,7 +223,7 @@ class _Steps:
 
 
 class _Layers:
-    """Push progress of an image, summed over its layers."""
+    """Number of pushed bytes of an image, summed over its layers."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}

@@ -48,7 +48,7 @@ class DependencyLock:
 
 
 def own() -> Distribution:
-    """Return the installed ElasticDL.
+    """Return the installed distribution of ElasticDL.
 
     Raises:
         UsageError: ElasticDL runs from a folder and is not installed.
@@ -127,7 +127,7 @@ def _closure(
 
 
 def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> Iterator[Requirement]:
-    """Yield the requirements that only an extra adds; with an empty extra, those without any."""
+    """Yield the requirements that an extra adds; for an empty name, those without extras."""
     for each in _requirements(package):
         bare = each.marker is None or each.marker.evaluate({**environment, "extra": ""})
         if bare if not extra else not bare and _with(each, extra, environment):

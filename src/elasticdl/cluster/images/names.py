@@ -83,7 +83,7 @@ def registry_of(name: str) -> str:
 
 
 def recorded(docker_commit_id: str, where: str) -> str:
-    """Return the image in which a model was trained.
+    """Return the name of the image in which a model was trained, as recorded in the model.
 
     Args:
         docker_commit_id: From the model; see `artifacts.trained_model.Description`.

@@ -52,7 +52,7 @@ _OWN_VOTE = timedelta(seconds=60)
 class Lighthouse:
     """Server that decides which workers take part in the next step.
 
-    Run it in its own process: it writes a line for each request, bypassing Python's streams.
+    Run it in its own process: its native code writes a line to the output for each request.
 
     Args:
         host: Address under which workers reach this machine.
@@ -92,7 +92,8 @@ class Quorum:
         device: `cpu`, or `cuda` if the buffers are on a GPU.
 
     Attributes:
-        slowest_s: The longest time that a step took; may be set. A sum may wait ten times as long.
+        slowest_s: The longest time that a step took, set by the owner. An all-reduce may wait ten
+            times as long.
 
     Raises:
         TimeoutError: There is no Lighthouse at that address.
@@ -122,7 +123,7 @@ class Quorum:
         self._connect()
 
     def _connect(self, num_commits: int = 0) -> None:
-        """Create everything that depends on the Lighthouse."""
+        """Connect to the Lighthouse: create the process group and the torchft Manager."""
         timeouts = self._timeouts
         answer_timeout = timedelta(
             seconds=max(_ANSWER_S, CONNECT_SILENCES * timeouts.heartbeat_timeout_s)
@@ -168,13 +169,17 @@ class Quorum:
         return int(self._manager.current_step())
 
     def follow(self, lighthouse: str) -> None:
-        """Switch to another Lighthouse because the previous one died; callable in any thread."""
+        """Switch to another Lighthouse because the previous one died. Callable in any thread."""
         with self._moved:
             self._next_lighthouse = lighthouse
             self._moved.notify_all()
 
     def begin(self) -> None:
-        """Start forming the next quorum in a thread, which also calls `save` and `load`."""
+        """Start forming the next quorum in a thread; `wait` waits for it.
+
+        The thread calls `save` if a peer needs this worker's state, and `load` if this worker is
+        behind.
+        """
         if self._next_lighthouse is not None:
             self._go_over()
         self._search = self._thread.submit(self._manager.start_quorum)
@@ -238,11 +243,11 @@ class Quorum:
 
     @property
     def is_old(self) -> bool:
-        """Whether it is time for a new quorum, because a worker may be waiting to join."""
+        """Whether the quorum has expired, so that a new one can admit joining workers."""
         return time.monotonic() - self._found_s >= self._timeouts.quorum_interval_s
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
-        """Add up all workers' buffers in place; return whether the sum succeeded on this worker."""
+        """Sum a buffer over all workers in place; return whether that succeeded on this worker."""
         here = torch.from_numpy(buffer)
         # The same memory on a CPU; NCCL adds up what lies on a GPU.
         there = here.to(self._device)
@@ -269,7 +274,7 @@ class Quorum:
         return False
 
     def vote(self, *, commit: bool) -> bool:
-        """End the step; return whether it is committed on this worker."""
+        """End the step with this worker's vote; return whether it is committed here."""
         if commit and not self._has_failed:
             # torchft votes among the ranks of a replica. This replica has a single rank, whose own
             # vote decides, so the two network calls can be skipped.
@@ -283,7 +288,7 @@ class Quorum:
         return not self._has_failed
 
     def give_up_state(self) -> None:
-        """Take over a peer's state at the next quorum, like a worker without any state."""
+        """Discard this worker's state, so that it takes over a peer's state at the next quorum."""
         self._manager.load_state_dict({"step": 0, "batches_committed": 0})
 
     def close(self) -> None:
@@ -322,7 +327,7 @@ def _listening_store(host: str) -> Store:
 
 
 def _server_at_one_address(**named: Any) -> ManagerServer:
-    """Return a Manager's server that listens only at the address which the others use.
+    """Return a torchft server that listens only at the address under which other workers reach it.
 
     torchft binds it to every address of the machine and has no option to change that.
     """

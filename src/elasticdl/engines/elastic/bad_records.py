@@ -33,7 +33,7 @@ _NEVER_MORE = 0.5
 
 
 class BadRecords:
-    """Batches whose records a run skips because they kill workers; see the module.
+    """Bad records: batches whose records a run skips because workers died on them; see the module.
 
     Args:
         run: The run.
@@ -62,7 +62,7 @@ class BadRecords:
         self.at_start: tuple[BatchId, ...] = ()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Determine which batches a round skips, starting from a checkpoint or from scratch."""
+        """Determine which batches a new round skips from its start."""
         progress = self._run.context.initial_progress()
         if checkpoint is not None:
             progress = TrainProgress.from_json(checkpoint.metadata["progress"])

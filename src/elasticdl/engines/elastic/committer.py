@@ -51,7 +51,7 @@ _FINGERPRINT_INTERVAL = 256
 
 
 class SupersededError(Exception):
-    """A younger process has this worker's rank, so this process must end."""
+    """A newer process has taken over this worker's rank, so this process must end."""
 
 
 class DriftError(TrainingError):
@@ -59,7 +59,7 @@ class DriftError(TrainingError):
 
 
 class Layout:
-    """Positions of the metric states in a flat buffer.
+    """Layout of metric states in a flat buffer that is summed over workers.
 
     Args:
         states: Example states; only their names and shapes matter.
@@ -105,7 +105,7 @@ class Layout:
 
 
 def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
-    """Make the trainer compile its update without changing its state."""
+    """Make the trainer compile its update, by applying a contribution and undoing it."""
     if isinstance(trainer, SupportsWarmup):
         trainer.rehearse(contribution)
         return
@@ -198,7 +198,7 @@ class ElasticCommitter:
         quorum.slowest_s = self.slowest_s
 
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
-        """Call `save` while the model is not in use.
+        """Return the bytes of `save`, called while no gradient is being computed.
 
         Computing gradients temporarily changes the model's statistics.
         """
@@ -206,15 +206,15 @@ class ElasticCommitter:
             return save()
 
     def receive(self, data: bytes) -> None:
-        """Keep a peer's state until the quorum that it came with is complete."""
+        """Store a peer's state; it is taken over when the quorum is complete."""
         self._received = data
 
     def report_lost(self, rank: int) -> None:
-        """Report to the others with the next step that a rank's worker is dead."""
+        """Report a dead worker's rank to the other workers, as part of the next step."""
         self._lost.append(rank)
 
     def leave_out(self, batches: Iterable[BatchId]) -> None:
-        """Stop using these batches, and propose to all workers to skip their records.
+        """Stop training on these batches, and propose to all workers to skip their records.
 
         May be called from any thread, and more than once.
         """
@@ -228,7 +228,7 @@ class ElasticCommitter:
     # --- loop.Committer ---------------------------------------------------------------------
 
     def begin(self, *, ahead: bool) -> None:
-        """See `interfaces.Committer`."""
+        """Start forming a quorum; wait for it if this worker joins or may not compute ahead."""
         if self._has_quorum:
             return
         self._quorum.begin()
@@ -236,7 +236,7 @@ class ElasticCommitter:
             self._wait_for_others()
 
     def _wait_for_others(self) -> bool:
-        """Wait for the quorum; return whether this worker took over a peer's state."""
+        """Wait for the quorum; if a peer sent its state, take it over and return True."""
         self._busy(WAITING)
         self._quorum.wait()
         self._joins, self._has_quorum = False, True
@@ -250,7 +250,7 @@ class ElasticCommitter:
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """See `interfaces.Committer`.
+        """Train on the first batch together with all workers; None if the step is not committed.
 
         Raises:
             NonFiniteLossError: The loss of the step is NaN or infinite; no worker applied it.
@@ -285,7 +285,7 @@ class ElasticCommitter:
         return self._entered(decision, metrics)
 
     def commit_evaluation(self, states: MetricStates, row: LeaseUpdate | None) -> Commit | None:
-        """See `interfaces.Committer`."""
+        """Sum the metric states of all workers; None if the step is not committed."""
         self._buffer[:] = 0
         self._evaluation.write(states, self._measured)
         decision = self._agree(Vote(self._incarnation, finished=row is not None))
@@ -294,11 +294,11 @@ class ElasticCommitter:
         return self._entered(decision, self._evaluation.read(self._measured))
 
     def leads(self) -> bool:
-        """See `interfaces.Committer`."""
+        """Return whether this worker has the lowest rank of the last commit."""
         return bool(self._ranks) and self._ranks[0] == self._rank
 
     def _contribution_of(self, fed: TrainingBatch, batch: Batch) -> tuple[Contribution, StepResult]:
-        """Compute a batch's contribution, or reuse it if the previous attempt did not commit."""
+        """Compute the contribution of a batch; reuse it if the step is retried."""
         if self._computed is None or self._computed[0] is not fed:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
             with (
@@ -311,7 +311,10 @@ class ElasticCommitter:
         return self._computed[1:]
 
     def _may_contribute(self, progress: TrainProgress) -> bool:
-        """Whether the next update has room for this worker's batch; lower ranks go first."""
+        """Whether this worker's batch fits into the next update, after those of all lower ranks.
+
+        An update takes a fixed number of batches (`--global_batch_size`).
+        """
         if self._accumulator is None:
             return True
         # Each batch of an update draws its own random numbers.

@@ -105,7 +105,7 @@ _SILENCE_AT_THE_END_S = 5.0
 
 
 class _GaveUpError(UnavailableError):
-    """For longer than `--give_up_after`, there were too few workers to train."""
+    """There have been too few workers to train for longer than `--give_up_after`."""
 
 
 def train(job: Job, reporter: Reporter) -> Outcome:
@@ -155,7 +155,7 @@ def _timeouts_of(workers: Workers) -> Timeouts:
 
 @dataclass(eq=False)
 class _Process:
-    """The driver's view of a worker's process."""
+    """The controller's record of a worker process: Ray actor, state and last report."""
 
     incarnation: int
     actor: Any
@@ -176,17 +176,17 @@ class _Process:
     report_of_s: float = 0.0
 
     def silent_s(self, now: float) -> float:
-        """Return how long it has left a report request unanswered, in seconds."""
+        """Return the seconds since the worker last answered; 0 if no report request is pending."""
         return now - self.answered_s if self.request is not None else 0.0
 
     def carries_on(self, now: float) -> bool:
-        """Return whether it continues the history in the event log and takes part in its steps."""
+        """Return whether the worker answers and its history extends the event log."""
         continues = self.report is not None and self.report.continues
         return continues and self.silent_s(now) < _LEFT_OUT_S
 
 
 class _Controller:
-    """Controls the workers of one run; see the module."""
+    """Starts, watches and replaces the workers of one run; see the module."""
 
     def __init__(self, run: Run, workers: Workers, timeouts: Timeouts) -> None:
         self._run, self._workers, self._timeouts = run, workers, timeouts
@@ -220,7 +220,7 @@ class _Controller:
         self._last_holder: dict[int, int] = {}
 
     def train(self, interrupts: Interrupts) -> TrainResult:
-        """Train in the run's own Ray or in a cluster, from the current state of the run.
+        """Start Ray on this machine or join a cluster, and train from the run's current progress.
 
         Raises:
             UnavailableError: Ray was lost.
@@ -250,7 +250,7 @@ class _Controller:
                 self._close()
 
     def _enter(self) -> None:
-        """Create everything that needs Ray; if Ray was lost, resume from the newest checkpoint."""
+        """Create everything that needs Ray. After a loss of Ray, start a new round."""
         run, workers = self._run, self._workers
         self._run_id = uuid.uuid4().hex[:12]
         self._report_interval_s = _REPORT_INTERVAL_S
@@ -301,7 +301,7 @@ class _Controller:
                 raise
 
     def _writes_files(self, finished: Sequence[_Process]) -> bool:
-        """Whether the lowest rank, which writes the files of callbacks, is still busy.
+        """Whether training has ended but the lowest rank may still be writing files of callbacks.
 
         A worker that waits for the others has missed the end and writes nothing.
         """
@@ -362,7 +362,7 @@ class _Controller:
         )
 
     def _check_cluster(self) -> None:
-        """Check Ray, the Lighthouse, machines about to be taken away, and other jobs' needs."""
+        """Check Ray, the Lighthouse, machines to be reclaimed and the needs of other jobs."""
         now = time.monotonic()
         if now - self._checked_cluster_s < _CLUSTER_INTERVAL_S:
             return
@@ -513,7 +513,7 @@ class _Controller:
     # --- listening ----------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Wait up to a polling interval for answers of the workers, and process them."""
+        """Wait up to a polling interval for results of calls to workers, and process them."""
         self._request_reports()
         waiting: dict[Any, tuple[_Process, str]] = {}
         for process in self._processes:
@@ -546,7 +546,7 @@ class _Controller:
         self._journal.write_steps()
 
     def _request_reports(self) -> None:
-        """Request a report from each worker that is due, and the events from one of them."""
+        """Request a report from each worker that is due; one of them also sends its events."""
         now = time.monotonic()
         publisher = self._publisher()
         for process in self._processes:
@@ -620,7 +620,7 @@ class _Controller:
                 process.work, process.state = None, WorkerState.FINISHED
 
     def _publisher(self) -> _Process | None:
-        """Return the process to fetch events from: the lowest rank whose worker answers."""
+        """Return the worker to fetch events from: the lowest rank that owes no report."""
         training = [p for p in self._training() if p.request is None]
         return min(training, key=lambda p: p.rank or 0, default=None)
 
@@ -658,7 +658,7 @@ class _Controller:
     # --- the end ------------------------------------------------------------------------------
 
     def _finish(self, finished: list[_Process]) -> TrainResult | None:
-        """Fetch the final state and the last events from the same worker, so that they agree."""
+        """Fetch the final state and the last events, both from the same finished worker."""
         for process in finished:
             try:
                 report = ray.get(
@@ -686,7 +686,7 @@ class _Controller:
         return None
 
     def _save_progress(self) -> None:
-        """Fetch and save a last checkpoint, because the run is interrupted or Ray is lost."""
+        """Fetch a last checkpoint from a worker and save it, before an interrupted run ends."""
         publisher = min(self._training(), key=lambda p: p.rank or 0, default=None)
         if publisher is None:
             return

@@ -61,7 +61,8 @@ class CrashNote:
         path: The file, created if it does not exist. None keeps the note in this process.
 
     Attributes:
-        suspects: (epoch, shard) in which only one thread may work at a time.
+        suspects: (epoch, shard) at which workers died. There, only one thread may work at a time,
+            so that the note names the batch that causes a death.
     """
 
     def __init__(self, path: Path | None = None) -> None:

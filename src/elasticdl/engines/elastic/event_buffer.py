@@ -44,10 +44,10 @@ class WorkerReport:
     """A worker's progress report to the controller.
 
     Attributes:
-        point: The point of its current state.
+        point: The point (`CommitId`) of its current state.
         confirmed: The last point up to which its history will not change any more.
         continues: Whether its history contains the point that the controller sent.
-        events: Events from that point up to `confirmed`, each with its point.
+        events: Events after that point, up to `confirmed`, each with its point.
         ranks: Ranks that took part in its last commit.
         step: Number of updates in its model.
         has_snapshot: Whether a checkpoint is ready to be fetched.
@@ -85,7 +85,7 @@ class EventBuffer:
         self._finished = False
 
     def write(self, event: Event) -> None:
-        """Add an event at the current point."""
+        """Add an event that belongs to the current point."""
         with self._lock:
             self._events.append((self._points[-1], event))
 
@@ -93,7 +93,7 @@ class EventBuffer:
         """Do nothing, because the controller fetches the events."""
 
     def committed(self, point: CommitId) -> None:
-        """Record a commit; `point` is the point after it."""
+        """Record a commit; `point` is the point in the history after it."""
         with self._lock:
             self._points.append(point)
 
@@ -114,14 +114,17 @@ class EventBuffer:
             return self._points[max(0, self._num_confirmed() - 1)]
 
     def is_undone(self, point: CommitId) -> bool:
-        """Return whether this worker passed a point and has since taken over another history."""
+        """Return whether a point was in this worker's history and is in it no longer.
+
+        A peer's history, which this worker has taken over, has replaced it.
+        """
         return point in self._undone
 
     def _num_confirmed(self) -> int:
         return len(self._points) - (0 if self._finished else 1)
 
     def since(self, known: CommitId | None) -> tuple[bool, CommitId, list[tuple[CommitId, Event]]]:
-        """Return whether this history contains a point, the confirmed point, and the new events.
+        """Return (whether this history contains a point, confirmed point, events in between).
 
         Events before the point are dropped, because the controller has them.
 
@@ -163,7 +166,7 @@ class EventBuffer:
 
 @dataclass
 class SnapshotBuffer:
-    """Checkpoints that wait for the controller; a `CheckpointSink`.
+    """Checkpoints of this worker until the controller fetches them; a `CheckpointSink`.
 
     A newer checkpoint replaces one that was not fetched, except the best one. The last confirmed
     one is also kept until a newer one is confirmed, because with a checkpoint at every commit the
@@ -190,7 +193,7 @@ class SnapshotBuffer:
         """Do nothing, because the controller writes the checkpoints."""
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return the copies made since the last call, so that the loop writes an event for each.
+        """Return an entry for each checkpoint kept since the last call, which the loop logs.
 
         No step event may span a copy. The controller reports the size of the file when it is
         written.
@@ -200,13 +203,16 @@ class SnapshotBuffer:
         return taken
 
     def first_confirmed(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the best or else the newest confirmed checkpoint, without removing it."""
+        """Return the best confirmed checkpoint, otherwise the newest confirmed one, or None.
+
+        It stays in the buffer.
+        """
         with self._lock:
             certain = self._certain(confirmed)
             return next((s for s in certain if s.best or s is certain[-1]), None)
 
     def take(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the checkpoint of `first_confirmed`, and drop it and all older ones."""
+        """Return the checkpoint of `first_confirmed`; remove it and all older ones."""
         found = self.first_confirmed(confirmed)
         if found is not None:
             with self._lock:
@@ -227,7 +233,8 @@ class StateSnapshot:
         point: The point of the copied state.
         checkpoint: The copy.
         best: Whether it is the best so far.
-        published: Tensors of the model whose published values differ from the trained ones.
+        published: Tensors that get other values when the model is published, such as averages of
+            the weights.
     """
 
     point: CommitId

@@ -62,7 +62,7 @@ class EventWriter:
         self.restart(run.checkpoint)
 
     def restart(self, checkpoint: Checkpoint | None) -> None:
-        """Drop what was not written yet; the history continues from this checkpoint."""
+        """Continue from this checkpoint; discard the steps that are not written yet."""
         self.known: CommitId | None = None
         self.step = checkpoint.step if checkpoint is not None else 0
         self._steps: list[StepCommitted] = []
@@ -72,7 +72,7 @@ class EventWriter:
         self._seen = self._run.records_done(checkpoint)
 
     def take(self, report: WorkerReport) -> None:
-        """Write the events of a report that are new; two workers may report the same ones."""
+        """Write the events of a report, except those that an earlier report had already."""
         for point, event in report.events:
             if self.known is None or point > self.known:
                 self._collect(event)
@@ -82,7 +82,7 @@ class EventWriter:
         self.step = max(self.step, report.step)
 
     def write_steps(self, *, now: bool = False) -> None:
-        """Write the collected steps if a second has passed (or `now`), and show the progress."""
+        """Show the progress and write the collected steps, at most once a second unless `now`."""
         is_due = now or time.monotonic() - self._since_s >= _INTERVAL_S
         if not self._steps or not is_due:
             return
@@ -123,7 +123,11 @@ class EventWriter:
         )
 
     def save(self, snapshot: StateSnapshot) -> bool:
-        """Write a checkpoint after the steps that led to it; return False if an event spans it."""
+        """Write the pending steps up to a checkpoint, then the checkpoint; return True.
+
+        Return False and write nothing if one event that is written already reports steps from both
+        before and after the checkpoint.
+        """
         step = snapshot.checkpoint.step
         if any(first <= step < last for first, last in self._written):
             return False

@@ -48,7 +48,7 @@ class RepeatedFailure:
 
 @dataclass
 class FailureCounter:
-    """Counts worker deaths per batch, and losses of all workers without a further step.
+    """Counts the deaths of workers per batch, and the losses of all workers without progress.
 
     Attributes:
         furthest_step: The last step that any worker reached.
@@ -69,7 +69,7 @@ class FailureCounter:
         )
 
     def at(self, batches: Iterable[BatchInWork], step: int) -> RepeatedFailure | None:
-        """Count the death of a worker at the batches it was working on.
+        """Count a worker's death for each of the batches that it was working on.
 
         Args:
             batches: The batches it was working on.
@@ -97,7 +97,7 @@ class FailureCounter:
         return RepeatedFailure(worst, num_deaths, tuple(b for b in counted if b != worst))
 
     def of_all(self, step: int) -> None:
-        """Count a loss of all workers at once.
+        """Count that all workers were lost at the same time.
 
         Args:
             step: The last step of the run so far.
@@ -125,7 +125,7 @@ class MemoryFailures:
     """Counter of the workers that ran out of memory since the newest checkpoint.
 
     Attributes:
-        limit: Number that ends the job, because further replacements would not help.
+        limit: The job ends at this number, because further replacements would not help.
         count: Number so far.
     """
 
@@ -134,7 +134,7 @@ class MemoryFailures:
     _checkpoint: int = -1
 
     def are_too_many(self, checkpoint: int) -> bool:
-        """Count another worker that ran out of memory.
+        """Count another worker that ran out of memory; return whether there were too many.
 
         Args:
             checkpoint: Step of the newest checkpoint.

@@ -109,12 +109,13 @@ def _connected(folder: Path, modules: Sequence[str], linger_s: float) -> Connect
 
 
 def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function in a new process, with arguments and its end of the connection.
+    """Have the server fork a process that calls a function.
 
     Args:
         server: A connection to the server. From now on it receives from the new process; nothing
             more can be sent through it.
-        function: The function; the process ends when it returns.
+        function: Called with the new process's end of the connection, then `arguments`. The process
+            ends when it returns.
         arguments: Arguments of the function.
     """
     server.send(_ProcessEnvironment.ours())
@@ -170,14 +171,14 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         self._inode = (folder / _SOCKET).stat().st_ino
 
     def is_reachable(self) -> bool:
-        """Return whether its socket still exists; a run removes it together with its own folder."""
+        """Return whether the server's socket file still exists; a run deletes it when it ends."""
         try:
             return (self.folder / _SOCKET).stat().st_ino == self._inode
         except FileNotFoundError:
             return False
 
     def is_wanted(self) -> bool:
-        """Return whether there is a process, or a caller that waits for one."""
+        """Return whether a forked process still runs, or a client waits to be served."""
         self.service_actions()
         return bool(self.active_children or select.select([self.socket], [], [], 0)[0])
 
@@ -203,9 +204,10 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 def _die_with(link: Connection) -> None:
-    """Let the kernel kill this process when the other end is closed: see `fcntl(2)`, `F_SETSIG`.
+    """Have the kernel kill this process as soon as the peer closes the connection.
 
-    Data sent from the other end would kill it as well; data sent from this end does not.
+    Uses `F_SETSIG` of `fcntl(2)`. Data sent by the peer would kill this process as well; data sent
+    by this process does not.
     """
     fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(link, _F_SETSIG, signal.SIGKILL)

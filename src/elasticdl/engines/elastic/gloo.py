@@ -51,13 +51,13 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
         self._links: Mapping[int, int] = {}
 
     def configure(self, *args: Any, **named: Any) -> None:
-        """Connect to the members of a new quorum."""
+        """Connect to the members of a new quorum; see torchft's `ProcessGroup.configure`."""
         self._known_sockets = set(_open_sockets())
         self._links, self.peers = {}, ()
         super().configure(*args, **named)
 
     def cut(self) -> None:
-        """Shut down the connections to the other members, so that a sum waiting for them fails."""
+        """Shut down the connections to the other members, so that a waiting all-reduce fails."""
         now = _open_sockets()
         for inode, number in self._links.items():
             if now.get(inode) == number:
@@ -93,7 +93,7 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
         return group
 
     def _watch_links(self) -> None:
-        """Set a short timeout for all connections that were made since `configure` began.
+        """Set a short timeout for all connections to the members of the new quorum.
 
         Gloo has no option for it. An unrelated connection among them then also fails earlier if its
         host is out of reach.

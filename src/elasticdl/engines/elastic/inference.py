@@ -136,7 +136,7 @@ _model: tuple[str, InferenceWorker] | None = None
 
 
 def _kept_model(run: str, instructions: list[Any]) -> InferenceWorker:
-    """Return this process's model of a run, which is loaded once.
+    """Return the model of a run; a worker process loads it once and reuses it for further tasks.
 
     Args:
         run: ID of the run.
@@ -168,7 +168,7 @@ _results_task: Any = ray.remote(num_cpus=1, max_retries=_MAX_OUT_OF_MEMORY)(_res
 def _crew(
     opened: OpenedModel, title: str, reporter: Reporter, parts: PredictionParts | None = None
 ) -> Iterator[_WorkerPool]:
-    """Start workers here or in a cluster; when the block has ended, all of them have stopped."""
+    """Start workers on this machine or in a cluster, yield their pool, and stop them."""
     with connected(_workers_of(opened.job)) as ray_here, Interrupts() as interrupts:
 
         def check() -> None:
@@ -275,7 +275,7 @@ class _WorkerPool:
             self._check_interrupts()
 
     def results(self, states: list[MetricStates]) -> dict[str, Any]:
-        """Return the metrics of all ranges, computed by a worker.
+        """Compute the metrics from the metric states of all ranges, in a worker.
 
         Args:
             states: Metric states of every range, in the order of the records.

@@ -57,7 +57,7 @@ class Instructions:
         model: The trained model's files: path within it -> content; None if every worker can read
             them from their original location.
         files: Files of the records as the driver sees them; empty if there is an index.
-        staging: Folder for the parts of a prediction.
+        staging: Folder to which each worker writes its parts of a prediction.
         records_per_part: Number of records in a part.
         num_workers: Number of workers that share the records.
         num_threads: Compute threads of a worker.
@@ -81,7 +81,7 @@ class Finished:
     """Result of a range.
 
     Attributes:
-        states: Metric states of an evaluation; empty for a prediction, whose part is in a file.
+        states: Metric states of an evaluation; empty for a prediction, whose outputs are in a file.
     """
 
     states: MetricStates
@@ -143,7 +143,7 @@ class InferenceWorker:
             yield self._failure(job_error(error))
 
     def results(self, states: MetricStates, range_: Range) -> dict[str, Any] | WorkerFailure:
-        """Compute metrics from summed states.
+        """Compute the metrics of an evaluation from its summed metric states.
 
         Args:
             states: Metric states summed over all ranges.
@@ -260,7 +260,7 @@ class InferenceWorker:
 
 
 def _written(files: Mapping[str, bytes]) -> Path:
-    """Write files into a new temporary folder, which this process or a later one removes."""
+    """Write files into a new folder in `scratch.folder()`, which is removed later."""
     folder = Path(mkdtemp(prefix="sent-model-", dir=scratch.folder()))
     for name, content in files.items():
         file = folder / name

@@ -29,13 +29,16 @@ _PRIORITIES = get_args(Priority)
 
 
 class JobRegistry:
-    """Number of workers that each job of a cluster waits for; entries expire after a timeout."""
+    """Actor of a Ray cluster: how many workers each job still waits for.
+
+    Entries expire after a timeout.
+    """
 
     def __init__(self) -> None:
         self._posts: dict[str, tuple[float, int, int]] = {}
 
     def post(self, job: str, priority: Priority, num_missing: int) -> int:
-        """Update the number of workers that a job waits for.
+        """Record how many workers a job still waits for.
 
         Returns:
             Number of workers that jobs of higher priority wait for.
@@ -50,7 +53,7 @@ _BoardActor: Any = ray.remote(num_cpus=0, max_restarts=0)(JobRegistry)
 
 
 class Preemption:
-    """A driver's client of the registry: posts at intervals and never waits for the answer.
+    """Tells a job whether to release workers for a job of higher priority.
 
     Args:
         job: Unique name of this job.
@@ -65,7 +68,7 @@ class Preemption:
         self.wait = False
 
     def report_missing(self, num_missing: int) -> None:
-        """Post how many workers this job waits for, and update `wait` from the latest answer.
+        """Send to the registry how many workers this job waits for, and update `wait`.
 
         `wait` is True if a job of higher priority waits for workers.
         """

@@ -54,7 +54,7 @@ class PeerWatch:
     def waiting(
         self, peers: Collection[str], give_up: Callable[[], None], limit_s: float
     ) -> Iterator[None]:
-        """Watch the peers while the block waits for them.
+        """Watch peers while the block waits for them; end the wait if it takes too long.
 
         Args:
             peers: Addresses of the peers' torchft servers.
@@ -91,5 +91,5 @@ class PeerWatch:
 
 
 def limit_of(least_s: float, slowest_s: float) -> float:
-    """Return the time limit for an operation that took at most `slowest_s` so far, in seconds."""
+    """Return a time limit in seconds: ten times `slowest_s`, but at least `least_s`."""
     return max(least_s, _LIMIT_FACTOR * slowest_s)

@@ -42,7 +42,7 @@ class LighthouseProcess:
 
 
 class PlacedWorker(WorkerProcess):
-    """A worker process that reports the node on which Ray has placed it."""
+    """Ray actor of a worker process; it also reports the node on which Ray has placed it."""
 
     def __init__(self, run_id: str, assignment: Assignment) -> None:
         self._node = ray.get_runtime_context().get_node_id()
@@ -50,7 +50,7 @@ class PlacedWorker(WorkerProcess):
         super().__init__(assignment, f"{run_id}-{self._node[:8]}")
 
     def prepare(self, *, in_background: bool = False) -> Identity | WorkerFailure | Died:
-        """See `WorkerProcess`."""
+        """Start and prepare the worker; return its identity with the ID of its Ray node."""
         made = super().prepare(in_background=in_background)
         return replace(made, node=self._node) if isinstance(made, Identity) else made
 
@@ -63,13 +63,13 @@ WorkerActor: Any = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"w
 
 
 def here() -> Any:
-    """Return the strategy that places an actor on the driver's machine."""
+    """Return the Ray scheduling strategy that places an actor on the driver's machine."""
     node = ray.get_runtime_context().get_node_id()
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def call(actor: Any, method: str, *args: Any, **named: Any) -> Any:
-    """Call a worker's method alongside its current work; return a reference to the result."""
+    """Call a worker's method while the worker trains; return a Ray reference to the result."""
     return actor.call.options(concurrency_group="watch").remote(method, *args, **named)
 
 

@@ -113,11 +113,11 @@ class RangeQueue:
 
     @property
     def records_done(self) -> int:
-        """Number of records done, including those of assigned ranges."""
+        """Number of records done, including those of ranges that are not finished yet."""
         return self._done_records + sum(self._in_hand.values())
 
     def take(self) -> Range | None:
-        """Assign and return the next range; None if there is none, or if all workers have one."""
+        """Assign and return the next range; None if all are assigned or all workers have one."""
         if not self._to_do or len(self._in_hand) >= self._num_workers:
             return None
         range_ = self._to_do.popleft()
@@ -144,7 +144,7 @@ class RangeQueue:
         self._heard_s = now_s
 
     def lost(self, range_: Range, why: str, *, begun: bool) -> None:
-        """Record that a range's worker is dead, and queue the range again.
+        """Record that the worker of a range has died; return the range to the queue.
 
         Args:
             range_: The range.

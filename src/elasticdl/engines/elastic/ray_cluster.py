@@ -83,8 +83,8 @@ class ConnectedRay:
     Attributes:
         host: Address of this machine in that instance.
         why_lost: Returns a sentence on why Ray can no longer be used; None if it can.
-        answers: Returns whether its control store answers; if not, calls to it may block.
-        check_room: Raises `OutputError` if the disk of its temporary files here is full.
+        answers: Returns whether Ray's control store (GCS) answers; if not, calls of Ray may block.
+        check_room: Raises `OutputError` if the disk of Ray's temporary files is full.
     """
 
     host: str
@@ -141,7 +141,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
 
 class _Room:
-    """Checks whether the disks of temporary files are full; Ray only logs that, to those disks.
+    """Checks whether the disks of temporary files are full, because Ray would only log it.
 
     Args:
         folders: Folders in which this run writes temporary files.
@@ -172,7 +172,7 @@ class _Room:
 
 
 def _start(num_cpus: int, folder: Path) -> None:
-    """Start Ray in several attempts, because its processes may time out on a busy machine."""
+    """Start Ray on this machine; try again if its processes time out on a busy machine."""
     started_s = time.monotonic()
     for attempt in range(1, _MAX_STARTS + 1):
         try:
@@ -199,7 +199,7 @@ def _start(num_cpus: int, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _without_processes_of_clusters() -> Iterator[None]:
-    """Keep Ray, which has no option for this, from starting processes that only clusters need."""
+    """Patch Ray so that it does not start the processes that only clusters of machines need."""
     node: Any = ray._private.node.Node  # noqa: SLF001
     before = {name: getattr(node, name) for name in _OF_CLUSTERS}
     for name in before:
@@ -213,7 +213,7 @@ def _without_processes_of_clusters() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder_of_ray(temporary: Path) -> Iterator[Path]:
-    """Yield Ray's folder: within `temporary`, unless `RAY_TMPDIR` is set or paths are too long."""
+    """Yield the folder for Ray's temporary files."""
     wanted = os.environ.get("RAY_TMPDIR")
     # Ray makes its folder writable for everyone, so it must be within a folder that only this user
     # can access.
@@ -292,7 +292,7 @@ def _connect(address: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _users_authentication(address: str) -> Iterator[None]:
-    """Detect within seconds how to authenticate to a cluster; Ray alone would take 90 seconds.
+    """Set Ray's authentication mode (none or token) to the one that a cluster accepts.
 
     As with the `ray` command, an available token is used if the cluster requires one. If it does
     not, a stray token file must be ignored: with a token, the driver would refuse calls of the
@@ -361,7 +361,7 @@ def _wrong_token(address: str) -> UsageError:
 
 @contextlib.contextmanager
 def _closed_to_others() -> Iterator[None]:
-    """Make Ray listen on loopback only and require a token that only this run knows."""
+    """Configure Ray to listen on loopback only, with a random token as its password."""
     own = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(_TOKEN_BYTES),
@@ -397,6 +397,6 @@ def _environment(values: dict[str, str], without: tuple[str, ...] = ()) -> Itera
 
 
 def _reload_settings() -> None:
-    """Make Ray's native library read the environment again."""
+    """Make Ray's native library read its environment variables again."""
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()

@@ -39,8 +39,8 @@ class RayWatch:
     """Watches Ray's processes while its block runs; see the module.
 
     Args:
-        processes: Ray's name for a process -> the started processes of this name.
-        stopped_after_s: How long a process may be stopped before it is killed.
+        processes: Ray's name for a kind of process -> the started processes of this kind.
+        stopped_after_s: How long a process may be stopped (SIGSTOP) before it is killed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RayWatch:
         return None
 
     def kill_stopped(self) -> None:
-        """Kill all processes that are stopped now, because Ray's shutdown would wait for them."""
+        """Kill all processes that are stopped (SIGSTOP): Ray's shutdown would wait for them."""
         for _, pid in self._watched():
             if _state(pid) in _STOPPED:
                 _kill(pid)
@@ -101,7 +101,7 @@ class RayWatch:
                     _kill(pid)
 
     def _watched(self) -> Iterator[tuple[str, int]]:
-        """Yield names and IDs of the living processes: Ray's own, and the agents of its raylet."""
+        """Yield (name, PID) of each living process of Ray and of the agents of its raylet."""
         for name, processes in self._processes.items():
             for process in processes:
                 if process.poll() is None:
@@ -111,7 +111,7 @@ class RayWatch:
 
 
 def kill_fork_servers(folder: Path) -> None:
-    """Kill the fork servers of a run whose workers have ended; a stopped server would never end.
+    """Kill the fork servers of a run whose workers have ended, including stopped ones.
 
     Args:
         folder: The run's temporary folder; its servers have a folder within it as an argument.

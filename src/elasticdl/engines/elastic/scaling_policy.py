@@ -45,7 +45,7 @@ class WorkerStatus:
         stuck_s: Seconds for which it has been computing on one batch.
         machine_leaves: Whether its machine is about to be taken away.
         waits_for_room: Whether it is not placed yet because there is no room.
-        joins: Whether it has a rank but has not made a step with the others yet.
+        joins: Whether it has a rank but has not committed a step with the other workers yet.
     """
 
     incarnation: int
@@ -184,7 +184,7 @@ def _most_workers(cluster: ClusterState) -> int:
 
 
 def _to_end(cluster: ClusterState) -> list[KillWorker]:
-    """Return the workers to end: the hung, those on machines about to go, and the surplus."""
+    """Return the workers to kill: hung, on a machine to be reclaimed, or preempted."""
     hung = [m for m in cluster.members if max(m.silent_s, m.stuck_s) > cluster.hang_timeout_s]
     ended = [KillWorker(m.incarnation, f"hung: {_why_hung(m)}") for m in hung]
     gone = {m.incarnation for m in hung}

@@ -37,7 +37,7 @@ class TransportError(Exception):
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint as bytes: two lengths, JSON, tensors."""
+    """Return a checkpoint as bytes: two lengths, then metadata as JSON, then the tensors."""
     metadata = encode_metadata(checkpoint)
     return b"".join(
         (_LENGTH.pack(len(metadata), checkpoint.step), metadata, encode_tensors(checkpoint.state))

@@ -63,7 +63,7 @@ _STARTS = np.cumsum([0, *_LIMBS.values()])[:-1]
 
 @dataclass(frozen=True)
 class Vote:
-    """One worker's row in a step.
+    """One worker's vote on a step: its row in the table that is summed over all workers.
 
     Attributes:
         incarnation: Incarnation of the process that holds the rank; higher is younger.
@@ -99,7 +99,7 @@ class Vote:
 
 
 def encode(stance: Vote, rank: int, table: npt.NDArray[np.float32]) -> None:
-    """Write a worker's row into a table of zeros, float32[ranks, NUM_LIMBS].
+    """Write a vote into the row of its rank in a table of zeros, float32[ranks, NUM_LIMBS].
 
     Raises:
         ValueError: A number does not fit its field.
@@ -121,12 +121,12 @@ class Decision:
     Attributes:
         commits: Whether the step commits.
         leave: Whether this process must end because a younger one has its rank.
-        heal: Whether this worker must take over the others' state because its own differs.
+        heal: Whether this worker must take over a peer's state because its lineage differs.
         drifted: Ranks whose weights differ from those of the lowest rank.
         ranks: Ranks that took part, lowest first.
-        rows: Contribution of each rank that had a batch or finished its lease.
+        rows: Update of the lease of each rank that had a batch or finished its lease.
         lost: Ranks whose worker is dead and that did not take part.
-        stop: Whether the run ends here; the contributions of this step then do not count.
+        stop: Whether the run ends before this step, which is then not applied.
         num_examples: Examples of all workers.
         asks: Whether a worker requests a new quorum. After a step that does not commit, a new one
             is formed in any case.
@@ -149,7 +149,7 @@ class Decision:
 
 
 def decide_commit(table: npt.NDArray[np.float32], rank: int, mine: Vote) -> Decision:
-    """Decide on a step from the summed rows; every worker reaches the same decision.
+    """Decide on a step from the votes of all workers; every worker reaches the same decision.
 
     Args:
         table: float32[ranks, NUM_LIMBS], summed over all workers.
@@ -205,13 +205,13 @@ def _bad_batches(columns: Mapping[str, npt.NDArray[np.uint64]]) -> tuple[BatchId
 
 
 def chain(lineage: int, verdict: Decision) -> int:
-    """Return the lineage of the state after a committed step."""
+    """Return the lineage after a committed step: a hash of the previous one and the decision."""
     rows, left_out = ([tuple(row) for row in some] for some in (verdict.rows, verdict.left_out))
     return _hash(repr((lineage, verdict.ranks, rows, verdict.lost, left_out)))
 
 
 def first_lineage(generation: int, round_: int, step: int) -> int:
-    """Return the lineage of the initial state of a round (`generation`: the start of the job)."""
+    """Return the lineage at the start of a round, before its first commit."""
     return _hash(repr((generation, round_, step)))
 
 

@@ -91,7 +91,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class InitialState:
-    """State in which a worker starts if no peer has a state for it.
+    """A worker's rank, and the state in which it starts if no peer can send it one.
 
     Attributes:
         rank: Rank of the worker.
@@ -101,9 +101,9 @@ class InitialState:
         lighthouse: Address of the Lighthouse, which forms the quorums.
         checkpoint: Checkpoint to resume from; None for a new run.
         left_out: Batches whose records the round skips from its start.
-        bad: Batches that killed workers: all workers have yet to agree to skip their records.
-        suspects: (epoch, shard) of batches at which workers died; there a worker does one thing at
-            a time.
+        bad: Batches that killed workers, but whose skipping is not agreed on by all workers yet.
+        suspects: (epoch, shard) of batches at which workers died. There, a worker prepares and
+            computes batches one at a time.
     """
 
     rank: int
@@ -214,11 +214,10 @@ class Worker:
     # --- in the main thread ------------------------------------------------------------------
 
     def prepare(self, *, in_background: bool = False) -> Identity | WorkerFailure:
-        """Create the model and compile its steps.
+        """Create the model and compile its training and evaluation steps.
 
         Args:
-            in_background: Whether to work at low priority, because nothing waits for this worker
-                while others train on this machine.
+            in_background: Whether to work at low priority, because all ranks are already taken.
         """
         try:
             if in_background:
@@ -283,12 +282,12 @@ class Worker:
         )
 
     def request_snapshot(self) -> None:
-        """Request a copy of the state after the next commit."""
+        """Request a checkpoint of the state after the next commit; `take_snapshot` returns it."""
         if self._snapshots is not None:
             self._snapshots.requested = True
 
     def take_snapshot(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the best or else the newest confirmed checkpoint, once; None if there is none."""
+        """Return the best confirmed checkpoint, otherwise the newest; None if none is new."""
         return None if self._snapshots is None else self._snapshots.take(confirmed)
 
     def final(self) -> StateSnapshot:
@@ -297,11 +296,11 @@ class Worker:
         return self._final
 
     def lost(self, rank: int) -> None:
-        """Record that a rank's worker is dead."""
+        """Record that the worker of a rank is dead, to report it to the others."""
         self._ranks_lost.append(rank)
 
     def leave_out(self, bad: Sequence[BatchId], suspects: Collection[tuple[int, int]]) -> None:
-        """Record the batches at which workers died; see `InitialState`."""
+        """Record bad batches and suspect shards while the worker runs; see `InitialState`."""
         # Takes effect before the next batch is prepared, in the thread that prepares batches.
         self._bad += [batch for batch in bad if batch not in self._bad]
         self._note.suspects = suspects
@@ -413,7 +412,7 @@ class Worker:
     def _noted_batches(
         self, left_out: Collection[BatchId], epoch: int, lease: ShardLease
     ) -> Iterator[TrainingBatch]:
-        """Yield the batches of a lease, recording the one being prepared in the crash note."""
+        """Yield the batches of a lease, with a crash note on the batch that is being prepared."""
         batches = self._context.shard_batches(
             epoch,
             lease,
@@ -434,7 +433,7 @@ class Worker:
             yield fed
 
     def _holds_back(self, batch: BatchId, left_out: Collection[BatchId]) -> bool:
-        """Whether a batch must not be prepared yet; a loop that reaches it opens another feed."""
+        """Whether a batch must not be prepared yet, because workers died at it."""
         if batch in self._bad and batch not in left_out:
             # Wait until all workers have agreed to skip it.
             return True
@@ -445,7 +444,7 @@ class Worker:
         return batch.epoch > self._loop.progress.ledger.epoch
 
     def _noted_validation(self) -> Validation | None:
-        """Return the validation data, recording the shard being evaluated in the crash note."""
+        """Return validation data that writes a crash note on the shard being evaluated, or None."""
         validation, note = self._context.validation, self._note
         if validation is None:
             return None

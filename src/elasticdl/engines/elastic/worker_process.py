@@ -102,7 +102,7 @@ class WorkerProcess:
         return prepared
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        """Call a method of the worker.
+        """Call a method of the worker in its process.
 
         Returns:
             The method's result; a `WorkerFailure` if it raised; None before the worker is prepared;
@@ -125,7 +125,7 @@ class WorkerProcess:
 
 
 class _Reachable:
-    """Makes a worker's methods callable from the other process.
+    """Makes a worker's methods callable from the process that started it.
 
     Args:
         worker: The worker. Each call runs in a separate thread.
@@ -148,7 +148,7 @@ class _Reachable:
 
 
 class _Manager(BaseManager):
-    """Calls an object in another process, with the standard library's `BaseManager`."""
+    """Calls the worker in its process, with the standard library's `BaseManager`."""
 
     worker: Callable[[], Any]
 

@@ -19,7 +19,7 @@ _MAX_KEPT = 100
 
 
 class WarningLog(logging.Filter):
-    """Collects this process's ElasticDL warnings; lets each pass once, and at most 100 in total.
+    """Collects ElasticDL's warnings in this process; drops repeated ones and those after 100.
 
     It is a filter, because a handler would keep Python from printing warnings in a program that has
     not configured its logging.
@@ -30,7 +30,7 @@ class WarningLog(logging.Filter):
         self._texts: dict[str, None] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
+        """Collect a new warning; return False to drop a repeated one."""
         if record.levelno < logging.WARNING:
             return True
         text = record.getMessage()
@@ -59,6 +59,6 @@ class WarningLog(logging.Filter):
 
 
 def repeat(texts: Collection[str]) -> None:
-    """Log the warnings of another process; an attached log drops repeated ones."""
+    """Log the warnings of another process; an attached `WarningLog` drops repeated ones."""
     for text in texts:
         _log.warning("%s", text)

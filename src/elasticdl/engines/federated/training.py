@@ -131,7 +131,7 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class _Recorder:
-    """Records the start and the end of each training run: events, tracking, the TrainedModel."""
+    """Records the start and end of each training run in events and tracking; publishes models."""
 
     begun: Attempt
     job: Job
@@ -177,7 +177,10 @@ class _Recorder:
 
 
 def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], MetricStates] | None:
-    """Return a function that evaluates on the aggregator's own data; None if it has none."""
+    """Return a function that evaluates a model on the aggregator's own data.
+
+    None if the aggregator has no data.
+    """
     if job.validation_data is None:
         return None
     if isinstance(definition.input, BatchesInput):

@@ -24,24 +24,24 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return a result of an earlier group; not None, because a group declares what it needs."""
+    """Return the value, which must not be None: groups run only if the results they need exist."""
     assert value is not None  # noqa: S101 - as above
     return value
 
 
 @dataclass(eq=False)
 class CheckContext:
-    """Results of the groups so far; None if a result could not be created.
+    """Results of the groups of checks so far; None if a result could not be created.
 
     Attributes:
         run_name: Name of the session.
         project: The repository's folder.
         config: Content of the config.
-        data_dir: As requested.
+        data_dir: Data folder, as requested.
         started: Start time, on the monotonic clock.
         said: One-line summary of what the current group has checked.
         session: The session.
-        asked: Keys of the config that were read.
+        asked: Keys of the config that the user's components have read.
         components: Created from the user's classes.
         batches: The first batches of the training split.
         others: The first batch of the validation split and of the test split.
@@ -76,7 +76,7 @@ class CheckContext:
         return time.monotonic() - self.started
 
     def place(self, key: str, *methods: str) -> str:
-        """Return the location of the first of some methods that the user's class defines itself."""
+        """Return the location of the first method in the user's code, or else of its class."""
         reference = made(self.components).reading.reference
         symbol = reference.symbol if key == "model_builder_class" else reference.overrides.get(key)
         for method in methods:

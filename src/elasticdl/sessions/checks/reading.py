@@ -88,13 +88,13 @@ def read_epoch(reading: PipelineReader) -> Generator[CheckFinding, None, Read]:
 
 
 def third_parts(split: Split, places: Places) -> Generator[CheckFinding, None, list[Any] | None]:
-    """Read the single examples of a split, up to one more than declared.
+    """Read a split and return the id or weight of each example; stops after the declared number.
 
     Yields:
         Problems with the examples or with their number.
 
     Returns:
-        The third part of each example read; None if the examples are not as required.
+        The third element of each example; None if the examples are not as required.
     """
     found: list[Any] = []
     started = time.monotonic()
@@ -168,7 +168,7 @@ def digest(batches: Iterable[Batch]) -> int:
 
 
 def order(split: Split, seed: int) -> list[int]:
-    """Return a hash of each example of a split created with a seed, up to a time limit."""
+    """Return the hashes of the examples of a split, in the order for a seed, up to a time limit."""
     found = []
     started = time.monotonic()
     examples = Stream(seed).drawn(split.raw)

@@ -88,7 +88,7 @@ def check_callbacks(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_round_trip(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield a finding if the model differs after a checkpoint."""
+    """Yield a finding if the model differs after it was saved to a checkpoint and restored."""
     trainer = made(context.trainer)
     state = trainer.state()
     size = sum(array.nbytes for array in state.values())

@@ -101,7 +101,7 @@ class DuckDB(BaseDatabase):
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
-        """See `Database`."""
+        """Run any statement and yield its rows, None if it has no result."""
         with (
             self._cursor() as cursor,
             self._queries.begun(cursor.interrupt) as query,
@@ -156,7 +156,7 @@ class DuckDB(BaseDatabase):
             return list(cursor.execute(question).fetchall())
 
     def table(self, name: Name) -> TableInfo | None:
-        """See `Database`."""
+        """Return a table by its name; None if there is no such table."""
         full = self._full_name(name)
         if full is None:
             return None
@@ -219,7 +219,7 @@ class DuckDB(BaseDatabase):
         return next((tuple(row) for row in found if row[2] == actual), None)
 
     def tables(self) -> Sequence[str]:
-        """See `Database`."""
+        """Return the names of all tables."""
         found = self._fetch("SELECT table_name FROM information_schema.tables ORDER BY 1")
         return [row[0] for row in found]
 
@@ -238,7 +238,7 @@ class DuckDB(BaseDatabase):
                 raise
 
     def close(self) -> None:
-        """See `Database`."""
+        """Close the connection."""
         self._queries.close(self._connection.close)
 
 
@@ -313,7 +313,7 @@ class _Ascending:
         self._is_so = True
 
     def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield batches unchanged, and record the key at which each part of the table begins."""
+        """Yield batches unchanged, and record the keys at which to split the UPDATE."""
         for batch in batches:
             if self._is_so and batch.num_rows:
                 self._check_keys(batch.column(self._key))
@@ -333,7 +333,7 @@ class _Ascending:
         self._num_rows += len(keys)
 
     def parts(self) -> Sequence[str]:
-        """Return the parts, as SQL; empty if the keys do not increase."""
+        """Return a SELECT for each range of the key; empty if the keys do not increase."""
         if not self._is_so:
             return ()
         stops = [f" AND {self._key} < {start}" for start in self._starts[1:]]

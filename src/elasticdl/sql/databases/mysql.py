@@ -107,7 +107,7 @@ class MySQL(SQLAlchemyConnection):
         )
 
     def quote(self, name: Name) -> str:
-        """See `Database`."""
+        """Return the name of a table as SQL."""
         return quoted(name, self.mark)
 
     def _abandon(self, connection: sa.Connection, result: sa.CursorResult[Any]) -> None:
@@ -153,7 +153,7 @@ class MySQL(SQLAlchemyConnection):
             return connection.execute(sa.text(question), values).fetchall()
 
     def table(self, name: Name) -> TableInfo | None:
-        """See `Database`."""
+        """Return a table by its name; None if there is no such table."""
         *schema, table = parts(name)
         if len(schema) > 1:
             return None
@@ -229,7 +229,7 @@ class MySQL(SQLAlchemyConnection):
         return []
 
     def append(self, table: Name, rows: RowSource) -> int:
-        """See `Database`."""
+        """Append rows to a table by column name; see `Database.append`."""
         info = self.table(table)
         if info is not None and "transactions" in info.why_no_key:
             raise DatabaseError(f"{self.name}: {info.why_no_key}.")
@@ -290,7 +290,7 @@ class MySQL(SQLAlchemyConnection):
         )
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return the column without a cast: the temporary table has the types of the key."""
+        """Return a key column of the temporary table; no cast, as it has the target's type."""
         return f"given.{key}"
 
     def _create(

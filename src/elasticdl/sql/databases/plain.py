@@ -55,7 +55,7 @@ def plain_rows(
     name: str,
     plain: Callable[[pa.Field], Plain] | None = None,
 ) -> RowSource:
-    """Convert rows to the types of this module.
+    """Convert a driver's rows to the plain types that the module docstring lists.
 
     Args:
         schema: The driver's schema.
@@ -93,7 +93,7 @@ def _converted(
 
 
 def plain_type(found: pa.DataType) -> Plain:
-    """Return the plain type of a column of an Arrow type, and the conversion of its values.
+    """Return the plain type for an Arrow type, and a function that converts its columns.
 
     Raises:
         UnreadableTypeError: There is no plain type for it.
@@ -184,7 +184,7 @@ def check_years(array: pa.Array) -> pa.Array:
 
 
 def as_decimal(digits: int, scale: int) -> Plain:
-    """Return the type of DECIMAL(digits, scale) and the conversion from strings."""
+    """Return the plain type of DECIMAL(digits, scale), and a function that converts strings."""
     if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
         return pa.float64(), lambda array: array.cast(pa.float64())
     exact = pa.decimal128(digits, scale)

@@ -157,7 +157,7 @@ class PostgreSQL(BaseDatabase):
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
-        """See `Database`."""
+        """Run any statement and yield its rows, None if it has no result."""
         with (
             self._connected() as connection,
             self._closing(connection.cursor()) as cursor,
@@ -221,7 +221,7 @@ class PostgreSQL(BaseDatabase):
         return bool(found) and all(kind == "e" or name in _AS_TEXT for kind, name in found)
 
     def table(self, name: Name) -> TableInfo | None:
-        """See `Database`."""
+        """Return a table by its name; None if there is no such table."""
         oid = self._oid(name)
         if oid is None:
             return None
@@ -275,7 +275,7 @@ class PostgreSQL(BaseDatabase):
         return None
 
     def tables(self) -> Sequence[str]:
-        """See `Database`."""
+        """Return the names of all tables."""
         hidden = ", ".join(literal(name) for name in _INTERNAL)
         found = self._fetch(
             "SELECT CASE WHEN pg_table_is_visible(c.oid) THEN relname::text "
@@ -308,7 +308,7 @@ class PostgreSQL(BaseDatabase):
         yield
 
     def close(self) -> None:
-        """See `Database`; there is no open connection to close."""
+        """Do nothing: no connection stays open between statements."""
 
 
 class _Transaction(Transaction):
@@ -344,7 +344,7 @@ class _Transaction(Transaction):
 
 
 def _numeric(typmod: bytes) -> Plain:
-    """Return the type of a NUMERIC and the conversion from strings; -1 means one without digits."""
+    """Return the plain type of a NUMERIC (-1: without a precision), and its conversion."""
     modifier = int(typmod) - _OPAQUE_SIZE
     if modifier < 0:
         return pa.float64(), lambda array: array.cast(pa.float64())

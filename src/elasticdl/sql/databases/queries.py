@@ -65,7 +65,7 @@ class Queries:
             query.cancel()
 
     def close(self, close: Callable[[], None]) -> None:
-        """Close a cursor or a connection; after the end of a call that could not be cancelled."""
+        """Close a cursor or a connection, once a call that could not be cancelled has ended."""
         if self._abandoned is None or not self._abandoned.then(close):
             close()
 

@@ -90,7 +90,7 @@ class SQLAlchemyConnection(BaseDatabase):
             pass
 
     def quote(self, name: Name) -> str:
-        """See `Database`."""
+        """Return the name of a table as SQL."""
         marks = self._engine.dialect.identifier_preparer
         return ".".join(
             f"{marks.initial_quote}{part.replace(marks.final_quote, marks.final_quote * 2)}"
@@ -150,7 +150,7 @@ class SQLAlchemyConnection(BaseDatabase):
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
-        """See `Database`."""
+        """Run any statement and yield its rows, None if it has no result."""
         # no_parameters: a percent sign in the statement is not a placeholder.
         options: dict[str, Any] = {"stream_results": True, "no_parameters": True}
         with self._connected() as connection, self._query(connection) as query:
@@ -197,7 +197,7 @@ class SQLAlchemyConnection(BaseDatabase):
         return None
 
     def table(self, name: Name) -> TableInfo | None:
-        """See `Database`."""
+        """Return a table by its name; None if there is no such table."""
         *schema, table = parts(name)
         if len(schema) > 1:
             return None
@@ -241,13 +241,13 @@ class SQLAlchemyConnection(BaseDatabase):
         )
 
     def tables(self) -> Sequence[str]:
-        """See `Database`."""
+        """Return the names of all tables."""
         with self._connected() as connection, self._errors():
             inspector = sa.inspect(connection)
             return sorted([*inspector.get_table_names(), *inspector.get_view_names()])
 
     def close(self) -> None:
-        """See `Database`."""
+        """Close the connection."""
         self._engine.dispose()
 
 
@@ -271,7 +271,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
             connection.commit()
 
     def fill(self, table: Name, key: Sequence[str], rows: RowSource) -> int:
-        """See `Database`."""
+        """Set columns of a table's rows, matched by key; see `Database.fill`."""
         info = self._known(table)
         rows = to_write(rows)
         fields = list(rows.schema)[len(key) :]
@@ -327,7 +327,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
             return count
 
     def append(self, table: Name, rows: RowSource) -> int:
-        """See `Database`."""
+        """Append rows to a table by column name; see `Database.append`."""
         rows = to_write(rows)
         info = self.table(table)
         names = list(rows.schema.names) if info is None else self._appended(info, rows)

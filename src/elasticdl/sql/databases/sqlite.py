@@ -105,7 +105,7 @@ class SQLite(BaseDatabase):
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[RowSource | None]:
-        """See `Database`."""
+        """Run any statement and yield its rows, None if it has no result."""
         with self._connected() as connection, self._queries.begun(connection.interrupt) as query:
             with self._errors():
                 declared = self._declared(connection, statement)
@@ -208,7 +208,7 @@ class SQLite(BaseDatabase):
         return TupleColumn(name, _declared_type(type_))
 
     def schema(self, select: str) -> pa.Schema:
-        """See `Database`."""
+        """Return the columns of a query without reading a row."""
         with self._connected() as connection, self._errors():
             declared = self._declared(connection, select)
             if declared is None:
@@ -219,7 +219,7 @@ class SQLite(BaseDatabase):
         )
 
     def table(self, name: Name) -> TableInfo | None:
-        """See `Database`."""
+        """Return a table by its name; None if there is no such table."""
         *schema, table = parts(name)
         if len(schema) > 1:
             return None
@@ -276,7 +276,7 @@ class SQLite(BaseDatabase):
         return TableInfo(full, types, key, casts=casts, generated=generated)
 
     def tables(self) -> Sequence[str]:
-        """See `Database`."""
+        """Return the names of all tables."""
         with self._connected() as connection, self._errors():
             return _column_of(
                 connection,
@@ -285,7 +285,7 @@ class SQLite(BaseDatabase):
             )
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return the column without a cast: in SQLite, the types belong to the values."""
+        """Return a key column of the temporary table; no cast, as SQLite's values have types."""
         return f"given.{key}"
 
     @contextlib.contextmanager
@@ -302,13 +302,13 @@ class SQLite(BaseDatabase):
                 raise
 
     def close(self) -> None:
-        """See `Database`."""
+        """Close the connection."""
         if self._kept is not None:
             self._kept.close()
 
 
 def _short(cursor: sqlite3.Cursor, rows: Sequence[Sequence[Any]]) -> RowSource:
-    """Return the rows of a statement that must not run twice, typed by all of their values."""
+    """Return fetched rows, each column typed by all of its values."""
     names = [column[0] for column in cursor.description]
     values = list(zip(*rows, strict=True)) if rows else [() for _ in names]
     try:

@@ -40,7 +40,7 @@ _KEY, _VALUE = "elasticdl_key_", "elasticdl_value_"
 
 
 class Transaction(ABC):
-    """An open transaction."""
+    """An open transaction; it can have a temporary table for the rows to write."""
 
     @abstractmethod
     def cancel(self) -> None:
@@ -56,7 +56,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
-        """Create the temporary table.
+        """Create the temporary table for the rows to write.
 
         Args:
             columns: Name of each column -> its type.
@@ -96,20 +96,20 @@ class BaseDatabase(ABC):
         self._queries = Queries()
 
     def interrupt(self) -> None:
-        """See `Database`."""
+        """Cancel all statements that other threads run on this object."""
         self._queries.cancel()
 
     @abstractmethod
     def run(self, statement: str) -> AbstractContextManager[RowSource | None]:
-        """See `Database`."""
+        """Run any statement and yield its rows, None if it has no result."""
 
     @abstractmethod
     def table(self, name: Name) -> TableInfo | None:
-        """See `Database`."""
+        """Return a table by its name; None if there is no such table."""
 
     @abstractmethod
     def close(self) -> None:
-        """See `Database`."""
+        """Close the connection."""
 
     @abstractmethod
     def _errors(self) -> AbstractContextManager[None]:
@@ -138,25 +138,25 @@ class BaseDatabase(ABC):
             yield _Cancellable(transaction, query)
 
     def quote(self, name: Name) -> str:
-        """See `Database`."""
+        """Return the name of a table as SQL."""
         return quoted(name, self.mark)
 
     @contextlib.contextmanager
     def read(self, select: str) -> Iterator[RowSource]:
-        """See `Database`."""
+        """Run a query and yield its rows; see `Database.read`."""
         with self.run(select) as rows:
             if rows is None:
                 raise DatabaseError(f"{self.name}: this statement returns no rows: {select:.200}")
             yield rows
 
     def schema(self, select: str) -> pa.Schema:
-        """See `Database`."""
+        """Return the columns of a query without reading a row."""
         statement = f"SELECT * FROM ({select}\n) AS elasticdl_select LIMIT 0"
         with self.read(statement) as rows:
             return rows.schema
 
     def fill(self, table: Name, key: Sequence[str], rows: RowSource) -> int:
-        """See `Database`."""
+        """Set columns of a table's rows, matched by key; see `Database.fill`."""
         info = self._known(table)
         rows = to_write(rows)
         keys = [f"{_KEY}{i}" for i in range(len(key))]
@@ -197,7 +197,7 @@ class BaseDatabase(ABC):
         return changed
 
     def append(self, table: Name, rows: RowSource) -> int:
-        """See `Database`."""
+        """Append rows to a table by column name; see `Database.append`."""
         rows = to_write(rows)
         info = self.table(table)
         values = [f"{_VALUE}{i}" for i in range(len(rows.schema))]
@@ -234,7 +234,7 @@ class BaseDatabase(ABC):
         columns: Mapping[str, str],
         values: Sequence[str],
     ) -> int:
-        """Create a table from the temporary table.
+        """Create a table with the rows of the temporary table.
 
         Args:
             transaction: The transaction.
@@ -308,7 +308,7 @@ class BaseDatabase(ABC):
     def _update(
         self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
     ) -> str:
-        """Return the UPDATE statement.
+        """Return the UPDATE that copies values of the temporary table to rows with the same key.
 
         Args:
             info: The table.

@@ -118,7 +118,7 @@ class Execution:
         program: The statements.
         database: URL of the database.
         place: The settings for running them.
-        turns: Shared by all executions of a server.
+        turns: The locks of DuckDB files, shared by all executions of a server.
         send: Receives the responses in order. It may block, and raises `CancelledError` to stop the
             execution.
     """

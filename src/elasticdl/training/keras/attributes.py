@@ -60,7 +60,10 @@ class Attributes:
 
     @contextlib.contextmanager
     def as_made(self) -> Iterator[None]:
-        """Set the attributes to the model file's values for the block; changes in it are kept."""
+        """Set attributes to the model file's values in the block, then to the present ones again.
+
+        An attribute that changes in the block keeps its new value.
+        """
         moved = []
         for owner, made in zip(self._owners, self._made, strict=True):
             for name, value in _changes(owner, made, _values(owner)).items():
@@ -141,7 +144,7 @@ def _number(value: Any) -> Any:
 
 
 def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes whose values differ; an object may override one of its class."""
+    """Return the values in `now` that differ from `before` or, if not there, from the class."""
     return {
         name: value
         for name, value in now.items()

@@ -35,7 +35,7 @@ _WRITING_METHODS = ("save", "save_weights", "export")
 
 
 class CallbackFiles:
-    """Decides where callbacks write.
+    """Decides whether callbacks write to their final paths or to temporary ones.
 
     Args:
         callbacks: The user's callbacks.
@@ -88,7 +88,7 @@ class CallbackFiles:
             each.csv_file.flush()
 
     def redirected(self) -> dict[str, Callable[..., Any]]:
-        """Return methods of the model that write to a temporary folder; none for the leader."""
+        """Return name -> save method that writes to a temporary folder; empty if `leads`."""
         if self.leads:
             return {}
         return {
@@ -116,7 +116,7 @@ class CallbackFiles:
         self._drop()
 
     def forget(self) -> None:
-        """Drop files that were held back, because their state has been replaced by another."""
+        """Drop files that were held back; called when another state has been loaded."""
         self._drop()
         for board in self._boards:
             board.drop()
@@ -236,7 +236,7 @@ class TensorBoardFiles:
 
     Args:
         callback: The callback.
-        private: Returns a folder for events that are held back.
+        private: Returns a new temporary folder, for events that are held back.
     """
 
     def __init__(self, callback: Any, private: Callable[[], Path]) -> None:

@@ -66,10 +66,10 @@ def is_code(value: Any) -> bool:
 
 
 class KerasValues(CallbackValues):
-    """Adds the values of Keras and TensorFlow; see `training/callback_state.py`."""
+    """Converts plain values, and variables, tensors, metrics and callbacks of Keras."""
 
     def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
-        """See `CallbackValues.encode`."""
+        """Convert a tensor, variable, metric or callback to JSON; see `CallbackValues.encode`."""
         match value:
             case keras.metrics.Metric():
                 return {"$metric": self.encode([v.value for v in value.variables], path, arrays)}
@@ -93,7 +93,7 @@ class KerasValues(CallbackValues):
     def decode_other(
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """See `CallbackValues.decode`; variables, metrics and callbacks are changed in place."""
+        """Restore a tensor, or a variable, metric or callback in place; see `decode`."""
         match tag:
             case "$tensor":
                 return tf.constant(np.array(arrays[content]))

@@ -53,8 +53,8 @@ class ModelRunner:
     """Functions that run a model on some examples.
 
     Attributes:
-        forward: Takes a trial, an integer that determines the random numbers, and whether the
-            model runs as in training. Returns the outputs.
+        forward: Takes some examples (a trial), an integer that determines the random numbers, and
+            whether the model runs as in training. Returns the outputs.
         loss_of: Returns the loss of a trial that has outputs.
         divisor_of: Returns what that loss was divided by.
         normalizes_by_batch: Whether a trial changes statistics of a BatchNormalization in inference
@@ -98,7 +98,7 @@ def check(
 
 
 class _Found(Enum):
-    """The result of a comparison that did not fail."""
+    """Result of comparing a batch with its parts: equal, unclear, or different as in BatchNorm."""
 
     EQUAL = auto()
     NOTHING = auto()
@@ -114,7 +114,7 @@ def _compare(
     *,
     training: bool,
 ) -> _Found:
-    """Compare the outputs and the loss in one mode."""
+    """Compare a batch's outputs and loss with those of two parts, in training or inference."""
     size, rtol = batch.num_examples, rounding_of(model)
     first = max(1, size // 3)
 
@@ -189,7 +189,7 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
 
 
 def joined(one: ExampleBatch, other: ExampleBatch) -> ExampleBatch | None:
-    """Concatenate two trials; None if their shapes do not match or they are equal."""
+    """Concatenate two batches; None if their shapes do not match or they are equal."""
     before = leaves([one.features, one.labels, one.weights])
     after = leaves([other.features, other.labels, other.weights])
     if len(before) != len(after) or any(

@@ -108,7 +108,7 @@ _REFUSED = frozenset(
 
 
 class RandomOpReplacer:
-    """One generator for everything that a model draws outside its layers' own generators.
+    """Makes one seedable generator the source of all random numbers drawn outside layers.
 
     Args:
         origin: Prefix of error messages.
@@ -236,7 +236,7 @@ class RandomOpReplacer:
         op_name: str | None = None,
         graph: Any = None,
     ) -> None:
-        """Warn once about an operation that draws in a callback, or in a function it traces."""
+        """Warn once about a TensorFlow operation that draws random numbers in a callback."""
         del inputs, attrs, outputs, op_name, graph
         if (op_type in _STATELESS or op_type in _REFUSED) and not self._warned_of_callback:
             self._warned_of_callback = True

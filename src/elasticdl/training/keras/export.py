@@ -89,7 +89,7 @@ def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
 
 
 def why_not_exported(model: keras.Model, example: Example) -> dict[str, str]:
-    """Return the files that `export` would omit -> the reason. Writes nothing, copies no model."""
+    """Return file -> reason for the files that `export` would omit; write nothing."""
     reasons = {}
     try:
         with _one_line(), _quiet():

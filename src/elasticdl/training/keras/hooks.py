@@ -57,8 +57,8 @@ class KerasHooks:
         direction: Returns whether lower or higher values of a metric are better, for a model that
             was not compiled with its metrics, so that Keras cannot find out.
         is_compiled: Whether the model was compiled with its loss and metrics.
-        drawing: Takes an event, and the number of a batch in it; seeds the random numbers drawn in
-            its block.
+        drawing: (Name of an event, number of a batch in it) -> a context manager that seeds the
+            random numbers drawn in its block.
         only_in_validation: Names of metrics that are not measured in training, as far as they are
             known before it.
     """
@@ -313,7 +313,7 @@ class KerasHooks:
         return values, arrays
 
     def _weights_beside(self, value: Any) -> list[Any]:
-        """Return the variables of a separate model or optimizer; none if it shares trained ones."""
+        """Return a model's or optimizer's variables; [] if it shares any with the trained model."""
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []
         optimizer = getattr(self._model, "optimizer", None)
@@ -376,7 +376,7 @@ class KerasHooks:
 
     @contextlib.contextmanager
     def _moment(self, name: str, number: int = 0) -> Iterator[None]:
-        """Make methods of the model that callbacks must not call raise, and translate errors.
+        """Let callbacks handle an event in the block; reject calls of unsupported model methods.
 
         Raises:
             UserCodeError: A callback raised.

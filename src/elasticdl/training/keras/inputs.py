@@ -24,7 +24,7 @@ Adapter = Callable[[Arrays], Any]
 
 
 def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
-    """Build the model on the features' shapes and return how features become its argument.
+    """Build the model for the features' shapes; return a function from features to its argument.
 
     Args:
         model: Built or not.
@@ -80,7 +80,7 @@ def _symbolic(array: Any) -> Any:
 
 
 def _with_columns(model: keras.Model, given: Any) -> Any:
-    """Return symbolic inputs with the last axis that a functional model adds to 1-D arrays."""
+    """Return symbolic inputs; 1-D ones get a last axis of size 1 if a functional model has it."""
     names = _input_names(model)
     expected = leaves(getattr(model, "_inputs_struct", None)) if names else []
     tensors = leaves(given)

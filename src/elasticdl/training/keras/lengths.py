@@ -68,7 +68,7 @@ class Lengths:
 def signature(
     shape: Sequence[int], number: int, leading: int, fixed_axis: int | None, axes: Axes
 ) -> Shape:
-    """Return the shape that a function is compiled for.
+    """Return an array's shape as a function is compiled for it: None along open axes.
 
     Args:
         shape: Shape of an array.
@@ -87,8 +87,8 @@ class Functions:
     """Cache of compiled functions; drops those least recently called.
 
     Attributes:
-        last: The last key of the caller, and its function: a shortcut, because nearly all batches
-            have the shapes of the one before.
+        last: Arguments and function of the last call, set by the caller: a shortcut, because
+            nearly all batches have the shapes of the previous one.
     """
 
     def __init__(self) -> None:

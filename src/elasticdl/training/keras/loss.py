@@ -50,7 +50,7 @@ class TrainingLoss:
 
     Attributes:
         of_the_model: Whether the model overrides `compute_loss`.
-        num_added: Number of losses that layers add, once counted.
+        num_added: Number of losses that layers add; 0 before `check_added`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TrainingLoss:
 
     @property
     def is_there(self) -> bool:
-        """Whether the model has a loss, from any of the three sources."""
+        """Whether the model file, `compile` or the model's `compute_loss` defines a loss."""
         definition = self._definition
         return definition.compiled or definition.loss is not None or self.of_the_model
 
@@ -129,7 +129,7 @@ class TrainingLoss:
     def averaged_parts(self, trial: ExampleBatch, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
         """Return the average loss of a batch's parts, as workers would compute it; traced.
 
-        If the loss is certain to be a mean, the result is `loss`: one batch was proof enough.
+        If the loss is certain to be a mean, return `loss`, because checking one batch was enough.
         """
         if self._is_known(trial.outputs, trial.labels):
             return loss
@@ -169,7 +169,7 @@ class TrainingLoss:
         normalizes_by_batch: Callable[[ExampleBatch], bool],
         moves_statistics: Callable[[ExampleBatch], bool],
     ) -> ModelRunner:
-        """Return how the model and its loss are run on parts of a batch."""
+        """Return the functions that run the model and compute its loss on parts of a batch."""
         in_labels = self._definition.compiled
 
         def divisor_of(trial: ExampleBatch) -> float:
@@ -223,7 +223,7 @@ class TrainingLoss:
             )
 
     def _of_trial(self, trial: ExampleBatch) -> float:
-        """Return the loss of a trial; without losses added by layers, if they can be separated."""
+        """Return the loss of some examples, without losses added by layers if separable."""
         if not self.is_there:
             return 0.0
         if self.is_by_example:
@@ -232,9 +232,10 @@ class TrainingLoss:
         return float(self(*given, training=True))
 
     def _is_known(self, outputs: Any, labels: Any) -> bool:
-        """Whether the loss is certain to be a mean, so that one batch is proof for all.
+        """Whether the loss is certain to be a mean, so that checking one batch is enough.
 
-        Any other loss may divide by a mask or by weights that are all equal in most batches.
+        Another loss may divide by the sum of a mask or of weights, which shows only in batches
+        where these are not all equal.
         """
         if not self.is_by_example:
             return not self.of_the_model and all(

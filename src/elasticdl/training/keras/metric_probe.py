@@ -76,7 +76,7 @@ class MetricProbe:
             self.on(batch, metrics)
 
     def on(self, batch: Batch, metrics: Metrics) -> None:
-        """Compare a metric's states after two parts of a batch with their sum.
+        """Check whether metric states add up, by updating the metrics with two parts of a batch.
 
         Raises:
             DataError: A label or an id is out of range.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class KerasMetrics:
-    """Computes the states of one mode's metrics in compiled steps, and reads them outside.
+    """Computes the metrics of training or of evaluation: states in compiled steps, then values.
 
     Args:
         functions: The metrics.

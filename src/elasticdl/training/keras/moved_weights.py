@@ -43,7 +43,7 @@ def check_alike(
     others: Sequence[Any],
     origin: Origin,
 ) -> None:
-    """Make sure that the trained weights after a call do not depend on its examples.
+    """Check that calling the model changes no trained weight in a way that depends on examples.
 
     Args:
         call: Calls the model in training mode on some examples, as the worker of a rank.

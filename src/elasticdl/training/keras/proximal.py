@@ -33,7 +33,7 @@ class ProximalTerm:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The anchors and the strength, which change from round to round."""
+        """The weights to pull towards (anchors) and the strength, which change in each round."""
         return self._anchors + ([] if self._strength is None else [self._strength])
 
     def release(self) -> None:
@@ -44,7 +44,7 @@ class ProximalTerm:
         """Set the anchors and the strength, and start adding the term.
 
         Args:
-            weights: The anchors; may contain more than the parameters.
+            weights: The weights to pull towards (anchors), by name; may contain others.
             paths: The name of each parameter in `weights`.
             strength: mu in the paper.
         """

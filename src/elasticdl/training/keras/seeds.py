@@ -38,7 +38,7 @@ class StepSeeder:
         self._seed, self.variables, self._generators = seed, variables, generators
 
     def set(self, at: tf.Tensor) -> None:
-        """Make all randomness of a step a function of its number.
+        """Seed all generators for a step, as a function of the job's seed, the step and the rank.
 
         Args:
             at: Step and rank, int64 [2].

@@ -147,7 +147,7 @@ def check_run(
     sizes: tuple[int, int],
     origin: Origin,
 ) -> None:
-    """Compare the loss of a batch with those of two parts, for each of which the model was run.
+    """Check a batch's loss against those of two parts, for each of which the model was run.
 
     Args:
         loss: Loss of the batch.

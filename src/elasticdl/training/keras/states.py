@@ -42,8 +42,8 @@ class MetricVariables:
 
     Attributes:
         members: As passed.
-        ordered: Names of metrics that are carried from batch to batch.
-        unproved: Names of metrics that no batch so far has proved either way.
+        ordered: Names of metrics whose states are carried from batch to batch, not summed.
+        unproved: Names of metrics for which no batch has shown yet whether states add up.
         failures: Name -> how its states differ from their sum.
     """
 
@@ -64,14 +64,14 @@ class MetricVariables:
     # --- in a compiled step -----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Reset metrics for a batch's share; traced into a step, before the model is called."""
+        """Reset the metrics that are summed; traced into a step, before the model is called."""
         ordered = self.ordered
         for name, metric in self.members.items():
             if name not in ordered:
                 metric.reset_state()
 
     def shares(self) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the states that this batch adds: metric -> values; traced into a compiled step.
+        """Return the states of this batch alone, metric -> values; traced into a compiled step.
 
         Metrics that are carried are left out.
         """
@@ -86,7 +86,7 @@ class MetricVariables:
     def kept(self) -> Iterator[None]:
         """Restore all metrics after the block; traced into a compiled step.
 
-        For further calls of the user's code, which may update them: a `compute_loss` does.
+        Protects them in further calls of user code, such as `compute_loss`, which may update them.
         """
         variables = [variable for one in self.members.values() for variable in one.variables]
         values = [tf.identity(variable.value) for variable in variables]
@@ -144,7 +144,7 @@ class MetricVariables:
         self._refuse()
 
     def probe(self, one: Callable[[], None], other: Callable[[], None]) -> None:
-        """Test the metrics that have not been proved either way.
+        """Test whether the states of `unproved` metrics add up, on two batches.
 
         Args:
             one: Updates all metrics by one batch.

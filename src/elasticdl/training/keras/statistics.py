@@ -68,12 +68,12 @@ class ChangesOf(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Statistic:
-    """One variable and its position in the block.
+    """One variable, and the position of its change in the flat tensor of changes (block).
 
     Attributes:
         variable: A Keras variable.
-        kind: How its change is sent.
-        first: Start of its part of the block.
+        kind: Determines how its change is encoded.
+        first: Index of its first number in the block.
         size: Number of values in it.
     """
 
@@ -120,7 +120,7 @@ class KerasStatistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """Variables that tell a compiled step which statistics are known and which are sums."""
+        """Variables that tell a compiled step which statistics are classified, which as sums."""
         return [self._is_known, self._is_sum]
 
     # --- in a compiled step -------------------------------------------------------------------
@@ -186,7 +186,7 @@ class KerasStatistics:
             changes: Computes changes by examples of the batch.
 
         Raises:
-            DefinitionError: A whole number is neither, or a variable is drawn at random.
+            DefinitionError: An integer variable is neither, or a variable is drawn at random.
         """
         half = num_examples // 2
         # A batch of one has no halves; it then serves as both halves of its double.
@@ -240,7 +240,7 @@ class KerasStatistics:
         self._is_sum.assign(is_sum)
 
     def forget(self) -> None:
-        """Forget the kinds, so that the next batch that changes the variables determines them."""
+        """Forget which variables are means or sums; the next batch that changes them decides."""
         self._is_known.assign(self._known_at_first)
         self._is_sum.assign(np.zeros_like(self._known_at_first))
 
@@ -322,7 +322,7 @@ class KerasStatistics:
                 )
 
     def add_whole_numbers(self, block: np.ndarray[Any, Any]) -> None:
-        """Apply the summed changes of all whole numbers and booleans.
+        """Apply the summed changes of all integer and boolean variables.
 
         Raises:
             TrainingError: A value that should be the same on all batches differs, or workers
@@ -345,7 +345,7 @@ class KerasStatistics:
                     each.variable.assign(summed.astype(each.variable.dtype))
 
     def mean_changes(self, block: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        """Return the change of each variable by a summed block."""
+        """Decode a summed block: return the change to apply to each variable."""
         num_batches = round(float(block[1]))
         found: list[np.ndarray[Any, Any]] = []
         for number, each in enumerate(self._statistics):
@@ -397,7 +397,7 @@ def _has_room(dtype: np.dtype[Any], shift: int) -> bool:
 
 
 def _rounding(old: np.ndarray[Any, Any], shift: int) -> float:
-    """Return how much rounding alone can alter the change of a number increased by `shift`."""
+    """Return a bound on the rounding error of a change of the values `old` + `shift`."""
     if np.issubdtype(old.dtype, np.integer):
         return 0.0
     largest = float(np.abs(old.astype(np.float64)).max(initial=0.0)) + shift
@@ -444,7 +444,7 @@ def _kind_of(variable: Any, origin: Origin) -> _Kind:
 
 
 def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Return a change's contribution to the block, parts along a new first axis."""
+    """Encode a variable's change for the block; parts of a value are along a new first axis."""
     if kind == "boolean":
         return tf.cast(new, tf.float32)
     if kind == "whole":

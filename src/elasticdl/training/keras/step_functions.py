@@ -45,7 +45,7 @@ _LOOSELY = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """The parts that check and replace operations while a trainer's functions are traced.
+    """Objects that check and replace operations while a trainer's functions are traced.
 
     Attributes:
         draws: Replaces random numbers drawn outside layers.
@@ -68,7 +68,7 @@ class Watched:
 
 
 class StepFunctions:
-    """Compiles and calls functions of tensors.
+    """Compiles, caches and calls a trainer's functions of tensors, such as a training step.
 
     Args:
         definition: Definition of the model.
@@ -218,7 +218,7 @@ class StepFunctions:
             return self._predict(features)
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
-        """Return the axes after those of the batch that a function is compiled with as open."""
+        """Return the axes of an example that are compiled without a fixed size; may be empty."""
         if self.is_eager:
             return frozenset()
         found = self.lengths.open_axes(arrays, leading)
@@ -240,7 +240,7 @@ class StepFunctions:
         return found if self._opens else frozenset()
 
     def _says_the_same_opened(self, features: Arrays) -> bool:
-        """Whether open axes leave a batch's outputs the same; some code relies on fixed lengths."""
+        """Whether a batch's outputs are the same if compiled without fixed sizes of its axes."""
         try:
             opened = leaves(self._predict(features))
         except (DataError, TrainingError, UserCodeError):
@@ -289,7 +289,7 @@ class StepFunctions:
         return concrete
 
     def _uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """Reject code that counts in Python, if the model requests to run each step eagerly."""
+        """Reject steps that change Python attributes, if the model requests `run_eagerly=True`."""
         if not self._watched.asks_for_eager:
             return contextlib.nullcontext()
         return self._watched.attributes.watched(

@@ -271,9 +271,9 @@ class KerasTrainer:
         self.step += 1
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.SupportsWarmup`: apply, restore the state, forget the kinds of statistics.
+        """See `trainer.SupportsWarmup`; also forget which statistics are means or sums.
 
-        An example repeats a few records, so all of its parts are alike and prove nothing about how
+        An example batch repeats a few records, so all of its parts are alike and do not show how
         statistics add up.
         """
         before = self.state()
@@ -410,7 +410,7 @@ class KerasTrainer:
 
     @contextlib.contextmanager
     def _without_trace(self) -> Iterator[None]:
-        """Restore the statistics and seeds that a layer fixed to `training=True` changes."""
+        """Restore statistics and seeds after the block, in which a layer may run as in training."""
         before = [(v, v.numpy()) for v in (*self._statistics, *self._seeds.variables)]
         try:
             with self._drawing_at("export"):
@@ -448,7 +448,7 @@ class KerasTrainer:
     # --- functions that TensorFlow traces -----------------------------------------------
 
     def _train_group(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-        """Train one step for each entry of the first axis."""
+        """Train one step per batch; the batches are stacked along the first axis."""
         num_steps = tf.shape(leaves(features)[0])[0]
 
         def batch(i: Any) -> tuple[Any, Any, Any, tf.Tensor]:
@@ -560,7 +560,7 @@ class KerasTrainer:
         return buffer[buffer.size - self._changes.size :]
 
     def _classify_statistics(self, batch: Batch) -> None:
-        """Compare the changes that the two halves of a batch make with those of the whole batch."""
+        """Classify statistics as means or sums, by their changes on a batch and on its halves."""
 
         def changes(rows: Sequence[int], seed: int = 0) -> list[np.ndarray[Any, Any]]:
             features = map_arrays(lambda a: tf.convert_to_tensor(a[list(rows)]), batch.features)
@@ -610,7 +610,7 @@ class KerasTrainer:
     def _forward_without_trace(
         self, features: Any, at: tf.Tensor, *, training: bool = False
     ) -> Any:
-        """Run the model and restore statistics, which a layer fixed to `training=True` changes."""
+        """Run the model, then restore statistics: a layer may always run with `training=True`."""
         before = [tf.identity(v.value) for v in self._statistics]
         self._seeds.set(at)
         outputs = self.model(self._adapt(features), training=training)
@@ -646,7 +646,7 @@ class KerasTrainer:
         batches: Sequence[Batch],
         fixed_axis: int | None = None,
     ) -> Any:
-        """Call a function of the next step; see `StepFunctions.call`."""
+        """Call a function with this trainer's step and rank; see `StepFunctions.call`."""
         return self._functions.call(
             name,
             function,
@@ -666,7 +666,7 @@ class KerasTrainer:
 
     @contextlib.contextmanager
     def _at_moment(self, moment: str, number: int) -> Iterator[None]:
-        """Seed callbacks in the block; reject changes that compiled steps would not see."""
+        """Seed callbacks in the block; reject attribute changes that compiled steps ignore."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._drawing_at(moment, number))
             if self.hooks.are_of_users:
@@ -750,7 +750,7 @@ class KerasTrainer:
         ]
 
     def _record_outside_at_first(self) -> None:
-        """Reject variables outside the model that a step changes; checked after the first step."""
+        """Check, once, that the first step has changed no variable outside the model."""
         if not self._recorded_outside:
             self._recorded_outside = True
             self._outside.check_unmoved()
@@ -874,7 +874,7 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 
 
 def _after(output: tf.Tensor) -> tf.Tensor:
-    """Return an output that depends on the operations that the enclosing block waits for."""
+    """Copy an output within `tf.control_dependencies`, with Keras' mask and logits."""
     waited = tf.identity(output)
     reduction.carried(waited, reduction.mask_of(output))
     # A loss `from_logits` finds the logits of a softmax here, in Keras as in training.

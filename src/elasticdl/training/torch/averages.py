@@ -33,7 +33,7 @@ class Averages:
         model: The model to average, before its first update.
 
     Raises:
-        DefinitionError: The created object does not follow that model.
+        DefinitionError: The created object is not an average of the weights of `model`.
         UserCodeError: The user's function raised.
     """
 

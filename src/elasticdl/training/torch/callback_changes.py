@@ -46,7 +46,7 @@ _LOSS = "loss"
 
 
 class Modes:
-    """The mode of a model, training or evaluation, and the modules that differ from it."""
+    """Sets a model's mode, training or evaluation; keeps modes that callbacks gave modules."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -70,7 +70,7 @@ class Modes:
         self._is_set = False
 
     def forget(self) -> None:
-        """Forget the modules that differ from the model's mode; called when an epoch begins."""
+        """Forget the modes that callbacks gave modules; called when an epoch begins."""
         self.differing, self._is_set = {}, False
 
     def record(self) -> None:
@@ -117,7 +117,7 @@ class CallbackChanges:
         self._used_by_input = Used([definition.input] if callbacks else (), known)
 
     def begin(self) -> None:
-        """Remove parameter groups that callbacks have added: `train_begin` may add them again."""
+        """Remove parameter groups that callbacks added; `on_train_begin` may add them again."""
         del self._optimizer.param_groups[self._num_groups :]
 
     @contextmanager

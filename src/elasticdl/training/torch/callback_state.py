@@ -54,7 +54,7 @@ _WRITERS = {"SummaryWriter"}
 
 
 class TorchValues(CallbackValues):
-    """Adds the values of PyTorch; see the module docstring.
+    """Converts plain values, and tensors and objects of PyTorch; see the module docstring.
 
     Args:
         model: The trained model; its weights and modules are stored by name, not copied.
@@ -62,7 +62,7 @@ class TorchValues(CallbackValues):
         callbacks: All callbacks: a callback that refers to another does not store it.
 
     Attributes:
-        made: Path -> object (or its type) that `encode` found and that is restored in place.
+        made: Path -> object (or its type) that `encode` has found and `decode` changes in place.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TorchValues(CallbackValues):
             self._by_storage.setdefault(_storage_of(weight), []).append((name, weight))
 
     def digest(self, value: Any) -> int | None:
-        """See `CallbackValues.digest`; None for code, so that two functions never look equal."""
+        """Return a hash of a value; None if it cannot be stored, or is a function or a class."""
         self._is_compared = True
         try:
             return super().digest(value)
@@ -92,7 +92,7 @@ class TorchValues(CallbackValues):
     def encode_other(  # noqa: C901, PLR0911, PLR0912 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
-        """See `CallbackValues.encode`."""
+        """Convert a tensor, a module or an object to JSON; see `CallbackValues.encode`."""
         if value is self._optimizer:
             return {"$optimizer": 0}
         number = next((n for n, each in enumerate(self._callbacks) if each is value), None)
@@ -134,7 +134,7 @@ class TorchValues(CallbackValues):
     def decode_other(  # noqa: C901, PLR0911 - one line a type
         self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
     ) -> Any:
-        """See `CallbackValues.decode`; objects are changed in place.
+        """Restore a tensor, a module or an object, which is changed in place; see `decode`.
 
         Raises:
             DefinitionError: The object to restore into does not exist.
@@ -294,7 +294,7 @@ class CallbackMemory:
         return kept
 
     def _check_made(self, below: str) -> None:
-        """Check that the objects to restore into will exist.
+        """Check that a resumed run will have the objects found under the path `below`.
 
         Raises:
             CannotKeepError: An object was created after `on_train_begin`.

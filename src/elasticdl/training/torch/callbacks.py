@@ -187,7 +187,7 @@ class Callbacks:
         return any(getattr(each, "stop_training", False) is True for each in self.objects)
 
     def remembered(self, number: int) -> dict[str, Any]:
-        """Return the attributes of a callback and of its class, except those set by `give`.
+        """Return the attributes of callback `number` and of its class, except those set by `give`.
 
         Methods and other members of a class that are not values are left out.
         """
@@ -302,7 +302,7 @@ def _moments_of(each: Any) -> list[str]:
 
 
 def _kept_around(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield (method, variable) where a method may change a variable of an enclosing function."""
+    """Yield (method, variable) for each closure variable that a method of `kind` may change."""
     methods = {
         name: value
         for ancestor in reversed(kind.__mro__)

@@ -45,7 +45,7 @@ def check_takes_labels(model: nn.Module, origin: Origin) -> None:
 
 
 class InnerLossSteps:
-    """The steps of a module whose `forward` receives the labels; see `steps.Steps`.
+    """Computes the results of a module whose `forward` receives the labels; see `steps.Steps`.
 
     Args:
         definition: For errors.

@@ -106,7 +106,7 @@ class TrainerProgress:
 
 
 class LightningSteps:
-    """The steps that a LightningModule defines itself; see `steps.Steps`.
+    """Computes results by the steps that a LightningModule defines; see `steps.Steps`.
 
     Args:
         definition: The model's definition, for errors.
@@ -331,7 +331,7 @@ class _Logged:
             self.log(name, value, *args, **kwargs)
 
     def addends(self, num_examples: int) -> Addends:
-        """Return the recorded values as totals and counts of means.
+        """Return the recorded values by name, as (total, count); total / count is the mean.
 
         Args:
             num_examples: Weight of a value, unless it was logged with a `batch_size`.

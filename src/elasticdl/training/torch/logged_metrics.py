@@ -58,11 +58,11 @@ class LoggedMetric:
         self._take(self._states.metric.update, args, kwargs)
 
     def compute(self) -> NoReturn:
-        """Reject the call: see the module docstring."""
+        """Reject the call, because no worker has the value of the epoch so far."""
         raise self._refusal("compute", "Log the metric: self.log(name, self.metric).")
 
     def reset(self) -> NoReturn:
-        """Reject the call: see the module docstring."""
+        """Reject the call, because each epoch begins with a new state anyway."""
         raise self._refusal("reset", "Remove the call: each epoch begins with a new state.")
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +77,7 @@ class LoggedMetric:
         return self._states
 
     def begin(self, step: str, so_far: MetricStates | None) -> None:
-        """Load the states from an earlier step, found by the logged name, or reset the metric."""
+        """Load the metric's states from `so_far` before a step; reset it if there are none."""
         self._states.begin((so_far or {}).get(self._names.get(step, "")))
 
     def logged(self, step: str, name: str) -> None:

@@ -93,7 +93,7 @@ class BatchLoss:
     Attributes:
         value: The loss, a float32 scalar with its graph.
         divisor: The divisor of the sum of losses; a scalar tensor if it depends on the targets.
-        is_known: Whether a loss of PyTorch computed it as a mean, or it has a value per example.
+        is_known: Whether it is certain to be a mean: a PyTorch loss, or one value per example.
         precision: Relative difference that rounding alone can cause.
         unsplittable: Reason that the divisor is unknown for this batch; empty if it is known.
     """
@@ -376,7 +376,7 @@ def _divides_oddly(call: _Call) -> bool:
 
 
 def _rows_averaged(call: _Call) -> torch.Tensor | float:
-    """Return the divisor of a mean by PyTorch, not counting the size of a row."""
+    """Return the number of rows that a PyTorch loss averaged, or the sum of their weights."""
     given = call.arguments
     if (rows := _OF_ROWS.get(call.function)) is not None:
         return float(math.prod(given[rows].shape[:-1]))

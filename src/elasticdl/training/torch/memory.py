@@ -74,7 +74,7 @@ class HookMemory:
             the user's.
         parameters: The model's parameters, by name.
         origin: Prefix of errors.
-        may_be_scheduled: Whether schedulers that the trainer holds may be attached to it.
+        may_be_scheduled: Whether the optimizer may have schedulers that the trainer steps.
 
     Raises:
         DefinitionError: A hook has state that cannot be stored, or there is a scheduler that no

@@ -140,7 +140,7 @@ class StatefulMetric:
         return self.end(carried=False)
 
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
-        """Update the states before a batch and return those after it; None is a fresh start."""
+        """Update the states `so_far` (None: empty ones) by a batch and return the new states."""
         self._try_on(outputs, labels, sums=False)
         self.begin(so_far)
         self._update(outputs, labels)

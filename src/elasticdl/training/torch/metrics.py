@@ -30,7 +30,7 @@ Addends: TypeAlias = "dict[str, Addend]"
 
 
 class TorchMetrics:
-    """Computes the values of one mode's metrics for a batch, and reads summed states.
+    """Computes the metrics of training or of evaluation for a batch, and reads summed states.
 
     Args:
         functions: The metrics. A named metric is a function `(labels, predictions)` that returns
@@ -40,7 +40,7 @@ class TorchMetrics:
             carried from one batch to the next.
 
     Raises:
-        DefinitionError: A metric is neither, or is called `loss`.
+        DefinitionError: A metric is of another kind, or is called `loss`.
     """
 
     def __init__(self, functions: MetricFunctions, *, where: str, why_sums: str = "") -> None:

@@ -192,7 +192,7 @@ class OptimizerState:
         return []
 
     def _add_groups(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Recreate the groups that a hook had added to a saved state; return the mismatches."""
+        """Recreate the param groups in a saved state that a hook added; return the mismatches."""
         members: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():
             of_group, key, *more = path.split("/")

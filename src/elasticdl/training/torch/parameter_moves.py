@@ -19,8 +19,8 @@ class ParameterMoves:
 
     Args:
         parameters: The parameters, by name.
-        with_values: Also compare values. A write through `parameter.data` is not counted by
-            PyTorch, and copying all parameters takes too long for every step.
+        with_values: Also compare values, which detects writes through `parameter.data`. This
+            copies all parameters, so it is too slow for every step.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, with_values: bool) -> None:

@@ -67,11 +67,11 @@ class PartCheck:
     Args:
         origin: Prefix of errors.
         model: The module.
-        steps: The steps of the module.
+        steps: Computes the outputs and the loss.
         loss: Compares losses.
         modes: The modes of the module.
         buffers: The buffers of the module, which are restored after each run.
-        drawing: Seeds all random numbers drawn in its block, by a number.
+        drawing: Number -> a context manager that seeds all random numbers drawn in its block.
     """
 
     def __init__(

@@ -201,7 +201,7 @@ class Refusals:
             moved: Names of the parameters that have changed.
 
         Raises:
-            DefinitionError: There is one (an average of weights, an embedding with `max_norm`).
+            DefinitionError: `moved` is not empty.
         """
         for name in moved:
             raise DefinitionError(

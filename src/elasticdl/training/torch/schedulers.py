@@ -112,7 +112,7 @@ class Schedulers:
                 )
 
     def updated(self, num_updates: int) -> None:
-        """Step the schedulers with interval "step", after an update; `num_updates`: so far."""
+        """Step the schedulers with interval "step", after update number `num_updates`."""
         for schedule in self._schedules:
             if schedule.interval == "step" and num_updates % schedule.frequency == 0:
                 self._step(schedule.scheduler)

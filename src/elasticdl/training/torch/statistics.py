@@ -144,7 +144,7 @@ class TorchStatistics:
 
     @property
     def size(self) -> int:
-        """Number of float32 values that the changes take, including votes."""
+        """Number of float32 values that the changes take, including how each adds up (votes)."""
         tensors = self._buffers.tensors()
         payload = sum(tensors[name].numel() * width for name, width in self._widths.items())
         return payload + _VOTES * len(self._widths)

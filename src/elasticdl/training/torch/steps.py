@@ -76,7 +76,7 @@ class Stepped:
 
 
 class Steps(Protocol):
-    """Computes a model's results for a batch.
+    """Computes a model's outputs, loss and metrics for a batch.
 
     Each method takes the module, because a copy of it may be tested.
     """
@@ -131,18 +131,18 @@ class Steps(Protocol):
 
 
 class Pairs:
-    """Joins a batch of one example with the previous one, so that the result can be split."""
+    """Joins two batches of one example each, for checks that split a batch in two parts."""
 
     def __init__(self) -> None:
         self._before: tuple[Tensors, Any] | None = None
 
     def with_the_one_before(self, batch: Tensors) -> Tensors | None:
-        """Return both as one batch; None for the first, or if shapes differ or both are equal."""
+        """Join a batch with the previous one; None if there is none, or it is equal or unlike."""
         found = self.joined(batch, None)
         return None if found is None else found[0]
 
     def joined(self, batch: Tensors, outputs: Any) -> tuple[Tensors, Any] | None:
-        """Join both batches and their outputs; None as for `with_the_one_before`."""
+        """Join a batch and outputs with the previous ones; None as for `with_the_one_before`."""
         before, self._before = self._before, (batch, outputs)
         if before is None:
             return None
@@ -217,7 +217,7 @@ def check_parts(
 
 
 class ForwardSteps:
-    """The steps of a plain module: `forward`, and a separate loss; see `Steps`.
+    """Computes the results of a plain module by `forward` and a separate loss; see `Steps`.
 
     Loss and metrics of a batch depend on its outputs only.
 
@@ -225,7 +225,7 @@ class ForwardSteps:
         definition: The model definition.
         adapt: Converts features to arguments.
         loss: Computes the loss.
-        precision: The number format of both.
+        precision: The number format of model and loss.
     """
 
     def __init__(

@@ -43,14 +43,15 @@ class DNN(keras.Model):
     Args:
         hidden_units: Width of each hidden layer, the first one first.
         learning_rate: Step size of Adam.
-        num_classes: How many classes there are; the label is 0 .. num_classes - 1. Two without
-            `classes`, else their number.
+        num_classes: Number of classes; the label is 0 .. num_classes - 1. By default the number
+            of `classes`, or 2 if these are not given.
         classes: The label's own values, in order: all text, all numbers or all booleans.
             Predictions are then these values, with their probability.
-        class_counts: How many rows each class has; the classes then count the same together.
+        class_counts: Number of rows of each class. If given, rows are weighted so that all classes
+            have the same total weight in the loss.
         label: Name of the field to predict.
         ignore: Names of fields that are no features, such as an identifier.
-        embedding_size: How many numbers stand for a text.
+        embedding_size: Length of the trained vector that represents a string.
         columns: The features, a dict each; see "Features of a table" in docs/guides/model-files.md.
             Without it, all fields are features.
     """
@@ -153,7 +154,7 @@ class DNN(keras.Model):
         return keras.ops.mean(losses) if self._class_weight is None else losses
 
     def default_class_weight(self) -> Mapping[int, float] | None:
-        """Return the weight of a row of each class; None counts every row once."""
+        """Return the weight of a row of each class; None weights all rows equally."""
         return None if self._class_weight is None else self._class_weight.weights
 
     def default_optimizer(self) -> keras.optimizers.Optimizer:

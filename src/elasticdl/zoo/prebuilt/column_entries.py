@@ -41,7 +41,7 @@ _MANY = 2**31 - 32
 
 
 def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
-    """Parse and check the entries of the param; see `columns.Columns.of`."""
+    """Parse and check the param `columns` of a model; see `columns.Columns.of`."""
     if not isinstance(entries, (list, tuple)) or not entries:
         raise UsageError(
             f"--params: columns is {entries!r}; expected a list with one dict per feature, such as "
@@ -76,7 +76,7 @@ def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads entries; a bare column name refers to the column's entry elsewhere."""
+    """Reads the entries of the param `columns`; a column's name refers to another entry."""
 
     def __init__(self, entries: Sequence[Any], label: str) -> None:
         self._entries = entries

@@ -170,7 +170,7 @@ class Bucket:
     """The interval that contains a number, as an id.
 
     Attributes:
-        of: The number.
+        of: The feature of the number.
         boundaries: Boundaries between the intervals, ascending.
     """
 
@@ -189,7 +189,7 @@ class Cross:
     """Combinations of ids, hashed.
 
     Attributes:
-        of: At least two features with ids.
+        of: At least two categories or buckets, whose ids are combined.
         buckets: Number of ids to hash them into.
     """
 

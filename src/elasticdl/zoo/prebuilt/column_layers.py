@@ -279,7 +279,7 @@ def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
 
 
 def _places(columns: Columns) -> dict[Any, int]:
-    """Return the first position of each number, time and category in its array of inputs."""
+    """Map columns to first positions: numbers and times in one array, categories in another."""
     places: dict[Any, int] = {}
     numbers = ids = 0
     for source in columns.sources:

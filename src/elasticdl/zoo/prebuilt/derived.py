@@ -59,9 +59,9 @@ class Derived:
     """The features of a table.
 
     Attributes:
-        columns: In the form that the prebuilt table models expect.
+        columns: The features, as in the param `columns` of the prebuilt table models.
         left_out: Column -> why it is not a feature.
-        doubtful: Column -> why it may have been meant otherwise.
+        doubtful: Column -> why its feature may not be the intended one.
     """
 
     columns: Sequence[dict[str, Any]]

@@ -26,11 +26,11 @@ class Advice:
     """Remedies for an unsuitable label, as phrases for error messages.
 
     Attributes:
-        another: Selects another column as the label: a noun phrase.
+        another: The option that selects another column as the label, as a noun phrase.
         as_text: Takes the name of a column and returns how to turn it into strings: a sentence in
             lower case, without its full stop.
-        shifted: Takes the name of a column and returns how to subtract its smallest value, as
-            `as_text`.
+        shifted: Takes the name of a column and returns how to subtract its smallest value, in the
+            same form as `as_text`.
     """
 
     another: str

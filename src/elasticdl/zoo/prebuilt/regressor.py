@@ -35,10 +35,11 @@ class DNN(keras.Model):
         learning_rate: Step size of Adam.
         label: Name of the field to predict.
         ignore: Names of fields that are no features, such as an identifier.
-        label_mean: About the mean of the label, and ...
-        label_scale: ... about its spread. The network learns (label - mean) / scale; far from
-            0 and 1, saying so saves many epochs. Predictions are in the label's own unit.
-        embedding_size: How many numbers stand for a text.
+        label_mean: Approximate mean of the label.
+        label_scale: Approximate standard deviation of the label. The network learns (label - mean)
+            / scale, which saves many epochs if the label is far from mean 0 and deviation 1.
+            Predictions are in the label's own unit.
+        embedding_size: Length of the trained vector that represents a string.
         columns: The features, a dict each; see "Features of a table" in docs/guides/model-files.md.
             Without it, all fields are features.
     """

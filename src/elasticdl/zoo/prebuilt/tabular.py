@@ -125,7 +125,7 @@ ACTIVATION = "leaky_relu"
 
 
 class Tower(keras.layers.Layer):
-    """Hidden layers of a dense network that reads numbers and tokens.
+    """Hidden layers of a dense network that reads numbers and tokens (hashed strings).
 
     The number of features is determined at the first call.
     """

@@ -37,9 +37,9 @@ class Regressor(regressor.DNN):
         learning_rate: Step size of Adam.
         label: Name of the field to predict.
         ignore: Names of fields that are no features, such as an identifier.
-        label_mean: About the mean of the label, and ...
-        label_scale: ... about its spread; see `regressor.DNN`.
-        embedding_size: How many numbers stand for a text in the deep part.
+        label_mean: Approximate mean of the label; see `regressor.DNN`.
+        label_scale: Approximate standard deviation of the label; see `regressor.DNN`.
+        embedding_size: Length of the trained vector that represents a string in the deep part.
         columns: The features, a dict each; see `regressor.DNN`.
     """
 
@@ -78,12 +78,13 @@ class Classifier(classifier.DNN):
     Args:
         hidden_units: Width of each hidden layer of the deep part, the first one first.
         learning_rate: Step size of Adam.
-        num_classes: How many classes there are; see `classifier.DNN`.
+        num_classes: Number of classes; see `classifier.DNN`.
         classes: The label's own values, in order.
-        class_counts: How many rows each class has; the classes then count the same together.
+        class_counts: Number of rows of each class. If given, rows are weighted so that all classes
+            have the same total weight in the loss.
         label: Name of the field to predict.
         ignore: Names of fields that are no features, such as an identifier.
-        embedding_size: How many numbers stand for a text in the deep part.
+        embedding_size: Length of the trained vector that represents a string in the deep part.
         columns: The features, a dict each; see `regressor.DNN`.
     """
 
@@ -122,7 +123,7 @@ def _wide(table: TableReader, num_outputs: int) -> keras.layers.Layer:
 
 
 class Wide(keras.layers.Layer):
-    """Weighted sums of numbers, tokens and pairs of tokens.
+    """Weighted sums of numbers, tokens (hashed strings) and pairs of tokens.
 
     Args:
         num_outputs: Number of weighted sums.

@@ -47,7 +47,7 @@ class CurrentModel:
 
     Attributes:
         checkpoint: Its state; the checkpoint's step is the round.
-        which: Whether it is global or the party's own, and its round.
+        which: Whether the model is global or the party's own, and its round.
     """
 
     checkpoint: Checkpoint
@@ -58,7 +58,10 @@ class ClientState(Protocol):
     """Storage of a party's state between rounds."""
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """Return the party's state after a round of a run (`history`); None if no longer stored."""
+        """Return the party's state after a round of a training run; None if it was deleted.
+
+        `history` is the ID of the training run.
+        """
         ...
 
     def keep(self, checkpoint: Checkpoint) -> None:
@@ -70,11 +73,11 @@ class ClientState(Protocol):
         ...
 
     def current(self) -> CurrentModel | None:
-        """Return the party's current model; None if it has none yet."""
+        """Return the party's current model; None before it has trained or received one."""
         ...
 
     def which(self) -> PartyModel | None:
-        """Return which model `current` would return, without loading it."""
+        """Return which model `current` would return, without loading it; None if it has none."""
         ...
 
 
@@ -98,7 +101,7 @@ class DiskClientState:
         self._last = max((number_of(one) for one in kept if one is not None), default=0)
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """See `ClientState`."""
+        """Load the party's state after a round of a training run; None if it was deleted."""
         self._store.wait()
         if round_number not in self._store.steps():
             return None
@@ -106,18 +109,18 @@ class DiskClientState:
         return found if found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """See `ClientState`."""
+        """Save the party's own state after a round."""
         self._store.save(self._numbered(checkpoint))
         if not checkpoint.metadata.get(GRADIENTS):
             self._which = PartyModel(is_global=False, round=checkpoint.step)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """See `ClientState`."""
+        """Save the global model after a round, as the party's current model."""
         self._synced.save(self._numbered(checkpoint))
         self._which = PartyModel(is_global=True, round=checkpoint.step)
 
     def current(self) -> CurrentModel | None:
-        """See `ClientState`.
+        """Load the party's current model; None if it has none yet.
 
         Raises:
             CorruptCheckpointError: The newest checkpoint and all older ones are damaged.
@@ -125,7 +128,7 @@ class DiskClientState:
         return latest(_newest(self._store), _newest(self._synced))
 
     def which(self) -> PartyModel | None:
-        """See `ClientState`."""
+        """Return whether the current model is global or the party's own; None without a model."""
         return self._which
 
     def _numbered(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -134,7 +137,7 @@ class DiskClientState:
 
 
 def numbered(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """Return the checkpoint with its sequence number in the metadata."""
+    """Return the checkpoint with a sequence number, which orders own and global models."""
     return replace(checkpoint, metadata={**checkpoint.metadata, _NUMBER: number})
 
 
@@ -144,7 +147,10 @@ def number_of(checkpoint: Checkpoint) -> int:
 
 
 def latest(own: Checkpoint | None, synced: Checkpoint | None) -> CurrentModel | None:
-    """Return the party's model: the later of the two checkpoints, except one with gradients.
+    """Return the party's model: the checkpoint with the higher sequence number.
+
+    A checkpoint of a round that sent gradients has no model and is ignored. None without a
+    checkpoint.
 
     Example:
         >>> from elasticdl.artifacts.checkpoint import Checkpoint

@@ -29,9 +29,10 @@ _NUM_SPLITS = 2
 
 
 def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
-    """Return a function that opens a handler's data by name: `NAME: training` or `NAME: test`.
+    """Return a function that opens the training or test data of a user's data handler.
 
-    The class is imported and called once, when the first of the two is opened.
+    Its argument is the name `NAME: training` or `NAME: test`. The class is imported and called only
+    when the first of the two is opened.
 
     Raises:
         DefinitionError: The file has no such class.

@@ -87,7 +87,7 @@ class Party:
         name: Its name in the federation.
         job: Its model and its data; the requests specify how to train.
         definition: The model that it trains.
-        memory: Its client state.
+        memory: Stores its client state.
         create_trainer: Builds its trainer; parties of one process may share one.
         shares_metrics: Whether its metrics may be sent to the aggregator.
         recorder: The file for its own metrics.
@@ -114,7 +114,7 @@ class Party:
         return self._open(LocalTraining(seed=self.job.training.seed)).context.num_records
 
     def answer(self, request: RoundRequest) -> Reply | Refusal:
-        """Execute a request and return the reply; turn an error into a refusal."""
+        """Execute a request and return the reply; an error becomes a refusal."""
         started = time.monotonic()
         try:
             reply = {
@@ -191,7 +191,7 @@ class Party:
     # --- the party's own commands -----------------------------------------------------------
 
     def restored(self) -> tuple[CurrentModel, TrainingContext, Trainer]:
-        """Return the party's current model, its data, and a trainer loaded with that model.
+        """Return the party's current model, the data, and a trainer with the model's weights.
 
         The trainer is the one that serves requests: use it only until the next request.
 
@@ -215,7 +215,7 @@ class Party:
     # --- training ---------------------------------------------------------------------------
 
     def _trained(self, request: RoundRequest, opened: _Opened, asked: str) -> Checkpoint:
-        """Train for one round, and return the party's checkpoint after it."""
+        """Train for one round; return the checkpoint that becomes the party's client state."""
         options, context, trainer = request.options, opened.context, opened.trainer
         before = self.memory.after(request.history, request.round - 1)
         begins = before or _at_epoch(opened, (request.round - 1) * options.num_epochs)
@@ -375,13 +375,13 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Evaluate the global weights here, if the aggregator or the recorder needs it."""
+        """Evaluate the global weights if the aggregator or the recorder needs that; else {}."""
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics
         return measured(context, trainer) if recorded or asked else {}
 
     def _shared(self, request: RoundRequest, evaluation: MetricStates) -> MetricStates:
-        """Return the part of an evaluation that is sent to the aggregator."""
+        """Return an evaluation if the aggregator requests it and the party shares it; else {}."""
         return evaluation if request.options.evaluate_before and self.shares_metrics else {}
 
     def _record(
@@ -418,7 +418,7 @@ class Party:
 
 
 class _MetricsCommitter(InProcessCommitter):
-    """Committer of this process that sums the training metrics over all epochs of a round."""
+    """In-process committer that also sums the training metrics over all epochs of a round."""
 
     states: MetricStates
 
@@ -452,24 +452,24 @@ class _NullSink:
     """Discards the loop's events and checkpoints: the party saves one checkpoint per round."""
 
     def write(self, event: Event) -> None:
-        """See `interfaces.EventSink`."""
+        """Discard the event."""
 
     def publish(self) -> None:
-        """See `interfaces.EventSink`."""
+        """Do nothing, because events are discarded."""
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """See `interfaces.CheckpointSink`."""
+        """Discard the checkpoint."""
 
     def wait(self) -> None:
-        """See `interfaces.CheckpointSink`."""
+        """Do nothing, because checkpoints are discarded."""
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """See `interfaces.CheckpointSink`."""
+        """Return no checkpoints."""
         return []
 
 
 def _at_epoch(opened: _Opened, epoch: int) -> Checkpoint:
-    """Return a checkpoint with the initial weights and optimizer, at the start of an epoch."""
+    """Return a checkpoint with the initial weights and optimizer, whose next epoch is `epoch`."""
     progress = opened.context.initial_progress()
     progress = replace(progress, ledger=replace(progress.ledger, epoch=epoch))
     return Checkpoint(
@@ -480,13 +480,13 @@ def _at_epoch(opened: _Opened, epoch: int) -> Checkpoint:
 
 
 def _fingerprint(request: RoundRequest) -> str:
-    """Return a digest of exactly those parts of a request that determine the reply."""
+    """Return a digest of a request's options and weights, to recognize a repeated request."""
     options = repr(dataclasses.astuple(request.options))
     return hashlib.sha256((options + digest_of(request.weights)).encode()).hexdigest()
 
 
 def measured(context: TrainingContext, trainer: Trainer) -> MetricStates:
-    """Evaluate a model on a party's validation data; return no states if it has none."""
+    """Evaluate a model on a party's validation data; without any, return no metric states."""
     validation = context.validation
     if validation is None:
         return {}
@@ -510,7 +510,7 @@ def weights_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shapes_of(batch: Batch) -> dict[str, Any]:
-    """Return shapes and dtypes of an example, without its contents."""
+    """Return the shapes and dtypes of one example of a batch, without its values."""
 
     def of(tree: Arrays) -> Any:
         if tree is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MetricsFile:
-    """The metrics file that a party's config requests.
+    """A party's own metrics file, which its config may request.
 
     Attributes:
         before_training: Whether to evaluate a round's weights before training.
@@ -49,7 +49,7 @@ class MetricsFile:
         before: MetricStates,
         after: MetricStates,
     ) -> None:
-        """Write the entry of a round.
+        """Write a round's metrics to the file.
 
         Args:
             history: ID of the training run that the round belongs to.
@@ -78,7 +78,7 @@ class MetricsFile:
             write_atomically(self._path, json.dumps(rows, indent=2).encode())
 
     def _read(self, history: str) -> dict[int, dict[str, Any]]:
-        """Return the file's entries of the same training run, by round."""
+        """Return the entries in the file that belong to a training run, by round."""
         try:
             rows = json.loads(user_files.read_text(self._path))
             return {each["round"]: each for each in rows if each["history"] == history}

@@ -37,12 +37,12 @@ _DECIDED_ELSEWHERE = {
 
 
 def names_components(section: Section) -> bool:
-    """Return whether a section `model` names component classes."""
+    """Return whether a section `model` names the component classes of a training session."""
     return any(key in section for key in CLASS_KEYS)
 
 
 def read_components(section: Section, file: Path) -> ModelChoice | None:
-    """Return the model that a session's components build.
+    """Read a section `model` that names the component classes of a training session.
 
     Args:
         section: `model` of a config.
@@ -102,7 +102,7 @@ def _note_what_decides_nothing(section: Section) -> None:
 
 
 def data_in(section: Section, folder: str) -> Data:
-    """Return the data of a folder; record problems with the folder and with other keys of `data`.
+    """Return data that a `data_loader_class` reads; record problems with the section `data`.
 
     Args:
         section: `data` of a config.
@@ -148,7 +148,7 @@ def check_data(section: Section, data: Data | None, model: ModelChoice | None) -
 
 
 def check_local(aggregator: AggregatorConfig, model: ModelChoice) -> None:
-    """Refuse local settings that components would ignore.
+    """Refuse `hyperparams.local` settings that the components of a session would ignore.
 
     Raises:
         DefinitionError: There is such a setting.
@@ -198,6 +198,6 @@ def _folder(file: Path) -> Path:
 
 
 def minibatch_size_of(model: ModelChoice) -> int | None:
-    """Return the `batch_size` of a session's config; None if it has none."""
+    """Return `batch_size` of a `model` section with components; None if it has none."""
     size: Any = model.written.get("batch_size") if model.has_components else None
     return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None

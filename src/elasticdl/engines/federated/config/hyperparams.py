@@ -27,7 +27,10 @@ _MAX_SEED = 2**63 - 1
 
 
 def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
-    """Read the section `fusion`: return the fusion, and the params that its name implies."""
+    """Read the section `fusion`: return the fusion, and params that follow from its name.
+
+    The fusion is None if its name is missing or unknown.
+    """
     found = look_up(section, ibmfl_names.FUSION_NAMES)
     if "name" not in section:
         section.missing("name", f"expected one of {', '.join(FUSIONS)}")
@@ -52,7 +55,7 @@ def read_rounds(
     has_data: bool,
     waits: bool = True,
 ) -> tuple[Rounds | None, dict[str, Any]]:
-    """Read `hyperparams.global`: return the settings of rounds, and the params of the fusion.
+    """Read `hyperparams.global`: return the settings of rounds, and the fusion's params.
 
     Args:
         section: `hyperparams.global`.

@@ -26,7 +26,7 @@ FOREIGN = "ibmfl."
 
 @dataclass(frozen=True)
 class Known:
-    """Meaning of an IBM FL name in ElasticDL.
+    """ElasticDL's equivalent of a name in a config of IBM FL.
 
     Attributes:
         ours: ElasticDL's name for it.
@@ -38,7 +38,7 @@ class Known:
 
 
 class UnsupportedNameError(UsageError):
-    """An IBM FL name is not supported; the message gives the reason and the fix, but no line."""
+    """A name from IBM FL is not supported; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class NameTable:
     shown: Sequence[str]
 
     def look_up(self, name: str, path: str | None = None) -> Known:
-        """Return the meaning of a name in ElasticDL.
+        """Return ElasticDL's equivalent of a name of IBM FL.
 
         Args:
             name: A class, a module or a word.

@@ -48,7 +48,7 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class FederationFiles:
-    """The written files of a federation.
+    """The files that were written for a federation.
 
     Attributes:
         aggregator: The aggregator's config.
@@ -163,7 +163,7 @@ def write_component_federation(
 
 
 def _opened(data: str) -> RecordSource:
-    """Open the records to distribute; they must be in a form that a record file can hold.
+    """Open the records to distribute to parties; refuse image files.
 
     Raises:
         DataError: They are image files, which are encoded; or there are no records.

@@ -23,7 +23,7 @@ _OF_SESSIONS = (DATA_DIR, "export", "project_name")
 
 
 def session_section(config: str, folder: Path) -> dict[str, Any]:
-    """Return the section `model` for a session's config.
+    """Convert the config of a training session to the section `model` of a federated config.
 
     Args:
         config: `runs/NAME/config.yaml` of a project.
@@ -76,7 +76,7 @@ def folders_of(data: str, num_parties: int | None) -> Sequence[Path]:
 
 
 def check_for_sessions(given: Mapping[str, Any]) -> None:
-    """Refuse options that have no effect on the components of a session.
+    """Refuse options that are useless if a session's components define model and data.
 
     Args:
         given: Option -> its value; None if it was not given.

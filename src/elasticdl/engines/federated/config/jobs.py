@@ -98,7 +98,7 @@ def job_of(
 
 
 def check_names(parties: list[PartyConfig]) -> None:
-    """Check that all parties have different names.
+    """Check that no two parties have the same name.
 
     Raises:
         DefinitionError: Two parties have the same name.
@@ -142,7 +142,7 @@ def _with_rate(reference: ModelReference, aggregator: AggregatorConfig) -> Model
 
 
 def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[SimulatedMember]:
-    """Return the parties for a simulation: each with its own data, and its own model section.
+    """Return the parties to simulate: each with its own data and, if it differs, its own model.
 
     Args:
         parties: Their configs.
@@ -161,7 +161,7 @@ def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[
 
 
 def member_of(party: PartyConfig) -> SimulatedMember:
-    """Return a simulated party with the data that its config names."""
+    """Return a party to simulate, with the data that its config names."""
     folder = party.data.data_dir
     member = SimulatedMember(
         name=party.name,

@@ -73,7 +73,7 @@ class Section:
         return self._values.get(key) is not None
 
     def is_bare(self, key: str) -> bool:
-        """Return whether a key is present without a value."""
+        """Return whether a section contains a key that has no value (`key:`)."""
         return key in list(self._values) and key not in self
 
     def __bool__(self) -> bool:
@@ -153,7 +153,7 @@ class Section:
         return None
 
     def values(self, key: str) -> dict[str, Any]:
-        """Return an inner section as plain values, unchecked; the caller interprets them."""
+        """Return an inner section as a dict, without checking its keys; the caller does that."""
         value = self._asked(key)
         if value is None or isinstance(value, ConfigStruct):
             return {} if value is None else value.to_dict()
@@ -161,7 +161,7 @@ class Section:
         return {}
 
     def everything(self) -> dict[str, Any]:
-        """Return the whole section as plain values, and mark all its keys as read."""
+        """Return the whole section as a dict, and mark all its keys as read."""
         self._known.extend(key for key in self._values if key not in self._known)
         return self._values.to_dict()
 
@@ -171,10 +171,10 @@ class Section:
         return {key: value for key, value in plain.items() if key not in self._known}
 
     def close(self, refused: Mapping[str, str] | None = None, more: Collection[str] = ()) -> None:
-        """Record a problem for each key that has not been read.
+        """Record a problem for each key in the section that has not been read.
 
         Args:
-            refused: Keys known from elsewhere -> why they are not supported here, and what to do.
+            refused: Keys that other software has -> why they are not supported, and what to do.
             more: Names to suggest for unknown keys, besides the keys that were read.
         """
         for key in self._values:
@@ -186,7 +186,7 @@ class Section:
             self.unknown(key, more)
 
     def unknown(self, key: str, more: Collection[str] = ()) -> None:
-        """Record an unknown key.
+        """Record a problem with an unknown key, suggesting a similar one.
 
         Args:
             key: The key.

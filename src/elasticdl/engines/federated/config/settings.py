@@ -143,11 +143,11 @@ class ModelChoice:
     """The section `model` of a config.
 
     Attributes:
-        reference: The model, in the form that all other commands use.
-        spec: `model.spec`, if the model is a saved file; read by the dialect.
+        reference: The model, as in any other job.
+        spec: `model.spec`, if the model is a saved file; its dialect interprets the contents.
         trust: `model.trust`: which parts of a saved file may be executed. It applies only to the
             file of this config and is never sent.
-        written: The whole section as written in the file.
+        written: The whole section `model`, unchanged.
     """
 
     reference: ModelReference

@@ -54,7 +54,10 @@ def path_of(section: Section, key: str, file: Path) -> Path | None:
 def read_connection(
     section: Section, file: Path, *, own_name: bool
 ) -> tuple[Address | None, Tls | None, str]:
-    """Read `connection`: return listening address (of an aggregator), certificates and name."""
+    """Read `connection`: return a listening address, the files for TLS, and a name.
+
+    The address is that of an aggregator, None for a party. `own_name` is true for a party.
+    """
     if section:
         look_up(section, ibmfl_names.CONNECTION_NAMES)
     if section.flag("sync", default=False):
@@ -123,7 +126,7 @@ def _tls(section: Section, file: Path, *, at_party: bool) -> Tls | None:
 
 
 def look_up(section: Section, table: ibmfl_names.NameTable) -> ibmfl_names.Known | None:
-    """Look up `name` and `path` of a section; None if the name is missing or has a problem.
+    """Look up `name` and `path` of a section among IBM FL's names; None if there is none.
 
     A missing name is not recorded as a problem; the caller decides whether it is one.
     """
@@ -175,7 +178,7 @@ def read_data(section: Section, file: Path) -> Data | None:
 def _handled(
     section: Section, file: Path, name: str | None, path: str | None, info: dict[str, Any]
 ) -> Data | None:
-    """Return data that a user's class reads, checking the class and its file."""
+    """Return data that a user's class reads; None if the class or its file is not valid."""
     if name is None or path is None:
         for key, what in (
             ("name", "set the uri of the records, or name a class with get_data()"),
@@ -199,7 +202,10 @@ def _located(uri: str, file: Path) -> str:
 
 
 def _own_file(section: Section, path: str, file: Path) -> Path | None:
-    """Return the user's Python file of a dotted or plain path; it must be inside the folder."""
+    """Return the Python file that a path names, dotted or not; None if it is not valid.
+
+    It must be in the folder of the config.
+    """
     problem = ibmfl_names.data_handler_problem(path)
     if problem:
         section.problem("path", f"is {path!r}: {problem}")
@@ -325,7 +331,7 @@ def _saved_model(section: Section, file: Path) -> ModelChoice | None:
 
 
 def _trust(section: Section) -> dict[str, Any]:
-    """Read which parts of a saved file may be executed; each needs the file's digest."""
+    """Read `model.trust`: which code in a saved file may run. Requires the file's SHA-256."""
     allowed = {key: section.flag(key, default=False) for key in ("allow_pickle", "allow_lambda")}
     digest = section.text("sha256", "the SHA-256 of the file: 64 hexadecimal digits")
     if digest is not None and not _SHA256.fullmatch(digest):

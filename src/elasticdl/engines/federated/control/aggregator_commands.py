@@ -50,13 +50,13 @@ _VERBS = ("train", "sync", "eval", "save", "stop")
 
 
 class Followed:
-    """Reporter that also sends progress to a caller in another terminal; see `engine.Reporter`.
+    """Reporter that also sends the progress to the user's command that started training.
 
     Args:
         reporter: The job's own reporter.
 
     Attributes:
-        follower: The command (`Command`) whose caller receives the progress; None if there is none.
+        follower: The command whose caller receives the progress; None if there is none.
     """
 
     def __init__(self, reporter: Reporter) -> None:
@@ -65,23 +65,23 @@ class Followed:
         self._total = 0
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        """See `engine.Reporter`."""
+        """Forward to the job's reporter, and store the total for later messages."""
         self._total = total
         self._reporter.started(title, total, unit, done)
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:
-        """See `engine.Reporter`."""
+        """Forward to the job's reporter, and send the progress to the follower."""
         self._reporter.advanced(done, facts)
         text = ", ".join(f"{name} {value}" for name, value in facts.items())
         self._report(f"round {done:,} of {self._total:,}: {text}")
 
     def note(self, message: str) -> None:
-        """See `engine.Reporter`."""
+        """Forward to the job's reporter, and send the message to the follower."""
         self._reporter.note(message)
         self._report(message)
 
     def ended(self) -> None:
-        """See `engine.Reporter`."""
+        """Forward to the job's reporter."""
         self._reporter.ended()
 
     def _report(self, text: str) -> None:
@@ -94,7 +94,7 @@ class AggregatorCommands:
     """The commands of an aggregator, and its status; see the module.
 
     Attributes:
-        begun: The job, and its output.
+        begun: The attempt: the job, its output and its event log.
         reporter: The job's reporter; it also sends progress to the caller of `train`.
         serves: Whether it trains on command and keeps running afterwards.
         address: The address that parties connect to.
@@ -122,7 +122,7 @@ class AggregatorCommands:
     # --- in the listening thread ------------------------------------------------------------
 
     def at_once(self, verb: str, options: Facts) -> Facts | None:
-        """Answer a command immediately if possible; see `control_server.AtOnce`.
+        """Answer `status` and refuse invalid commands at once; return None to queue a command.
 
         Raises:
             OutputBusyError: It is already training, or stopping.
@@ -216,7 +216,7 @@ class AggregatorCommands:
     # --- between two rounds -----------------------------------------------------------------
 
     def between_rounds(self) -> bool:
-        """Execute the queued commands; return whether to stop. See `Aggregator.safe_point`."""
+        """Execute the queued commands between two rounds; return whether to stop training."""
         while not self.stopping and (order := self.orders.take()) is not None:
             self._answer(order)
         return self.stopping
@@ -269,7 +269,7 @@ class AggregatorCommands:
         return self.aggregator
 
     def _is_under_way(self) -> bool:
-        """Whether a training run is in progress."""
+        """Whether a training run has begun and has not ended."""
         return self.aggregator is not None and self.aggregator.phase != "idle"
 
     def _trained(self, *, stopped: bool = False) -> TrainedRounds:
@@ -299,7 +299,7 @@ class AggregatorCommands:
             self.report_stopped()
 
     def outcome(self) -> Outcome:
-        """Return the outcome of the job, over all training runs of a serving aggregator."""
+        """Return the outcome of the job; its rounds are those of all training runs so far."""
         found = self._trained()
         return Outcome(found.output, found.round, found.metrics, stopped=self._ended_early)
 
@@ -314,13 +314,13 @@ class AggregatorCommands:
         self.reporter.note(f"{what}; run the same command to resume.")
 
     def published(self) -> None:
-        """Record that the current model is published."""
+        """Record that the TrainedModel of the current round is written."""
         self._published_round = self.status().round
 
     def serve(
         self, begin: Callable[[int, int], None], publish: Callable[[Aggregator], None]
     ) -> BaseException | None:
-        """Train on command, until the command `stop`.
+        """Start a training run at each command `train`, until the command `stop`.
 
         Args:
             begin: Records the start of a training run: (round it resumes from, its last round).
@@ -350,7 +350,7 @@ class AggregatorCommands:
         return None
 
     def _wait(self, one: Aggregator) -> Command | None:
-        """Execute commands while idle; return the `train` order, or None once stopping."""
+        """Execute commands until `train` arrives, and return it; None after `stop`."""
         while not self.stopping:
             one.attendance.join_newcomers()
             order = self.orders.take(_IDLE_S)
@@ -402,7 +402,7 @@ class AggregatorCommands:
             order.failed(failure)
 
     def _until(self, reached: int, until: int, options: Facts) -> int:
-        """Return the last round of the training run that is about to start."""
+        """Return the last round of a training run that starts after round `reached`."""
         asked = options.get("num_rounds")
         federation = self.begun.job.federation
         assert federation is not None  # noqa: S101 - a federated job

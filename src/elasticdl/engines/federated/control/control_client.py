@@ -46,7 +46,7 @@ class ProcessAddress:
         config: The path as the caller gave it.
         role: Aggregator or party.
         folder: The process's own folder: an aggregator's output, or a party's client state.
-        kept: Returns the saved status, used when no process runs.
+        kept: Returns the status from the saved files, for when no process runs.
     """
 
     config: str
@@ -56,7 +56,7 @@ class ProcessAddress:
 
     @property
     def is_held(self) -> bool:
-        """Whether a process holds the folder's lock, even if it does not listen."""
+        """Whether a process holds the lock of the folder, even if it accepts no commands."""
         name = LOCK_FILE if self.role == "aggregator" else PARTY_LOCK
         return is_held(OutputFolder(self.folder), name)
 

@@ -114,7 +114,7 @@ class NoCommands:
     """An empty queue, for a process that accepts no commands; see `CommandQueue`."""
 
     def take(self, timeout_s: float = 0.0) -> Command | None:
-        """See `CommandQueue`."""
+        """Return None at once: this process accepts no commands."""
         del timeout_s
         return None
 
@@ -124,8 +124,8 @@ class Control:
 
     Args:
         folder: The process's own folder, on which it holds a lock.
-        at_once: Answers commands immediately if possible; called in another thread. If it raises,
-            the caller of the command receives the exception.
+        at_once: (Verb, options) -> the result of a command that can be answered immediately; None
+            queues it. Called in another thread. The command's caller receives its exceptions.
     """
 
     def __init__(self, folder: Path, at_once: AtOnce) -> None:
@@ -168,7 +168,7 @@ class Control:
             order.failed(TrainingError(f"The process ended before it executed the command{why}"))
 
     def take(self, timeout_s: float = 0.0) -> Command | None:
-        """See `CommandQueue`."""
+        """Return the next command, waiting up to `timeout_s` for it; None if there is none."""
         try:
             return self._orders.get(block=timeout_s > 0, timeout=timeout_s or None)
         except queue.Empty:
@@ -252,14 +252,14 @@ def send_command(
 
 @dataclass(frozen=True)
 class _Address:
-    """The socket of a process, and its process ID."""
+    """The socket on which a process accepts commands, and its process ID."""
 
     socket: Path
     pid: int
 
 
 def _address(folder: Path) -> _Address | None:
-    """Read the address file in a folder; None if there is none.
+    """Read the address of the process that uses a folder; None if there is no address file.
 
     Raises:
         UsageError: It cannot be read, or was written on another machine.
@@ -284,7 +284,7 @@ def _address(folder: Path) -> _Address | None:
 
 
 def _reach(at: _Address, folder: Path) -> socket.socket | None:
-    """Return a connection to a process; None if it was killed.
+    """Connect to the socket of a process; None if the process was killed.
 
     Raises:
         UsageError: The process belongs to another user.
@@ -327,7 +327,7 @@ def _is_there(at: _Address, folder: Path) -> bool:
 
 
 def _wait(stream: socket.socket, at: _Address, folder: Path) -> None:
-    """Wait until a process sends something, as long as it is alive.
+    """Wait until the process at the other end of a stream sends something.
 
     Raises:
         UnavailableError: It runs but does not answer.

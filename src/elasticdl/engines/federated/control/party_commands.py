@@ -93,7 +93,7 @@ class PartyCommands:
     # --- in the listening thread ------------------------------------------------------------
 
     def at_once(self, verb: str, options: Facts) -> Facts | None:
-        """Answer a command immediately if possible; see `control_server.AtOnce`.
+        """Answer `status` and refuse invalid commands at once; return None to queue a command.
 
         Raises:
             OutputBusyError: The party is stopping.
@@ -122,7 +122,7 @@ class PartyCommands:
     # --- between two requests ---------------------------------------------------------------
 
     def between(self) -> None:
-        """Execute the queued commands; see `client_daemon.ClientDaemon`."""
+        """Execute the queued commands, between two requests of the aggregator."""
         answers: Mapping[str, Callable[[Command], Facts]] = {
             "eval": self._eval,
             "save": self._save,

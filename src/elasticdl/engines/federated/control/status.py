@@ -35,9 +35,9 @@ class PartySeen:
 
     Attributes:
         connected: Whether it is reachable now, as far as the aggregator knows.
-        joined: Whether it has described its model and was accepted into this federation.
+        joined: Whether it has replied to the join request and was accepted into this federation.
         num_examples: Number of its training examples.
-        last: Its part in the last round, or why it was left out; empty before the first request.
+        last: What it did in the last round, or why it was left out; empty before the first request.
     """
 
     connected: bool
@@ -120,7 +120,7 @@ class PartyStatus:
 
 @dataclass(frozen=True)
 class RoundEvaluation:
-    """Result of `eval`: metrics of a model.
+    """Result of the command `eval`: metrics of a model.
 
     Attributes:
         model: `global`, or `own` (trained by the party).
@@ -141,7 +141,7 @@ class RoundEvaluation:
 
 @dataclass(frozen=True)
 class Synced:
-    """Result of `sync`: the parties that adopted the global model.
+    """Result of the command `sync`: the parties that adopted the global model.
 
     Attributes:
         round: Number of rounds that produced the model.
@@ -156,7 +156,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class Saved:
-    """Result of `save`: where a model was written.
+    """Result of the command `save`: where a model was written.
 
     Attributes:
         output: Folder of the TrainedModel.
@@ -171,7 +171,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class TrainedRounds:
-    """Result of `train`: a training run.
+    """Result of the command `train`: a training run.
 
     Attributes:
         round: Number of rounds that produced the model.
@@ -189,12 +189,12 @@ class TrainedRounds:
 
 
 def facts_of(value: Any) -> dict[str, Any]:
-    """Convert one of these values to JSON values by name, for sending and printing."""
+    """Convert a status or the result of a command to JSON values by name."""
     return {name: _plain(item) for name, item in dataclasses.asdict(value).items()}
 
 
 def kept_aggregator(output: str, num_rounds: int, num_parties: int) -> AggregatorStatus:
-    """Return the saved status of an aggregator that does not run.
+    """Read the status of a stopped aggregator from its checkpoints.
 
     Args:
         output: Its folder.
@@ -234,7 +234,7 @@ def published_round(output: str) -> int:
 
 
 def kept_party(name: str, state: Path, aggregator: str) -> PartyStatus:
-    """Return the saved status of a party that does not run.
+    """Read the status of a stopped party from its checkpoints.
 
     Args:
         name: The party's name.

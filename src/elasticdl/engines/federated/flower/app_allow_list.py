@@ -34,7 +34,7 @@ from elasticdl.engines.federated.flower import flower_app
 
 
 class _OurArchive(zipfile.ZipFile):
-    """A `ZipFile` that opens only our app, and raises for any other archive."""
+    """A `ZipFile` that opens only ElasticDL's Flower app, and raises for any other archive."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -52,7 +52,7 @@ class _FrozenPathFinder:
     """Finds modules only in the import locations that existed when the process started.
 
     Args:
-        path: Those locations.
+        path: The import locations, as in `sys.path`.
     """
 
     def __init__(self, path: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class _FrozenPathFinder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
+        """Find a module in the allowed locations; None if it is elsewhere."""
         # The path of a package without __init__ grows with `sys.path`.
         places = self._path if path is None else [one for one in path if self._was_there(one)]
         return PathFinder.find_spec(fullname, places, target)
@@ -72,14 +72,14 @@ class _FrozenPathFinder:
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
     ) -> Iterable[Distribution]:
-        """See `importlib.metadata.DistributionFinder`."""
+        """Find installed packages in the allowed locations."""
         name = None if context is None else context.name
         return MetadataPathFinder.find_distributions(
             DistributionFinder.Context(name=name, path=self._path)
         )
 
     def invalidate_caches(self) -> None:
-        """See `importlib.abc.MetaPathFinder`."""
+        """Make the import system look at the allowed locations again."""
         PathFinder.invalidate_caches()
 
     def _was_there(self, place: str) -> bool:
@@ -87,7 +87,7 @@ class _FrozenPathFinder:
 
 
 def lock() -> None:
-    """Set both locks for the rest of the process; see the module."""
+    """Allow only ElasticDL's Flower app and the current import locations in this process."""
     zipfile.ZipFile = _OurArchive  # type: ignore[misc]
     sys.meta_path[:] = [
         _FrozenPathFinder(sys.path) if finder is PathFinder else finder for finder in sys.meta_path

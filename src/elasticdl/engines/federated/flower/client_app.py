@@ -33,14 +33,14 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Forward a request of the aggregator, and return the answer."""
+    """Forward the aggregator's request to the party's process, and return the answer."""
     del context
     return _forward(message, TASK)
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Forward the request for the party's name, and return the answer."""
+    """Forward the question for the party's name to its process, and return the answer."""
     del context
     return _forward(message, JOIN)
 

@@ -40,7 +40,7 @@ _log = logging.getLogger("elasticdl")
 
 
 class ClientDaemon:
-    """Answers the messages that arrive at a socket.
+    """Answers the aggregator's messages, which Flower's ClientApp forwards to a socket.
 
     Messages are answered in the thread that calls `run`; frameworks and signals prefer the main
     thread.
@@ -159,7 +159,7 @@ class ClientDaemon:
 
 
 def answering(name: str, answer: Callable[[RoundRequest], Reply | Refusal]) -> Answer:
-    """Return the `answer` function of a `ClientDaemon` for a party.
+    """Return a function, for `ClientDaemon`, that decodes requests and encodes answers.
 
     Args:
         name: The party's name.

@@ -136,9 +136,10 @@ def program(name: str) -> str:
 
 
 def enclosed(name: str) -> list[str]:
-    """Return the start of a command line that runs a Flower command closed to other users.
+    """Return the start of a command line that runs a Flower command on a unix socket.
 
-    The command needs the variable `SOCKET` in its environment; see `unix_socket.py`.
+    Other users cannot connect to it. The variable `SOCKET` in the command's environment names the
+    socket; see `unix_socket.py`.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -149,7 +150,7 @@ def enclosed(name: str) -> list[str]:
 
 
 def write_commands(folder: Path, commands: Mapping[str, Sequence[str]]) -> None:
-    """Write all programs that a Flower process may start by their bare names.
+    """Write a folder of scripts: the only programs that a Flower process can find on its PATH.
 
     Args:
         folder: The process's whole `PATH`; its old contents are removed.
@@ -164,7 +165,7 @@ def write_commands(folder: Path, commands: Mapping[str, Sequence[str]]) -> None:
 
 
 def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Run a `flwr` command, and return its JSON output.
+    """Run a `flwr` command and return its JSON output.
 
     Args:
         arguments: Without `flwr` and `--format json`.

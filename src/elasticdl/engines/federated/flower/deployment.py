@@ -105,7 +105,7 @@ def aggregate(
 
 
 def _check_room(folder: Path) -> None:
-    """Check that the disk is not full: Flower's superlink would then lose messages silently.
+    """Check that the disk is not full, because Flower's superlink would lose messages silently.
 
     Raises:
         OutputError: The disk is full, or the folder cannot be written for another reason.
@@ -204,7 +204,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
 
 
 def _what_is_kept(memory: DiskClientState, supernode: Supernode, address: str) -> str:
-    """Describe what an interrupted party has saved, and what running the command again does."""
+    """Describe the saved progress of an interrupted party, and how to resume."""
     kept = memory.which()
     if kept is not None:
         return (
@@ -219,7 +219,7 @@ def _what_is_kept(memory: DiskClientState, supernode: Supernode, address: str) -
 
 
 def _watch(supernode: Supernode, daemon: ClientDaemon, reporter: Reporter) -> None:
-    """Report when the aggregator accepts the party; end the party if it is refused permanently."""
+    """Report when the aggregator accepts the party; stop the daemon if it is refused for good."""
     with contextlib.suppress(TrainingError):
         while not supernode.wait(_CONNECT_S):
             pass
@@ -229,12 +229,12 @@ def _watch(supernode: Supernode, daemon: ClientDaemon, reporter: Reporter) -> No
 
 
 class _SignalledError(BaseException):
-    """Aborts the party's current answer; a BaseException, so that `except Exception` misses it."""
+    """Raised by a signal to abort the answer in progress; `except Exception` does not catch it."""
 
 
 @contextlib.contextmanager
 def ended_by_signals(daemon: ClientDaemon) -> Iterator[Sequence[int]]:
-    """Let a signal end a party at once, even while it answers: no partial work is saved.
+    """End a party at once when a signal arrives, without saving the request in progress.
 
     Args:
         daemon: The client daemon, which runs in the block, in this thread.

@@ -233,7 +233,7 @@ class Exchange:
     # --- letters; the lock is held -----------------------------------------------------------
 
     def _post(self) -> None:
-        """Send the letters that have not been sent in this run and whose parties are connected."""
+        """Send the pending messages that this run has not sent yet to the connected parties."""
         if self._outbox is None:
             return
         nodes = self._membership.nodes
@@ -268,7 +268,7 @@ class Exchange:
                 self._outbox.put(Frame(FORGET, {"ids": sent}))
 
     def _seen(self, nodes: Sequence[int]) -> None:
-        """Record the online nodes, and ask new nodes for their names."""
+        """Record which nodes are online, and request the names of new nodes."""
         before = self._membership
         self._membership = before.now(nodes)
         now_s = time.monotonic()
@@ -329,7 +329,7 @@ class Exchange:
                     _log.warning("Flower's ServerApp ended; starting a new one.")
 
     def _accept(self, run: str) -> socket.socket | None:
-        """Return the connection of a run's ServerApp; None when closing.
+        """Wait for the ServerApp of a run to connect; None if this exchange is being closed.
 
         Raises:
             TrainingError: It does not connect in time.
@@ -349,7 +349,7 @@ class Exchange:
         return None
 
     def _listen(self, stream: socket.socket) -> None:
-        """Read from a ServerApp until it ends, while another thread writes to it."""
+        """Process the ServerApp's frames until its connection is closed."""
         outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         writer = threading.Thread(
             target=_write, args=(stream, outbox), name="to Flower", daemon=True

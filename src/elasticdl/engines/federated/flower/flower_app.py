@@ -48,7 +48,7 @@ def write(folder: Path) -> Path:
 
 
 def what_is_foreign(bundle: zipfile.ZipFile) -> str | None:
-    """Return why a bundle is not our app; None if it is our app.
+    """Return how a Flower app bundle differs from ElasticDL's app; None if it is that app.
 
     The contents are compared, because the bytes of an archive depend on the packing program. The
     description is compared by its values, because `flwr run` rewrites the file.

@@ -31,7 +31,7 @@ class Membership:
     given: Mapping[int, str] = field(default_factory=dict)
 
     def now(self, online: Iterable[int]) -> Membership:
-        """Return the membership with these nodes online; the names of all others are dropped."""
+        """Return the membership with these nodes online; forget the names of all others."""
         nodes = frozenset(online)
         given = {node: name for node, name in self.given.items() if node in nodes}
         return replace(self, online=nodes, given=given)
@@ -44,7 +44,7 @@ class Membership:
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Party -> its node, if connected. Of nodes that gave the same name, the first has it."""
+        """Connected party -> its node; if several nodes gave the same name, the first one."""
         if self.registered:
             named = {node: name for node, name in self.registered.items() if node in self.online}
         else:
@@ -63,6 +63,6 @@ class Membership:
 
     @property
     def refused(self) -> dict[int, str]:
-        """The nodes whose name belongs to another node already -> that name."""
+        """Node that gave a name which another node already has -> that name."""
         holders = self.nodes
         return {node: name for node, name in self.given.items() if holders[name] != node}

@@ -30,14 +30,14 @@ class FlowerParties:
     """Parties that are connected through Flower; see `engines/federated/protocol/parties.py`.
 
     Args:
-        exchange: Already entered; see `connected`.
+        exchange: The exchange, whose `with` block has been entered; see `connected`.
     """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def here(self) -> Collection[str]:
-        """Return the names of the parties that are connected now; see `Exchange.here`.
+        """Return the names of the parties that Flower reports as connected now.
 
         Raises:
             TrainingError: Flower could not be kept running.

@@ -25,13 +25,16 @@ _POLL_S = 0.05
 
 
 def with_token(arguments: list[str]) -> list[str]:
-    """Replace the placeholder by the token in the environment, which is removed from there."""
+    """Replace the placeholder among the arguments by Flower's token.
+
+    The token is removed from this process's environment.
+    """
     token = os.environ.pop(TOKEN, PLACEHOLDER)
     return [token if one == PLACEHOLDER else one for one in arguments]
 
 
 def main(path: str, arguments: list[str]) -> int:
-    """Run the command in a fork of the prefork server, and return its exit code."""
+    """Have the prefork server run the command with these arguments; return its exit code."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         stream = socket.socket(socket.AF_UNIX)

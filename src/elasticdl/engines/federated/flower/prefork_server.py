@@ -32,7 +32,7 @@ _READ_BYTES = 65536
 
 
 def serve(listener: socket.socket, command: Callable[[], object]) -> None:
-    """Fork for each connection, and run a command with the arguments received over it.
+    """For each connection, fork a process that runs a command with the received arguments.
 
     Args:
         listener: Accepts the connections.
@@ -53,7 +53,7 @@ def serve(listener: socket.socket, command: Callable[[], object]) -> None:
 
 
 def _become(stream: socket.socket, command: Callable[[], object]) -> None:
-    """Run a command in this process, and end the process with its exit code."""
+    """Run a command with the arguments from a stream; send its exit code and end the process."""
     code = 1
     try:
         arguments = b""
@@ -76,7 +76,7 @@ def _become(stream: socket.socket, command: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    """Set the locks, import Flower's command and our app, and serve at a socket."""
+    """Restrict apps and sockets, import Flower's command and our app, and serve."""
     app_allow_list.lock()
     unix_socket.enclose(COMMAND)
     listener = wire.listen(Path(sys.argv[1]))

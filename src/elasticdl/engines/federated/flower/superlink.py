@@ -204,7 +204,7 @@ class Superlink:
         )
 
     def _start_missing(self, *names: str) -> None:
-        """Start the named processes that are not running."""
+        """Start those of the named processes that do not run yet, or have died."""
         commands = {"superlink": self._superlink_command, "front": self._front_command}
         for name in names:
             child = self._children.get(name)

@@ -158,7 +158,7 @@ class Supernode:
             self._prefork_server.end()
 
     def write_commands(self) -> None:
-        """Write the only two programs that a supernode's tasks may start, by their bare names.
+        """Write scripts for the only two programs that the supernode can find on its PATH.
 
         Flower has commands for other kinds of tasks too, and the aggregator chooses the kind.
         """
@@ -234,7 +234,7 @@ class Supernode:
                 self._child = self._start()
 
     def _why_ended(self, output: str) -> tuple[str, bool]:
-        """Return why a supernode ended, and whether to give up if it keeps happening.
+        """Explain why the supernode ended, and whether to give up if that happens repeatedly.
 
         Returns:
             A sentence for the user; and True if the aggregator has refused the supernode, or if it
@@ -292,7 +292,7 @@ def knock(address: str, ca: Path | None) -> str | None:
 
 
 def _judge(error: Exception, address: str, ca: Path | None) -> str:
-    """Return why an aggregator cannot be reached.
+    """Explain why the connection to an aggregator failed.
 
     Raises:
         TrainingError: It can be reached, but its protocol or its certificate is wrong.

@@ -51,7 +51,7 @@ _EXECUTOR = "flower-superexec"
 
 
 def enclose(command: str) -> None:
-    """Patch Flower in this process to use the unix socket, before it runs one of its commands.
+    """Patch Flower in this process to communicate over a unix socket instead of TCP.
 
     Args:
         command: The command's name.
@@ -143,7 +143,7 @@ def _hide_tokens() -> None:
 
 
 def _end_with_a_thread(found: threading.ExceptHookArgs) -> None:
-    """Exception hook of threads: end this process at once, not waiting for other threads."""
+    """Exception hook for threads: print the error and end this process at once."""
     threading.__excepthook__(found)
     sys.stderr.flush()
     os._exit(1)

@@ -89,7 +89,8 @@ class LocalTraining:
         max_steps: Stop after this many steps; 0 means no limit.
         seed: Determines the order of records and dropout.
         rank: The party's number in the federation; seeds its random numbers.
-        proximal_mu: mu/2 * |w - weights of the request|² is added to the loss.
+        proximal_mu: Strength mu of the proximal term, which adds mu/2 * |w - weights of the
+            request|² to the loss.
         keeps_own_weights: Whether the party continues from its own weights; the proximal term
             pulls them towards the weights of the request.
         sends_gradients: Whether the party makes no step, but replies with the gradient of the mean
@@ -114,8 +115,9 @@ class RoundRequest:
     """A request of the aggregator to a party.
 
     Attributes:
-        kind: `join`: describe yourself and your model; `train`: train from these weights;
-            `evaluate`: evaluate them; `sync`: adopt them; `save`: write your model to disk.
+        kind: What the party does: `join`: describe its examples and its model; `train`: train from
+            these weights; `evaluate`: evaluate them; `sync`: adopt them; `save`: write its model to
+            disk.
         history: ID of the training run, from its first round to its last, including resumes.
         round: From 1; 0 before the first.
         weights: The global weights; empty for `join`, and for `save` of the party's own model.
@@ -160,8 +162,8 @@ class Reply:
         architecture: Architecture of its model.
         example: Shapes and dtypes of one of its examples, without the contents
             (`party.shapes_of`); for `join`.
-        is_evaluating: Whether it has validation data and shares the results; for `join`.
-        seconds: How long the request took.
+        is_evaluating: Whether it has validation data and shares its metrics; for `join`.
+        seconds: How long the party took to execute the request.
     """
 
     party: str
@@ -380,7 +382,7 @@ def _check(facts: Mapping[str, Any], what: str, rules: Rules) -> None:
 def _weights(
     arrays: Mapping[str, Array], num_weights: int, counts: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Array]:
-    """Return the weight arrays, after checking the names of all arrays."""
+    """Return the weights among a message's arrays, after checking the names of all arrays."""
     announced = {
         f"{group}/{name}/{i}"
         for group, states in counts.items()

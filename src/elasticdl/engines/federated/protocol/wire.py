@@ -110,7 +110,7 @@ def receive(stream: socket.socket) -> Frame:
 
 
 def flatten(arrays: Arrays) -> tuple[Plan, list[memoryview]]:
-    """Return the layout of concatenated arrays, and their bytes.
+    """Return the layout of arrays in one sequence of bytes, and the bytes of each array.
 
     Raises:
         WireError: An array is not numeric.
@@ -129,7 +129,7 @@ def flatten(arrays: Arrays) -> tuple[Plan, list[memoryview]]:
 
 
 def empty_arrays(plan: Any, num_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Allocate arrays with the layout of a plan, which is not trusted.
+    """Allocate arrays as a received plan describes them, after checking the plan.
 
     Args:
         plan: From `flatten`, or from an attacker.

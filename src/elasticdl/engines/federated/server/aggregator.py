@@ -85,7 +85,7 @@ class Aggregator:
     """Runs the rounds of a federated training job; see the module.
 
     Attributes:
-        attempt: The job, and its output.
+        attempt: The attempt: the job, its output and its event log.
         parties: The parties that can receive requests.
         create_trainer: Builds the job's model for examples of the shapes that a party reports.
             It defines what a party's model must look like, and turns metric states into metrics.
@@ -288,20 +288,20 @@ class Aggregator:
 
     @property
     def _measures_at_once(self) -> bool:
-        """Whether a model is evaluated right after its round, not when the next round starts.
+        """Whether to evaluate a model right after its round; else the next round evaluates it.
 
         True if the result may end training, or if the aggregator evaluates on its own data.
         """
         return self.measure is not None or self._federation.termination_accuracy is not None
 
     def _loss_of(self, weights: Weights) -> float:
-        """Return the loss of weights on the aggregator's own data; see `selection.Score`."""
+        """Return the loss of weights on the aggregator's own data, for a fusion such as `zeno`."""
         assert self.measure is not None  # noqa: S101 - called only then
         states = self.measure(self._restored(GlobalModel(weights, 0, "")))
         return float(self._results("evaluation_metrics", [states])["loss"])
 
     def _evaluate(self, model: GlobalModel) -> None:
-        """Evaluate a model outside of a training request: on own data, or by a separate request."""
+        """Evaluate a model now: on the aggregator's own data, or by a request to the parties."""
         if not model.round:
             return
         if self.measure is not None:
@@ -374,7 +374,13 @@ class Aggregator:
         by_party: Mapping[str, MetricStates],
         others: Sequence[MetricStates] = (),
     ) -> None:
-        """Log a model's metrics, from the parties' data or the aggregator's own (`others`)."""
+        """Log the metrics of a model, computed from the metric states of all evaluations.
+
+        Args:
+            model: The model.
+            by_party: Metric states of the parties.
+            others: Metric states on the aggregator's own data.
+        """
         metrics = self._results("evaluation_metrics", [*by_party.values(), *others])
         if not metrics or self._evaluated_round == model.round:
             return
@@ -401,7 +407,10 @@ class Aggregator:
         return wanted is not None and float(model.metrics.get("val_accuracy", 0.0)) >= wanted
 
     def _results(self, which: str, states: list[MetricStates]) -> dict[str, Any]:
-        """Compute metrics from the summed metric states of several parties."""
+        """Compute metrics from metric states, which are summed over parties.
+
+        `which` is `training_metrics` or `evaluation_metrics`.
+        """
         assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
         summed = add_states(states)
         metrics: Metrics = getattr(self.attendance.trainer, which)

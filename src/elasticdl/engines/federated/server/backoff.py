@@ -15,7 +15,7 @@ _MAX_ROUNDS = 8
 
 
 class Backoff:
-    """Counts each party's silences in a row, and decides when a round waits for it again.
+    """Skips a party for some rounds after it did not reply in time, for longer each time.
 
     Example:
         >>> silences = Backoff()

@@ -48,7 +48,7 @@ _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 10.0, 320.0
 
 
 def nothing_to_check() -> None:
-    """Default check: never end the wait."""
+    """Default of `ClientRegistry.check`: do nothing, so that waiting continues."""
 
 
 @dataclass
@@ -56,15 +56,15 @@ class ClientRegistry:
     """The parties of a federation, as the aggregator sees them.
 
     Attributes:
-        attempt: Its events and reporter record which parties joined.
+        attempt: The attempt, whose log and reporter record which parties join.
         federation: How many parties are needed, and how long to wait for them.
         parties: The parties that can receive requests.
         create_trainer: Builds the job's model for examples of the shapes that a party reports.
         options_for: (rank, whether the party evaluates) -> how the party trains.
-        needs: Minimum number of replies that the fusion needs, independent of the quorum.
+        needs: Minimum number of replies that the fusion needs, whatever the quorum is.
         joined: Party -> its reply to the join request.
         trainer: Trainer of the aggregator's own model; None before a party has joined.
-        last: Party -> its part in the last round, or why it was left out.
+        last: Party -> what it did in the last round, or why it was left out.
         check: Called regularly while waiting; an exception from it ends training at once.
     """
 
@@ -199,7 +199,7 @@ class ClientRegistry:
             self._refuse(name, f"Party {name!r} did not answer the join request.")
 
     def _made_for(self, reply: Reply) -> str | None:
-        """Build the aggregator's own model for the first party's examples; return any problem.
+        """Build the model for the first party's examples; on failure, return why it cannot join.
 
         Raises:
             ElasticDLError: It cannot be built, and too few other parties are left to try.

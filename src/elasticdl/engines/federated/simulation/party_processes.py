@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def num_processes_for(definition: ModelDefinition, num_parties: int, asked: int | None) -> int:
-    """Choose the number of processes that run the parties; several have one thread each.
+    """Choose the number of processes that run the parties; each of several has one thread.
 
     Args:
         definition: The model that the parties train.
@@ -66,7 +66,7 @@ class PartyProcesses:
     """Processes that run parties; a context manager that ends them on exit.
 
     Args:
-        parties: By name.
+        parties: The parties by name.
         num_processes: Number of processes; 1 means this process itself.
     """
 

@@ -110,14 +110,14 @@ def train(
 
 
 class _Definitions:
-    """Model definitions of the parties: the aggregator's, or that of their own config, cached."""
+    """Cache of the parties' model definitions."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._made: dict[str, ModelDefinition] = {}
 
     def of(self, member: SimulatedMember, common: ModelDefinition) -> ModelDefinition:
-        """Return a party's definition; `common` is the aggregator's.
+        """Return a party's own definition; `common`, the aggregator's, if it has none.
 
         Raises:
             ElasticDLError: The definition cannot be created.
@@ -133,13 +133,13 @@ class _Definitions:
 
 
 class _Trainers:
-    """Cache of trainers, one per model and shapes, because building one can outlast a round."""
+    """Cache of trainers, one per model and shape of the examples; building one is slow."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Trainer, State]] = {}
 
     def of(self, member: SimulatedMember) -> Callable[[TrainingContext], Trainer]:
-        """Return a function that returns a party's trainer, reset to its initial state."""
+        """Return a function (party's data) -> trainer, in its initial state."""
         own = "" if member.model is None else repr(replace(member.model, config_file=None))
         return lambda context: self._at_start(
             own + repr(shapes_of(context.example())), context.create_trainer
@@ -148,7 +148,7 @@ class _Trainers:
     def for_shapes(
         self, job: Job, definition: ModelDefinition, example: Mapping[str, Any]
     ) -> Trainer:
-        """Return the trainer for examples of these shapes; see `training.trainer_for`."""
+        """Return the trainer for examples of these shapes, in its initial state."""
         return self._at_start(repr(example), lambda: training.trainer_for(job, definition, example))
 
     def _at_start(self, look: str, make: Callable[[], Trainer]) -> Trainer:
@@ -169,25 +169,25 @@ class InMemoryClientState:
         self._count = 0
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """See `client_state.ClientState`."""
+        """Return the party's state after a round of a training run; None if it is not stored."""
         found = self.kept.get(round_number)
         return found if found is not None and found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """See `client_state.ClientState`."""
+        """Store the party's own state after a round."""
         self.kept = {n: c for n, c in self.kept.items() if n == checkpoint.step - 1}
         self.kept[checkpoint.step] = self._numbered(checkpoint)
 
     def take_over(self, checkpoint: Checkpoint) -> None:
-        """See `client_state.ClientState`."""
+        """Store the global model after a round, as the party's current model."""
         self._synced = self._numbered(checkpoint)
 
     def current(self) -> CurrentModel | None:
-        """See `client_state.ClientState`."""
+        """Return the party's current model; None if it has none yet."""
         return latest(self.kept[max(self.kept)] if self.kept else None, self._synced)
 
     def which(self) -> PartyModel | None:
-        """See `client_state.ClientState`."""
+        """Return whether the current model is global or the party's own; None without a model."""
         current = self.current()
         return None if current is None else current.which
 
@@ -210,7 +210,7 @@ class SimulatedParties:
         self._change = change
 
     def here(self) -> Collection[str]:
-        """See `parties.Parties`."""
+        """Return the names of all parties: simulated parties are always connected."""
         return self._parties.keys()
 
     def ask(
@@ -219,7 +219,7 @@ class SimulatedParties:
         timeout_s: float | None,
         check: Callable[[], None],
     ) -> Iterator[Reply | Refusal]:
-        """See `parties.Parties`; there is no timeout, because no party is late here."""
+        """Send requests to some of the parties, and yield their answers; the timeout is unused."""
         del timeout_s
         for request, given in self._crew.answers(requests, check):
             answer = self._change(request, given)
@@ -282,7 +282,7 @@ def _party(
 
 
 def _kept(data: str, definition: ModelDefinition, name: str) -> RecordSource | ChosenRecords:
-    """Open a party's records; keep a small data set in memory, as every round reads it again."""
+    """Open a party's records; read a small data set into memory, because each round uses it."""
     source = open_records(definition, data)
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
     record_bytes = max(len(source.read_bytes(0, 1)[0]), decoded_bytes(source, schema))

@@ -127,7 +127,7 @@ def _change(start: Array, after: Array) -> Floats:
 
 
 def _kept(global_weights: Weights, update: PartyUpdate, privacy: CentralPrivacy) -> float:
-    """Return the factor by which clipping scales a party's change; 1 means no clipping."""
+    """Return the factor, at most 1, that clips a party's change of the weights to the norm."""
     squared = 0.0
     with np.errstate(over="ignore"):
         for name in averaged_names(global_weights):

@@ -215,15 +215,14 @@ def geometric_median(
 
 
 def weiszfeld_shares(squared: Floats, counted: Floats, smoothing: float) -> Floats:
-    """Return each point's share in the geometric median of the points.
+    """Return each point's weight in the mean of points that is their geometric median.
 
-    The median is a weighted mean of the points, in any number of dimensions. So the points
-    themselves are needed only once, for their distances; the cost of an iteration depends only on
-    the number of points.
+    The points are needed only for their distances, so an iteration of Weiszfeld's algorithm costs
+    the same in any number of dimensions.
 
     Args:
         squared: float64[points, points]: squared distances.
-        counted: Weight of each point; they sum to 1.
+        counted: Given weight of each point; they sum to 1.
         smoothing: Lower bound of the distances in the divisions.
     """
     # If more than half of the weight is on one point, it is the median; no step reaches it exactly.
@@ -249,7 +248,7 @@ def fed_plus(
     centre: str,
     rho: float,
 ) -> Fused:
-    """Return the centre of the parties' weights, towards which each party is pulled.
+    """Return the mean or median of the parties' weights, to which each party is pulled.
 
     Fed+ (Yu et al., 2020, https://arxiv.org/abs/2009.06303). Parties continue from their own
     weights, and rho/2 * |w - centre|² is added to their loss: they do not adopt the result. So

@@ -192,7 +192,16 @@ def _adaptive(
     rates: tuple[float, float, float],
     variance: Callable[[Floats, Floats], Floats],
 ) -> Fused:
-    """Take the step that FedAdagrad, FedAdam and FedYogi share; they differ only in `variance`."""
+    """Take a step of FedAdagrad, FedAdam or FedYogi.
+
+    Args:
+        global_weights: The weights that the parties started from.
+        updates: One per party, in any order.
+        state: State of the optimizer.
+        rates: Learning rate, beta_1, epsilon.
+        variance: (Second moment, squared change) -> the new second moment; differs between the
+            three optimizers.
+    """
     learning_rate, beta_1, epsilon = rates
 
     def step(name: str, change: Floats, before: FusionState) -> tuple[Floats, FusionState]:
@@ -233,7 +242,7 @@ def _stepped(
 
 
 def _remembered(state: FusionState, what: str, name: str, like: Floats, first: float) -> Floats:
-    """Return an array of the previous round's state; in the first round, filled with `first`."""
+    """Return an array of the optimizer's state, `what/name`; in the first round, all `first`."""
     if not state:
         return np.full(like.shape, first)
     found = state.get(f"{what}/{name}")

@@ -226,7 +226,7 @@ def _sum(updates: Sequence[PartyUpdate], shares: Floats, name: str) -> Floats:
 
 
 def by_name(updates: Sequence[PartyUpdate], fused: Callable[[str], Floats]) -> dict[str, Array]:
-    """Fuse array by array: real numbers with `fused`, then rounded; whole numbers are copied.
+    """Fuse array by array: floats with `fused`, then rounded; whole numbers are copied.
 
     Args:
         updates: As `in_order` returns them. Arrays of whole numbers are taken from the update with
