@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elasticdl.sharding.epoch_order import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
 from elasticdl.sharding.ledger import Ints, Ledger, ShardLease
-from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
 
 # How often the state is serialized, measured, and continued from its serialized form.
 _STEPS_BETWEEN_STATES = 25

@@ -178,8 +178,8 @@ def _rate(path, kind, *, local=False, cold=False):
     from elasticdl.engines.feed import training_batches
     from elasticdl.engines.record_data import RecordData
     from elasticdl.job import TrainingOptions
+    from elasticdl.sharding.epoch_order import ShardPlan
     from elasticdl.sharding.ledger import Ledger
-    from elasticdl.sharding.shard import ShardPlan
 
     x = (
         Field("x", (8,), np.dtype("float32"))

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl.sharding import ledger as ledger_module
+from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger
-from elasticdl.sharding.shard import ShardPlan
 
 STORM = Scenario(
     num_workers=20,

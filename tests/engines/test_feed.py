@@ -19,9 +19,9 @@ from elasticdl.engines.feed import training_batches
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import RecordData, batches_in_order, make_batch, shard_batches
 from elasticdl.errors import DataError, DefinitionError, SchemaError, UserCodeError
+from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
 from elasticdl.sharding.left_out import BatchId
-from elasticdl.sharding.shard import ShardPlan
 from elasticdl.testing.memory_source import MemorySource
 
 SCHEMA = Schema((Field("x", (1,), np.dtype("float32")), Field("label", (1,), np.dtype("int64"))))

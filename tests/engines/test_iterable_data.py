@@ -16,8 +16,8 @@ from elasticdl.engines.iterable_data import IterableData, PipelineReader
 from elasticdl.engines.randomness import seeded
 from elasticdl.errors import DataError, DefinitionError
 from elasticdl.job import Job, ModelReference, TrainingOptions, Workers
+from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import LeaseUpdate, Ledger, ShardLease
-from elasticdl.sharding.shard import ShardPlan
 
 NAME = "dataset.py:7: Loader.create_training_generator()"
 

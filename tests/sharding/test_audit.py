@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl.sharding.audit import AuditFinding, audit, unlogged_steps
-from elasticdl.sharding.shard import ShardPlan
+from elasticdl.sharding.epoch_order import ShardPlan
 
 # Two shards of 3 batches and one of 2: 5 + 5 + 5, and 5 + 1.
 PLAN = ShardPlan(36, minibatch_size=5, minibatches_per_shard=3, shuffle=False)

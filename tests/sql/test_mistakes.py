@@ -11,8 +11,8 @@ from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.sql import training
 from elasticdl.sql.check import evaluate_request, predict_request, train_request
 from elasticdl.sql.database import DatabaseError, open_database
+from elasticdl.sql.evaluation import evaluate
 from elasticdl.sql.execute import Connection, SqlSession, execute
-from elasticdl.sql.measuring import evaluate
 from elasticdl.sql.models import Models
 from elasticdl.sql.parse import parse
 from elasticdl.sql.prediction import PredictRequest, predict

@@ -36,8 +36,8 @@ from elasticdl.events import (
     WorkerLeft,
 )
 from elasticdl.sharding import audit as sharding_audit
+from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.left_out import BatchId, records_left_out, records_of
-from elasticdl.sharding.shard import ShardPlan
 
 if TYPE_CHECKING:
     import os

@@ -19,8 +19,8 @@ from elasticdl.sharding.ledger import LeaseUpdate, Ledger, ShardLease
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
+    from elasticdl.sharding.epoch_order import ShardPlan
     from elasticdl.sharding.left_out import BatchId
-    from elasticdl.sharding.shard import ShardPlan
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ from elasticdl.engines.feed import Resume, TrainingBatch, Validation, chained_di
 from elasticdl.engines.randomness import Stream, forget_kernels, seeded
 from elasticdl.engines.stored_data import is_stored
 from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.permutation import derive_seed
-from elasticdl.sharding.shard import ShardPlan
 
 if TYPE_CHECKING:
     from elasticdl.job import Job

@@ -44,10 +44,10 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
+from elasticdl.sharding.epoch_order import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
 from elasticdl.sharding.ledger import ShardLease
 from elasticdl.sharding.left_out import records_left_out, records_of
 from elasticdl.sharding.permutation import derive_seed
-from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

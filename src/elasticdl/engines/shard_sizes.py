@@ -8,7 +8,7 @@ blocks, so that each unit is read once per epoch, and a shard is long enough to 
     a record is a unit           the same
     otherwise                    a block is a unit, a shard 128 of them, at most 256 MiB
 
-`data/units.py` knows the location of records; `sharding/shard.py` defines plans;
+`data/units.py` knows the location of records; `sharding/epoch_order.py` defines plans;
 `sharding/ledger.py` assigns shards to ranks.
 
 Callers: `record_data.py`.
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elasticdl.data import units as data_units
-from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
+from elasticdl.sharding.epoch_order import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
 
 if TYPE_CHECKING:
     from elasticdl.data.units import Units
     from elasticdl.job import TrainingOptions
-    from elasticdl.sharding.shard import Ints
+    from elasticdl.sharding.epoch_order import Ints
 
 _log = logging.getLogger("elasticdl")
 

@@ -31,8 +31,8 @@ from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UsageError
 from elasticdl.job import TrainingOptions
+from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
-from elasticdl.sharding.shard import ShardPlan
 from elasticdl.training.create import create_trainer
 from elasticdl.training.import_seed import seeded_import
 from elasticdl.training.trainer import EvaluationProbe, ExportProbe

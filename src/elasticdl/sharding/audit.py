@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from elasticdl.sharding.shard import ShardPlan
+    from elasticdl.sharding.epoch_order import ShardPlan
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -104,7 +104,7 @@ def audit(
         fit the plan, which are not counted.
 
     Example:
-        >>> from elasticdl.sharding.shard import ShardPlan
+        >>> from elasticdl.sharding.epoch_order import ShardPlan
         >>> plan = ShardPlan(num_records=8, minibatch_size=2, minibatches_per_shard=4)
         >>> told = np.array([[0, 0, 0, 0, 2], [0, 1, 0, 1, 3]])
         >>> epochs, _ = audit(plan, told, {0}, by_record=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from elasticdl.sharding.shard import Ints, ShardPlan
+    from elasticdl.sharding.epoch_order import Ints, ShardPlan
 
 
 class BatchId(NamedTuple):
@@ -51,7 +51,7 @@ def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -
         epoch: From 0.
 
     Example:
-        >>> from elasticdl.sharding.shard import ShardPlan
+        >>> from elasticdl.sharding.epoch_order import ShardPlan
         >>> plan = ShardPlan(num_records=8, minibatch_size=2, shuffle=False)
         >>> bad = [BatchId(epoch=1, shard=0, batch=2)]
         >>> [records_left_out(plan, bad, epoch).tolist() for epoch in range(3)]

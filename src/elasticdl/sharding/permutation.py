@@ -3,7 +3,7 @@
 A permutation of a billion records is a key and a size. It does not depend on a library's
 random generator, so an order is the same on every machine and in every later version.
 
-`ShardPlan.record_numbers` in `shard.py` derives the order of a shard's records from them.
+`ShardPlan.record_numbers` in `epoch_order.py` derives the order of a shard's records from them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.error_locations import location_of
-from elasticdl.sql.measuring import (
+from elasticdl.sql.evaluation import (
     IMPORTANCES,
     METRICS,
     EvaluateRequest,

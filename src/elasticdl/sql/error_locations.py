@@ -6,7 +6,7 @@
 Each database has its own error wording. If none of the patterns below matches, the error points
 at the statement's first word.
 
-Used by `execute.py`, and by `training.py`, `prediction.py` and `measuring.py` for errors that show
+Used by `execute.py`, and by `training.py`, `prediction.py` and `evaluation.py` for errors that show
 only once the rows are read.
 """
 

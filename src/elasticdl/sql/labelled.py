@@ -1,6 +1,6 @@
 """Filter for rows without a label, which are useless for training and evaluation.
 
-Used by `training.py` and `measuring.py`.
+Used by `training.py` and `evaluation.py`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ A version becomes visible under its name only when it is complete, so a predicti
 partial model. The previous version stays, so that a user can return to it. Only one process at a
 time trains a model of a given name.
 
-Used by `training.py`, `prediction.py`, `measuring.py` and `showing.py`.
+Used by `training.py`, `prediction.py`, `evaluation.py` and `showing.py`.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql.column_types import kind_of_values, note_on_times, why_generated, why_unfit
 from elasticdl.sql.database import DatabaseError, RowSource
 from elasticdl.sql.error_locations import check_distinct
-from elasticdl.sql.kinds import kind_of_values, note_on_times, why_generated, why_unfit
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows

@@ -7,7 +7,7 @@
 
 All names and types are checked before any row is read; an error points at the attribute.
 
-Used by `check.py`, `prediction.py`, `measuring.py` and `training.py`.
+Used by `check.py`, `prediction.py`, `evaluation.py` and `training.py`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from elasticdl.sql.database import Database
-    from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
+    from elasticdl.sql.evaluation import EvaluateRequest, ExplainRequest
     from elasticdl.sql.models import Models
     from elasticdl.sql.prediction import PredictRequest
     from elasticdl.sql.training import TrainRequest

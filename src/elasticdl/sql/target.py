@@ -7,7 +7,7 @@
 A table accepts new rows only if it has all of their columns and no others. Otherwise rows with
 missing values could end up in an unrelated table without an error.
 
-Used by `prediction.py` and `measuring.py`.
+Used by `prediction.py` and `evaluation.py`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
 from elasticdl.sql.database import RowSource
 from elasticdl.sql.error_locations import check_distinct, location_of, pointed_in
+from elasticdl.sql.evaluation import metrics_table
 from elasticdl.sql.features import resolve
 from elasticdl.sql.labelled import LabelError, Labelled
-from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
 from elasticdl.sql.statements import Span

@@ -26,13 +26,13 @@ from elasticdl import api, job_options
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.sources import open_source
 from elasticdl.definition import Mode
+from elasticdl.engines.elastic.inference_ranges import Range
 from elasticdl.engines.elastic.inference_worker import (
     Finished,
     InferenceWorker,
     Instructions,
     model_files,
 )
-from elasticdl.engines.elastic.ranges import Range
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputError

@@ -73,7 +73,7 @@ def test_mnist_gets_the_weights_of_a_plain_fit_on_the_same_order(digits: Path, t
 
     from elasticdl.data.schema import Schema
     from elasticdl.data.sources import open_source
-    from elasticdl.sharding.shard import ShardPlan
+    from elasticdl.sharding.epoch_order import ShardPlan
     from elasticdl.zoo.prebuilt import mnist
 
     output, seed, num_epochs = tmp_path / "trained", 7, 3

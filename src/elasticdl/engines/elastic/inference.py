@@ -31,6 +31,12 @@ import ray.exceptions
 from elasticdl.data.split_source import whole
 from elasticdl.definition import DatasetInput, Mode
 from elasticdl.engines.elastic.index_transfer import send
+from elasticdl.engines.elastic.inference_ranges import (
+    Range,
+    RangeQueue,
+    records_per_range,
+    split_into_ranges,
+)
 from elasticdl.engines.elastic.inference_worker import (
     Finished,
     InferenceWorker,
@@ -39,7 +45,6 @@ from elasticdl.engines.elastic.inference_worker import (
     model_files,
 )
 from elasticdl.engines.elastic.placement import connected
-from elasticdl.engines.elastic.ranges import Range, RangeQueue, records_per_range, split_into_ranges
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure
 from elasticdl.engines.inference import note_replaced, open_trained, predicted, save_evaluation
 from elasticdl.engines.interrupts import Interrupts

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.data.record_source import RecordFile
     from elasticdl.engines.elastic.index_transfer import SentIndexes
-    from elasticdl.engines.elastic.ranges import Range
+    from elasticdl.engines.elastic.inference_ranges import Range
     from elasticdl.engines.inference import OpenedModel
     from elasticdl.job import Job
     from elasticdl.training.trainer import MetricStates, Trainer

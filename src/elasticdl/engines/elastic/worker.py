@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from elasticdl.engines.elastic.timeouts import Timeouts
     from elasticdl.engines.feed import Validation
     from elasticdl.job import Job
+    from elasticdl.sharding.epoch_order import ShardPlan
     from elasticdl.sharding.ledger import Ledger, ShardLease
-    from elasticdl.sharding.shard import ShardPlan
 
 
 @dataclass(frozen=True, eq=False)

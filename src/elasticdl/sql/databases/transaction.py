@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from elasticdl.data.wording import counted
+from elasticdl.sql.column_types import kind_of_column, kind_of_values, why_generated, why_unfit
 from elasticdl.sql.database import DatabaseError, RowSource
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
-from elasticdl.sql.kinds import kind_of_column, kind_of_values, why_generated, why_unfit
 from elasticdl.sql.names import column_name, matching, quoted, shown
 
 if TYPE_CHECKING:

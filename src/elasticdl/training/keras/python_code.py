@@ -21,7 +21,7 @@ from tensorflow.python.ops import script_ops
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.generators import Generators
-from elasticdl.training.keras.draws import users_line
+from elasticdl.training.keras.random_ops import users_line
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin

@@ -1,8 +1,8 @@
 """Compiles and caches a trainer's functions, by the shapes of their arguments.
 
-    batch --shapes--> which axes are open (`lengths.py`) --> compiled function: found, or made now
-                                                              | TensorFlow cannot compile the model
-                                                              +--> all functions run uncompiled
+    batch --shapes--> open axes (`sequence_lengths.py`) --> compiled function: found, or made now
+                                                        | TensorFlow cannot compile the model
+                                                        +--> all functions run uncompiled
 
 While a function is traced, random numbers drawn outside layers are replaced. A step must not change
 variables outside the model, nor count in Python, which would run only once in a compiled step.
@@ -24,7 +24,7 @@ from elasticdl.data.batch import leaves, map_arrays
 from elasticdl.errors import DataError, ElasticDLError, TrainingError, UserCodeError
 from elasticdl.training.keras import failures
 from elasticdl.training.keras.labels import NotANumpyFunctionError
-from elasticdl.training.keras.lengths import Axes, Functions, Lengths, signature
+from elasticdl.training.keras.sequence_lengths import Axes, Functions, Lengths, signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.generators import Generators
     from elasticdl.training.keras.attributes import Attributes
-    from elasticdl.training.keras.draws import RandomOpReplacer
     from elasticdl.training.keras.python_code import PythonRandomGuard
+    from elasticdl.training.keras.random_ops import RandomOpReplacer
     from elasticdl.training.keras.seeds import StepSeeder
     from elasticdl.training.keras.untracked_state import UntrackedVariables
 

@@ -30,7 +30,7 @@ from elasticdl.errors import (
 )
 from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
-from elasticdl.training.divisors import check_divides_by_examples
+from elasticdl.training.gradient_weights import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
     coupled_outputs,
@@ -46,13 +46,13 @@ from elasticdl.training.keras import (
 from elasticdl.training.keras import export as exporting
 from elasticdl.training.keras.attributes import Attributes
 from elasticdl.training.keras.compiled import CompiledMetrics
-from elasticdl.training.keras.draws import RandomOpReplacer
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.loss import TrainingLoss
 from elasticdl.training.keras.metric_probe import MetricProbe
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
 from elasticdl.training.keras.proximal import ProximalTerm
 from elasticdl.training.keras.python_code import PythonRandomGuard
+from elasticdl.training.keras.random_ops import RandomOpReplacer
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.scores import scores_of
 from elasticdl.training.keras.seeds import StepSeeder

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.keras.draws import handle
+from elasticdl.training.keras.random_ops import handle
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin

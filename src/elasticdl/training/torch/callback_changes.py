@@ -26,7 +26,7 @@ from torch import nn
 from elasticdl.errors import DefinitionError
 from elasticdl.training.callback_state import CannotKeepError
 from elasticdl.training.torch.untracked_state import digest
-from elasticdl.training.torch.used import OF_MODULES, Used, attributes_of, put_attribute
+from elasticdl.training.torch.used_objects import OF_MODULES, Used, attributes_of, put_attribute
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from elasticdl.errors import (
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
-from elasticdl.training.divisors import check_divides_by_examples
+from elasticdl.training.gradient_weights import check_divides_by_examples
 from elasticdl.training.repeated_checks import RepeatedChecks
 from elasticdl.training.torch import export, failures
 from elasticdl.training.torch.averages import Averages

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from tests.engines.federated.flower.conftest import wait_until
 
+from elasticdl.engines.federated.flower.certificate_check import knock
 from elasticdl.engines.federated.flower.commands import Child, environment, free_port, program
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
-from elasticdl.engines.federated.flower.supernode import Supernode, knock, refusal
+from elasticdl.engines.federated.flower.supernode import Supernode, refusal
 from elasticdl.errors import TrainingError
 
 # The time of the first test is that of its federation's start as well.

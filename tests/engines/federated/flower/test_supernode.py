@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from elasticdl.engines.federated.flower import deployment, supernode
+from elasticdl.engines.federated.flower.certificate_check import knock
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
-from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock, refusal
+from elasticdl.engines.federated.flower.supernode import Supernode, explain, refusal
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import TrainingError
 

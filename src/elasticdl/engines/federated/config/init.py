@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data import recordio
-from elasticdl.data.chosen import ChosenRecords
+from elasticdl.data.selected_records import ChosenRecords
 from elasticdl.data.sources import open_source
 from elasticdl.data.units import HasDecodedSize
 from elasticdl.engines.federated.simulation import partition

@@ -20,6 +20,7 @@ tls_proxy.py   the only port that is reachable from outside
 same_user.py   without keys: refuses other users
 unix_socket.py       Flower's commands on unix sockets, which other users cannot reach
 supernode.py   Flower's processes at a party, and why the aggregator refuses it
+certificate_check.py   whether the aggregator can be reached, and its TLS certificate
 client_daemon.py   a party's own process
 prefork_server.py  forks a process for each message, as requested by prefork_client.py
 app_allow_list.py  prevents running code that was received over the network

@@ -7,28 +7,23 @@
 A supernode that dies is restarted. For up to 60 s, Flower regards a killed supernode as connected,
 and refuses a second one with the same key; so a refused supernode is retried for longer than that.
 Flower gives the same answer for an unregistered key. A supernode waits without limit for an
-aggregator that does not answer.
+aggregator that does not answer; `certificate_check.py` explains why, and checks its certificate.
 
 Callers: `elasticdl federated party`.
 """
 
 from __future__ import annotations
 
-import http
-import http.client
 import logging
 import re
 import shutil
-import socket
-import ssl
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl.engines.federated.flower.certificate_check import ANOTHER_USER, knock
 from elasticdl.engines.federated.flower.commands import (
     NOWHERE_HOST,
     NOWHERE_PORT,
@@ -47,20 +42,12 @@ if TYPE_CHECKING:
 
 _PREFORK_CLIENT = Path(__file__).with_name("prefork_client.py")
 _PREFORK_SERVER = "elasticdl.engines.federated.flower.prefork_server"
-_KNOCK_S = 5.0
 _WATCH_S = 0.2
 _RETRY_S = 2.0
 # Flower counts a node as connected for 60 s after its last heartbeat.
 _PATIENCE_S = 75.0
 _CONNECTED = "SuperNode ID:"
 _EXECUTOR = "flower-superexec"
-_ANOTHER_USER = (
-    "The aggregator was started by another user of this machine, without keys, so it serves only "
-    "parties of that user. Create keys for both sides with `elasticdl federated keys`."
-)
-# OpenSSL's error codes for certificates.
-_WRONG_HOST, _EXPIRED = (62, 64), 10
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CHATTER = re.compile(r"(INFO|DEBUG)\b|For more information")
 
@@ -260,83 +247,6 @@ class Supernode:
             self._changed.notify_all()
 
 
-def knock(address: str, ca: Path | None) -> str | None:
-    """Check that the aggregator is reachable and has the expected certificate.
-
-    Needed because Flower's supernode retries forever, and reports errors in its libraries' terms.
-
-    Args:
-        address: HOST:PORT.
-        ca: Certificate of the authority that signed its certificate; None for plain HTTP.
-
-    Returns:
-        None if it answers; otherwise why it cannot be reached, which may be temporary.
-
-    Raises:
-        TrainingError: It answers, but not as expected; this is permanent.
-    """
-    url = f"{'http' if ca is None else 'https'}://{address}/health"
-    try:
-        context = None if ca is None else ssl.create_default_context(cafile=ca)
-    except (OSError, ssl.SSLError) as error:
-        raise TrainingError(f"{ca}: cannot be read as a certificate: {error}.") from error
-    try:
-        urllib.request.urlopen(url, timeout=_KNOCK_S, context=context).close()  # noqa: S310 - http
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == http.HTTPStatus.FORBIDDEN and ca is None:
-            raise TrainingError(_ANOTHER_USER) from error
-    except (OSError, http.client.HTTPException) as error:
-        return _judge(error, address, ca)
-    return None
-
-
-def _judge(error: Exception, address: str, ca: Path | None) -> str:
-    """Explain why the connection to an aggregator failed.
-
-    Raises:
-        TrainingError: It can be reached, but its protocol or its certificate is wrong.
-    """
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        raise TrainingError(_judge_certificate(reason, address, ca)) from error
-    if isinstance(reason, ssl.SSLError):
-        raise TrainingError(
-            f"{address} does not speak TLS ({reason.reason}), but this party has keys. Start the "
-            "aggregator with its keys, or check the port."
-        ) from error
-    # A TLS server answers a plain HTTP request by closing the connection, or with a TLS alert.
-    if ca is None and isinstance(reason, (http.client.HTTPException, ConnectionResetError)):
-        raise TrainingError(
-            f"{address} does not speak plain HTTP; it probably speaks TLS. Set this party's keys: "
-            "the folder `parties/NAME` that `elasticdl federated keys` wrote."
-        ) from error
-    if isinstance(reason, socket.gaierror):
-        return f"{address}: the host name cannot be resolved ({reason.strerror})."
-    if isinstance(reason, ConnectionRefusedError):
-        return f"{address}: connection refused. Is the aggregator running?"
-    if isinstance(reason, TimeoutError):
-        return f"{address}: no answer within {_KNOCK_S:.0f} s. Is a firewall in the way?"
-    return f"{address}: cannot be reached: {reason}."
-
-
-def _judge_certificate(reason: ssl.SSLCertVerificationError, address: str, ca: Path | None) -> str:
-    if reason.verify_code in _WRONG_HOST:
-        host = address.rpartition(":")[0]
-        return (
-            f"The certificate of {address} is not valid for that host: {reason.verify_message}. "
-            f"Create the keys with --host={host}, or connect to the aggregator by a host in its "
-            "certificate."
-        )
-    if reason.verify_code == _EXPIRED:
-        return f"The certificate of {address} has expired. Create new keys for the federation."
-    return (
-        f"The certificate of {address} was not signed by {ca} ({reason.verify_message}): it "
-        "belongs to another federation, or to another server. Nothing was sent. Use keys from the "
-        "same `elasticdl federated keys` on all machines."
-    )
-
-
 def refusal(output: str, keys: PartyKeys | None) -> str | None:
     """Explain to the user why the aggregator refused a supernode, from the supernode's output.
 
@@ -359,7 +269,7 @@ def refusal(output: str, keys: PartyKeys | None) -> str | None:
             "startup."
         )
     if "403 Forbidden" in output and keys is None:
-        return _ANOTHER_USER
+        return ANOTHER_USER
     if "Invalid SuperNode authentication" in output or "401" in output:
         return (
             "The aggregator rejected this party's signature. The clocks of the two machines must "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.artifacts.checkpoint import Checkpoint
-from elasticdl.data.chosen import ChosenRecords
+from elasticdl.data.selected_records import ChosenRecords
 from elasticdl.data.units import decoded_bytes
 from elasticdl.definition import Mode, RecordInput
 from elasticdl.engines.engine import context_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticdl.data.chosen import ChosenRecords
 from elasticdl.data.schema import Field, Schema
+from elasticdl.data.selected_records import ChosenRecords
 from elasticdl.testing.memory_source import MemorySource
 
 SOURCE = MemorySource([{"x": np.int64([i])} for i in range(10)])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.sharding.shard import ShardPlan
+from elasticdl.sharding.epoch_order import ShardPlan
 
 BLOCKS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 4)), max_size=12)
 

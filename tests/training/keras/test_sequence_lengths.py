@@ -7,7 +7,7 @@ import pytest
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
-from elasticdl.training.keras.lengths import Functions, Lengths, signature
+from elasticdl.training.keras.sequence_lengths import Functions, Lengths, signature
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.engines.elastic.ranges import (
+from elasticdl.engines.elastic.inference_ranges import (
     MAX_RECORDS_PER_RANGE,
     RangeQueue,
     records_per_range,

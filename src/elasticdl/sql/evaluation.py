@@ -31,9 +31,9 @@ from elasticdl.engines.record_data import open_records
 from elasticdl.errors import UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql.column_types import note_on_times
 from elasticdl.sql.database import RowSource
 from elasticdl.sql.error_locations import check_distinct
-from elasticdl.sql.kinds import note_on_times
 from elasticdl.sql.labelled import Labelled
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.settings import for_rows
