@@ -10,6 +10,7 @@ Callers: `dialects/` create it; `training/` and `engines/` use it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -100,6 +101,7 @@ class Epochs:
         indexed: `begin` can start at any batch directly. Otherwise it can only start at the first.
         elsewhere: Whether another process would get the same batches.
         name: The user's name for the pipeline, for errors.
+        preserved: Context in which reading batches does not advance state of the pipeline.
     """
 
     num_examples: int
@@ -108,6 +110,7 @@ class Epochs:
     indexed: bool
     elsewhere: bool
     name: str
+    preserved: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
 @dataclass(frozen=True)

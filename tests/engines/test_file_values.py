@@ -7,6 +7,7 @@ import elasticdl
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.engines.file_variables import FileVariables
+from elasticdl.errors import DefinitionError
 
 FILE = """
 import collections
@@ -84,6 +85,39 @@ VALUES = {
 }  # fmt: skip
 
 
+OBJECT = """
+class Mix:
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+
+mix = Mix()
+"""
+FUNCTION = """
+def numbers():
+    for number in range(1000):
+        yield number
+
+
+value = numbers()
+"""
+# Of the file, what the input function does with it, and what is named.
+REFUSED = {
+    "generator": ("value = np.random.default_rng(0)", "value.random()", "generator 'value'"),
+    "object": (OBJECT, "mix.rng.random()", r"generator 'mix\.rng'"),
+    "dict": (
+        "value = {'a': np.random.RandomState(0)}", "value['a'].rand()", r"generator .*\['a'\]\"",
+    ),
+    "default of a function": (
+        "def value(rng=np.random.default_rng(0)):\n    rng.random()", "value()",
+        r"generator 'value\(\.\.\.\)'",
+    ),
+    "generator function": (FUNCTION, "next(value)", "iterator 'value'"),
+    "cycle": ("value = itertools.cycle([1, 2, 3])", "next(value)", "iterator 'value'"),
+    "map": ("value = map(abs, range(99))", "next(value)", "iterator 'value'"),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "data.recordio"
@@ -124,9 +158,19 @@ def test_an_input_function_that_counts_is_named(tmp_path, data, caplog):
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_an_input_function_draws_from_the_file_is_refused(tmp_path, data, caplog, kind):
+    value, draw, name = REFUSED[kind]
+
+    with pytest.raises(DefinitionError, match=f"remembering.py: the {name} at the top level"):
+        warnings_of(tmp_path, data, caplog, value, in_input=draw)
+
+
 @pytest.mark.parametrize(
     ("value", "change"),
     [
+        ("value = itertools.cycle([1, 2])", "pass"),
+        ("value = np.random.mtrand._rand", "value.rand()"),
         ("constants = {'a': 1}", "constants['a']"),
         ("cache = {}", "cache.setdefault('table', np.arange(3))"),
         ("net = None", "global net; net = net or nn.Linear(1, 1)"),

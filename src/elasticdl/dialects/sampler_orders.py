@@ -5,11 +5,12 @@ of PyTorch, NumPy or Python, a counter, a list that it shuffles in place. So an 
 drawn from a copy of the samplers in their initial state, which draws the earlier epochs first.
 Every process gets the same order, whichever epoch it resumes from.
 
-Callers: `torch_loaders.py`.
+Callers: `torch_loaders.py`, `batch_state.py`; `file_variables.py` for the global generators.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import random
@@ -20,8 +21,6 @@ from typing import Any
 import numpy as np
 
 _OF_TORCH = "torch.utils.data.sampler"
-# Depth of the search for generators in the attributes of a dataset.
-_DEPTH = 4
 
 
 class SamplerOrders:
@@ -64,7 +63,7 @@ class SamplerOrders:
         # PyTorch's samplers have no state except their generators.
         if all(type(each).__module__ == _OF_TORCH for each in samplers if each is not None):
             return True
-        state = _State()
+        state = GlobalGenerators()
         parts = self._fresh()
         first = pickle.dumps(self._draw(parts, 0))
         state.restore()
@@ -111,30 +110,17 @@ def is_generator(value: Any) -> bool:
     return type(value).__name__ == "Generator" and hasattr(value, "get_state")
 
 
-class DatasetGenerators:
-    """Detects whether random generators in the attributes of a dataset are used.
-
-    Args:
-        dataset: A dataset with items.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._found = dict(_generators(dataset, "", _DEPTH, set()))
-        self._before = self._states()
-
-    def used(self) -> str | None:
-        """Return the attribute of a generator used since this object was created; else None."""
-        for name, state in self._states().items():
-            if state != self._before[name]:
-                return name
-        return None
-
-    def _states(self) -> Mapping[str, bytes]:
-        return {name: pickle.dumps(_state_of(each)) for name, each in self._found.items()}
+def is_of_process(value: Any) -> bool:
+    """Return whether a value is one of the global generators, which are seeded for each batch."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Generator):
+        # An operation receives a new object for the same generator each time.
+        return bool(value._cdata == torch.default_generator._cdata)  # noqa: SLF001 - no public name
+    return value is np.random.mtrand._rand or value is getattr(random, "_inst", None)  # noqa: SLF001 - as above
 
 
-class _State:
-    """A snapshot of the global random generators of Python, NumPy and PyTorch."""
+class GlobalGenerators:
+    """A snapshot of the state of the process' generators."""
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
@@ -150,14 +136,32 @@ class _State:
         np.random.set_state(self._states[1])  # noqa: NPY002 - as above
         self._torch.set_rng_state(self._states[2])
 
+    @contextlib.contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Context in which user code draws the same numbers each time; afterwards, restore."""
+        from elasticdl.data.torch_random import (  # noqa: PLC0415 - imports torch
+            UseGenerator,
+            generator_from,
+        )
 
-def _state_of(generator: Any) -> Any:
+        self.restore()
+        try:
+            # The thread that prepares batches may have a generator of its own for PyTorch.
+            with UseGenerator(generator_from(0)):
+                yield
+        finally:
+            self.restore()
+
+
+def state_of(generator: Any) -> Any:
+    """Return the state of a random generator, to be compared."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    state = generator.get_state()
-    return state.tolist() if hasattr(state, "tolist") else state
+        return repr(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return repr(generator.get_state(legacy=False))
+    return generator.get_state().numpy().tobytes()
 
 
 def _datasets(dataset: Any) -> Iterator[Any]:
@@ -167,24 +171,6 @@ def _datasets(dataset: Any) -> Iterator[Any]:
     more = getattr(dataset, "datasets", None)
     for each in ([] if inner is None else [inner]) + list(more or ()):
         yield from _datasets(each)
-
-
-def _generators(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    if is_generator(value):
-        yield name, value
-    elif depth:
-        if isinstance(value, Mapping):
-            inside = {f"{name}[{key!r}]": each for key, each in value.items()}
-        elif isinstance(value, (list, tuple)):
-            # A list of transforms is short; a long list is data.
-            inside = {f"{name}[{i}]": each for i, each in enumerate(value[:32])}
-        else:
-            inside = {f"{name}.{key}": each for key, each in _attributes_by_name(value).items()}
-        for where, each in inside.items():
-            yield from _generators(each, where, depth - 1, seen)
 
 
 def _attributes_by_name(value: Any) -> Mapping[str, Any]:

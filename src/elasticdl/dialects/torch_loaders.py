@@ -8,6 +8,8 @@ The `num_workers` processes of a loader over a dataset with items are not starte
 would depend on which process prepares a batch. Instead, each batch is seeded by its number and
 prepared in the training process. The processes of a loader over an IterableDataset are started.
 
+Before the first batch, `batch_state.py` checks that batches do not depend on those before.
+
 A batch of `(x, y)` is features and labels. Any other result of a `collate_fn` is passed unchanged
 to a LightningModule (`as_module`). A model file's batches are passed to `forward` and a loss, so
 there a batch must be a pair, or a dict with `labels`.
@@ -17,14 +19,16 @@ Callers: `lightning_module.py`, `elasticdl_module.py`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.batch import Batch, batch_of
 from elasticdl.definition import BatchesInput, Epochs, Mode
+from elasticdl.dialects.batch_state import BatchState
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import call
-from elasticdl.dialects.sampler_orders import DatasetGenerators, SamplerOrders, set_epoch
+from elasticdl.dialects.sampler_orders import SamplerOrders, set_epoch
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
@@ -127,7 +131,7 @@ def epochs_of(
 
     Raises:
         DefinitionError: The object is not a DataLoader, its number of batches is unknown, or its
-            sampler's order cannot be repeated.
+            sampler's order cannot be repeated. When an epoch begins: its batches depend on state.
     """
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(loader).__mro__]
     if "torch.utils.data.dataloader.DataLoader" not in kinds:
@@ -162,15 +166,24 @@ def epochs_of(
         )
     states = [(each, each.get_state()) for each in orders.generators if hasattr(each, "get_state")]
 
+    state = BatchState(loader, name)
+
+    def restarted(epoch: int) -> Any:
+        for generator, first_state in states:
+            generator.set_state(first_state)
+        set_epoch(epoch, loader.sampler, loader.batch_sampler, loader)
+        return loader
+
     def begin(epoch: int, first: int) -> Iterator[Batch]:
         if not indexed:
-            for generator, state in states:
-                generator.set_state(state)
-            set_epoch(epoch, loader.sampler, loader.batch_sampler, loader)
-            return _guarded(lambda: iter(loader), name, parts_of)
+            # Processes of the loader have copies, which do not advance.
+            if not loader.num_workers:
+                state.check(lambda count: list(itertools.islice(restarted(0), count)))
+            return _guarded(lambda: iter(restarted(epoch)), name, parts_of)
         # Drawn here: the order depends on the epoch, a batch's random numbers on the batch.
         order = orders.of(epoch)
-        return _guarded(lambda: _checked(loader, order[first:], name), name, parts_of)
+        state.check(lambda count: list(_made(loader, order[:count])))
+        return _guarded(lambda: _checked(loader, order[first:], state), name, parts_of)
 
     return Epochs(
         num_examples=num_examples,
@@ -179,6 +192,7 @@ def epochs_of(
         indexed=indexed,
         elsewhere=indexed,
         name=name,
+        preserved=state.preserved,
     )
 
 
@@ -236,22 +250,14 @@ class SharedGeneratorCheck:
         self._known[mode] = mine
 
 
-def _checked(loader: Any, order: Sequence[Any], name: str) -> Iterator[Any]:
+def _checked(loader: Any, order: Sequence[Any], state: BatchState) -> Iterator[Any]:
     """Yield the batches of a loader with the given order of examples, after checking each.
 
     Raises:
-        DefinitionError: The dataset draws from its own generator: the numbers would depend on the
-            batches before, which differ between workers and after a resume.
+        DefinitionError: The loader draws from a generator of its own.
     """
-    generators = DatasetGenerators(loader.dataset)
     for made in _made(loader, order):
-        if (used := generators.used()) is not None:
-            raise DefinitionError(
-                f"{name}: its dataset draws from a generator of its own, `{used.lstrip('.')}`. The "
-                "numbers would depend on the batches made before, which are others on each worker "
-                "and in a resumed training. Draw from the global generators of PyTorch, NumPy or "
-                "Python, which are seeded for each batch."
-            )
+        state.check_generators()
         yield made
 
 

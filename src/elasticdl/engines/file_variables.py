@@ -1,6 +1,7 @@
 """File variables: detects top-level values of a user's files that change during training.
 
-    rng = np.random.default_rng(0)          a generator that draws: an error
+    rng = np.random.default_rng(0)          a generator that draws, an iterator that advances,
+                                            also in an object or a default argument: an error
     seen = 0                                a counter, an average, a list: one warning
 
 Checkpoints do not contain such values, and each worker has its own copy, so a resumed run continues
@@ -20,6 +21,7 @@ import logging
 import random
 import sys
 import types
+import warnings
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from elasticdl.dialects.sampler_orders import is_of_process
 from elasticdl.errors import DefinitionError
 
 _log = logging.getLogger("elasticdl")
@@ -70,40 +73,66 @@ class FileVariables:
     def check(self) -> None:
         """Fail if a random generator was used since the first call; warn of changing values.
 
-        Generators are compared at each call, other values at increasing intervals (1, 2, 4, 8, ...
-        calls). A value that has changed at two comparisons in a row causes a warning.
+        Generators and iterators are compared at each call, other values at increasing intervals
+        (1, 2, 4, 8, ... calls). A value that has changed at two comparisons in a row causes a
+        warning.
 
         Raises:
-            DefinitionError: A generator has drawn random numbers.
+            DefinitionError: A generator has drawn random numbers, or an iterator has advanced.
         """
         if self._folder is None:
             return
         if self._generators is None:
             self._generators = [
-                (file, name, value, state)
-                for file, name, value, _ in self._variables()
-                if (state := _state_of(value)) is not None
+                (file, name, each, _progress_of(each))
+                for file, variable, value, module in self._variables()
+                for name, each in self._advancing(variable, value, module)
             ]
         for file, name, value, before in self._generators:
-            if _state_of(value) != before:
+            if _progress_of(value) == before:
+                continue
+            if isinstance(value, Iterator):
                 raise DefinitionError(
-                    f"{file}: the generator {name!r} at the top level of the file has drawn random "
-                    "numbers during training. Its state is not in checkpoints, so a resumed "
-                    "training would draw different numbers. Draw from the functions of np.random, "
-                    "random, tf or torch, which are seeded for each batch and step, or create a "
-                    "generator from them where you draw: rng = "
-                    "np.random.default_rng(np.random.randint(2**31)). Create the generator of a "
-                    "DataLoader in the function that returns the loader."
+                    f"{file}: the iterator {name!r} at the top level of the file has advanced "
+                    "during training. Its position is not in checkpoints and each worker has its "
+                    "own, so a resumed training and workers would get other values. To decide by "
+                    "chance, draw from the functions of np.random, random, tf or torch, which are "
+                    "seeded for each batch and step; to alternate, keep a counter in a buffer of "
+                    "the model or in an attribute of a callback."
                 )
+            raise DefinitionError(
+                f"{file}: the generator {name!r} at the top level of the file has drawn random "
+                "numbers during training. Its state is not in checkpoints, so a resumed "
+                "training would draw different numbers. Draw from the functions of np.random, "
+                "random, tf or torch, which are seeded for each batch and step, or create a "
+                "generator from them where you draw: rng = "
+                "np.random.default_rng(np.random.randint(2**31)). Create the generator of a "
+                "DataLoader in the function that returns the loader."
+            )
         is_power_of_two = self._num_checks & (self._num_checks - 1) == 0
         self._num_checks += 1
         if is_power_of_two:
             self._compare_values()
 
+    def _advancing(self, name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
+        """Yield the names of generators and iterators within a variable, and these."""
+        found = [(name, value, _DEPTH)]
+        seen: set[int] = set()
+        while found:
+            where, each, depth = found.pop(0)
+            if id(each) in seen or any(each is kept for kept in self.kept):
+                continue
+            seen.add(id(each))
+            if _progress_of(each) is not None:
+                yield where, each
+            elif depth and not isinstance(each, _PLAIN):
+                some = itertools.islice(_named_within(where, each, module), _MAX_ITEMS)
+                found += [(inner, value, depth - 1) for inner, value in some]
+
     def _compare_values(self) -> None:
         for file, name, value, module in self._variables():
             key = file, name
-            if key in self._warned or _state_of(value) is not None:
+            if key in self._warned or _progress_of(value) is not None:
                 continue
             if any(value is each for each in self.kept):
                 continue
@@ -118,8 +147,10 @@ class FileVariables:
                 _log.warning(
                     "%s: %s at the top level of the file changes during training. It is not in "
                     "checkpoints and each worker has its own copy, so a resumed training continues "
-                    "from the initial value in the file. Keep such state in a weight or buffer of "
-                    "the model, or in an attribute of a callback.",
+                    "from the initial value in the file. Batches are read before the training and "
+                    "in advance, so a function of the input sees other values than in a plain "
+                    "script. Keep such state in a weight or buffer of the model, or in an "
+                    "attribute of a callback.",
                     file,
                     name,
                 )
@@ -145,7 +176,9 @@ class FileVariables:
 
 
 def _state_of(value: Any) -> Any:
-    """Return the state of a random generator; None if the value is not a generator."""
+    """Return the state of a user's random generator; None if the value is not one."""
+    if is_of_process(value):
+        return None
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
@@ -159,6 +192,62 @@ def _state_of(value: Any) -> Any:
         case "tensorflow", "Generator":
             return value.state.numpy().tobytes()
     return None
+
+
+def _progress_of(value: Any) -> Any:
+    """Return the state of a random generator or of an iterator; None if the value is neither.
+
+    A file and `itertools.count()` are no iterators here: they may only be read or number things.
+    """
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        if frame is None:
+            return "ended"
+        return frame.f_lasti, [_progress_within(each) for each in frame.f_locals.values()]
+    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        return None if isinstance(value, itertools.count) else _progress_within(value)
+    return _state_of(value)
+
+
+def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
+    """Return what changes with the position of an iterator; it is not advanced.
+
+    An iterator of an iterator is three levels deep: its reduced form, arguments, and argument.
+    """
+    if isinstance(value, (range, *_PLAIN)):
+        return repr(value)
+    if (state := _state_of(value)) is not None or not depth:
+        return state
+    if isinstance(value, types.GeneratorType):
+        return _progress_of(value)
+    if isinstance(value, tuple):
+        return [_progress_within(each, depth - 1) for each in value]
+    if not isinstance(value, Iterator):
+        return None
+    try:
+        # Python 3.12 announces that iterators of itertools lose this; then nothing is known.
+        with warnings.catch_warnings(action="ignore"):
+            return _progress_within(value.__reduce__(), depth - 1)
+    except TypeError:
+        return None
+
+
+def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
+    """Yield names for messages, and the values of `_within`."""
+    if isinstance(value, Mapping):
+        some = list(itertools.islice(value.items(), _MAX_ITEMS))
+        yield from ((f"{name}[{key!r}]", each) for key, each in some)
+    elif isinstance(value, types.FunctionType):
+        defaults = value.__defaults__ or ()
+        yield from ((f"{name}(...)", each) for each in [*defaults, *(_within(value, module) or ())])
+    elif isinstance(value, type):
+        for key, each in _within(value, module) or ():
+            yield f"{name}.{key}", each
+    elif isinstance(value, list | tuple | collections.deque):
+        yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
+    elif _within(value, module) is not None:
+        attributes = getattr(value, "__dict__", {})
+        yield from ((f"{name}.{key}", each) for key, each in list(attributes.items()))
 
 
 def _summary(value: Any, module: str, depth: int) -> Any:

@@ -274,7 +274,8 @@ class IterableData:
 
     @functools.cached_property
     def _first(self) -> Batch:
-        return next(PipelineReader(self.epochs, self.reading.seed).batches(0, 0, 1)).batch
+        with self.epochs.preserved():
+            return next(PipelineReader(self.epochs, self.reading.seed).batches(0, 0, 1)).batch
 
     def validation(self, data: str, plan: ShardPlan) -> Validation:
         """Open the user's validation pipeline.
