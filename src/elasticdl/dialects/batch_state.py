@@ -255,7 +255,11 @@ def _token(value: Any) -> Any:
         return state_of(value)
     if (array := _array(value)) is not None:
         some = np.ascontiguousarray(array.flat[:_MAX_ELEMENTS])
-        return array.shape, array.dtype.str, 0 if some.dtype.hasobject else zlib.crc32(some)
+        return (
+            array.shape,
+            array.dtype.str,
+            0 if some.dtype.hasobject else zlib.crc32(some.tobytes()),
+        )
     if isinstance(value, (dict, list, set, collections.deque)):
         return len(value)
     return None
@@ -291,7 +295,8 @@ def _is_iterator(value: Any) -> bool:
 def _reachable(roots: Mapping[str, Any]) -> Iterator[_Value]:
     """Yield the values that code of the roots can reach through names, nearest first."""
     queue = collections.deque(_Value(name, value, None) for name, value in roots.items())
-    seen, names = set(), set()
+    seen: set[int] = set()
+    names: set[str] = set()
     while queue and len(names) < _MAX_VALUES:
         each = queue.popleft()
         is_plain = isinstance(each.value, _PLAIN)
@@ -367,7 +372,7 @@ def _of_object(name: str, value: Any) -> Iterator[_Value]:
             with contextlib.suppress(AttributeError):  # It has no value.
                 each = object.__getattribute__(value, slot)
                 yield _Value(f"{name}.{slot}", each, functools.partial(setattr, value, slot))
-    attributes = getattr(value, "__dict__", None)
+    attributes: Any = getattr(value, "__dict__", None)
     for key, each in list(attributes.items()) if isinstance(attributes, dict) else ():
         yield _Value(f"{name}.{key}", each, functools.partial(attributes.__setitem__, key))
     for kind in type(value).__mro__:
