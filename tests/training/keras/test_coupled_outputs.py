@@ -132,6 +132,12 @@ def drawing():
     return layer_of(lambda x: x + keras.random.normal(keras.ops.shape(x)))()
 
 
+def hiding_values_at_random():
+    import keras
+
+    return layer_of(lambda x: keras.random.dropout(x, 0.3))()
+
+
 def halving():
     import keras
 
@@ -139,12 +145,28 @@ def halving():
 
 
 @pytest.mark.parametrize(
-    "create_layers", [normalizing_by_the_batch, normalizing, dropping, drawing, halving]
+    "create_layers",
+    [normalizing_by_the_batch, normalizing, dropping, drawing, hiding_values_at_random, halving],
 )
 def test_what_is_documented_or_random_or_rounded_is_trained(create_layers):
     trainer = trainer_of(create_layers)
 
     trainer.gradients(batch_of())
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_a_mean_over_the_batch_in_training_is_refused_beside_random_draws(size):
+    import keras
+
+    class Layer(keras.layers.Layer):
+        def call(self, x, training=False):
+            noisy = x + keras.random.normal(keras.ops.shape(x), stddev=1e-2)
+            return noisy - keras.ops.mean(x, axis=0) if training else x
+
+    trainer = trainer_of(lambda: [Layer()])
+
+    with pytest.raises(DefinitionError, match=DEPENDS):
+        trainer.gradients(repeated(batch_of(2), size))
 
 
 @pytest.mark.parametrize("size", [1, 2])

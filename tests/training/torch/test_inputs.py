@@ -106,3 +106,12 @@ def test_a_model_that_works_in_place_does_not_change_the_batch():
     trainer_of(definition_of(lambda: model)).gradients(batch)
 
     np.testing.assert_array_equal(batch.features, before)
+
+
+def test_a_model_for_one_batch_size_is_told_how_many_examples_it_was_tried_on():
+    class OfEight(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.view(8, 4))
+
+    with pytest.raises(DefinitionError, match="tried on the first 2 examples"):
+        trainer_of(definition_of(lambda: OfEight(4, 3)), batch_of(2))

@@ -5,7 +5,9 @@ the examples of a batch (a minibatch standard deviation, attention across the ba
 batches on two workers than in one process. The first batches are run through the model, whole and
 in two parts, and outputs and losses are compared. The model runs as in training, because some
 models mix examples in training only, but without dropout and with BatchNormalization as in
-inference. If its outputs are still random, it runs in inference mode. If it changes a statistic, it
+inference. If its outputs are still random, it draws other numbers for a part than for the batch.
+Then a part stays in its place and the other examples are replaced: the model draws the same numbers
+for the part. Such a model runs in inference mode as well. If it changes a statistic, it
 may contain a custom normalization: each worker would normalize over its own batch, as
 BatchNormalization does. Differences in training are then only a warning, and the model runs in
 inference mode as well.
@@ -46,6 +48,10 @@ _HALF_PRECISION = {"float16", "bfloat16"}
 _HALF_PRECISION_RTOL = 0.02
 # Attributes that set the amount of randomness of a layer in training; 0 switches it off.
 _RATES = ("rate", "stddev")
+_ALONE = (
+    "Workers, parties and minibatches of a global batch would each compare only the examples of "
+    "their own batch. The model trains in one process without --global_batch_size."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +138,12 @@ def _compare(
         return _Found.NOTHING
     is_random = loss != loss_again or not _are_near(whole, again, 0.0)
     if is_random:
+        if not moves and _changes_if_replaced(lambda part: run(part, 0)[0], batch, whole, rtol):
+            raise DefinitionError(
+                f"{origin}: the model's outputs for an example depend on the other examples of its "
+                f"batch: the outputs for a part of a batch of {size} change if the other examples "
+                f"are replaced. {_ALONE}"
+            )
         return _Found.NOTHING
     joined = [
         _joined(*outputs, num_examples=size) for outputs in zip(whole, one, other, strict=True)
@@ -144,9 +156,7 @@ def _compare(
         raise DefinitionError(
             f"{origin}: the model's outputs for an example depend on the other examples of its "
             f"batch: the outputs for a batch of {size} differ from those for its first {first} and "
-            f"last {size - first} examples. Workers, parties and minibatches of a global batch "
-            "would each compare only the examples of their own batch. The model trains in one "
-            "process without --global_batch_size."
+            f"last {size - first} examples. {_ALONE}"
         )
     if moves:
         # In inference mode, the loss is compared as well.
@@ -155,6 +165,38 @@ def _compare(
         loss, [of_one[0], of_other[0]], [of_one[1], of_other[1]], (first, size - first), of_loss
     )
     return _Found.EQUAL
+
+
+def _changes_if_replaced(
+    outputs_of: Callable[[ExampleBatch], list[np.ndarray[Any, Any]]],
+    batch: ExampleBatch,
+    whole: list[np.ndarray[Any, Any]],
+    rtol: float,
+) -> bool:
+    """Return whether the outputs for a part of a batch change if the other examples are replaced.
+
+    The runs have the same shapes and the same seed, so a random model draws the same numbers for
+    the examples that stay. False if it does not, or does not accept repeated examples.
+    """
+    size = batch.num_examples
+    first = max(1, size // 3)
+    rows = np.arange(size)
+    try:
+        # Copies of one example: their mean differs from that of the examples they replace.
+        one = outputs_of(batch.rows(np.where(rows < first, rows, 0)))
+        other = outputs_of(batch.rows(np.where(rows < first, size - 1, rows)))
+        again = outputs_of(batch)
+    except Exception:  # noqa: BLE001 - the first batch reports it as the user's error
+        return False
+    if not _are_near(whole, again, 0.0):
+        return False
+    stayed = [
+        np.concatenate([left[:first], right[first:]]) if len(left) == len(right) == size else before
+        for before, left, right in zip(
+            *(map(np.atleast_1d, outputs) for outputs in (whole, one, other)), strict=True
+        )
+    ]
+    return not _are_near([np.atleast_1d(array) for array in whole], stayed, rtol)
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class InnerLossSteps:
         loss: Computes the divisor of the loss that `forward` returns.
         precision: The number format of the computation.
         looking: Returns a context manager; in its block the model is in evaluation mode, without
-            gradients, and changes to its buffers are undone.
+            gradients, and changes to its buffers are undone. See `steps.check_parts`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class InnerLossSteps:
         adapt: Adapter,
         loss: TorchLoss,
         precision: MixedPrecision,
-        looking: Callable[[], AbstractContextManager[Any]],
+        looking: Callable[..., AbstractContextManager[Any]],
     ) -> None:
         self._definition, self._adapt, self._loss = definition, adapt, loss
         self._precision, self._no_side_effects = precision, looking

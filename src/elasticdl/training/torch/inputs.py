@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from elasticdl.data.batch import Arrays, describe
+from elasticdl.data.batch import Arrays, describe, leaves
 from elasticdl.errors import DefinitionError, raised_at, users_traceback
 from elasticdl.training.torch.failures import device_advice
 
@@ -54,7 +54,12 @@ def find_adapter(
             failures.append(error)
         else:
             return adapter
-    advice = "\n  Make the input function return what the model's `forward` expects."
+    num_examples = next((len(array) for array in leaves(features) if array.ndim), 0)
+    advice = (
+        "\n  Make the input function return what the model's `forward` expects."
+        f"\n  The model was tried on the first {num_examples} examples. It must accept a batch of "
+        "any size: the last one of an epoch may be smaller than --minibatch_size."
+    )
     raise DefinitionError(
         f"{raised_at(failures[0], origin)}: the model {type(model).__name__} cannot take what the "
         f"input function returns ({describe(features)}):\n{users_traceback(failures[0])}"

@@ -113,7 +113,7 @@ class LightningSteps:
         loss: Computes the divisor of the loss that a step returns.
         precision: The number format of steps.
         looking: Returns a context manager; in its block the model is in evaluation mode, without
-            gradients, and changes to its buffers are undone.
+            gradients, and changes to its buffers are undone. See `steps.check_parts`.
         progress: The object that the module gets as `self.trainer`.
     """
 
@@ -122,7 +122,7 @@ class LightningSteps:
         definition: ModelDefinition,
         loss: TorchLoss,
         precision: MixedPrecision,
-        looking: Callable[[], AbstractContextManager[Any]],
+        looking: Callable[..., AbstractContextManager[Any]],
         progress: TrainerProgress,
     ) -> None:
         self._definition, self._loss = definition, loss

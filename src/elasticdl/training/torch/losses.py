@@ -298,6 +298,32 @@ class TorchLoss:
             f"number (a mask, weights). {_ALONE}"
         )
 
+    def compare_replaced(self, num_examples: int, losses: Sequence[BatchLoss]) -> None:
+        """Check that a change of some examples changes the loss by as much, whatever the others.
+
+        Args:
+            num_examples: Examples in the batch.
+            losses: Of the batch, with its last examples replaced, with its first examples replaced,
+                and with all of them replaced.
+
+        Raises:
+            DefinitionError: The examples interact in the loss.
+        """
+        sums = [float(loss.value) * float(loss.divisor) for loss in losses]
+        if not all(map(math.isfinite, sums)) or any(loss.unsplittable for loss in losses):
+            return
+        whole, one, other, neither = sums
+        largest = max(map(abs, sums))
+        precision = max(loss.precision for loss in losses)
+        if math.isclose(whole + neither, one + other, abs_tol=precision * largest + 1e-6):
+            return
+        raise DefinitionError(
+            f"{self._definition.where('loss')}: the loss of a batch of {num_examples} is "
+            f"{float(losses[0].value):.6g}, and if some examples are replaced, its change depends "
+            "on the other examples. So it is not a mean over examples: it depends on which of them "
+            f"share a batch (negatives from within the batch). {_ALONE}"
+        )
+
     def _values(self, loss: torch.Tensor, call: _Call | None, num_examples: int) -> torch.Tensor:
         """Return the loss of each example."""
         origin = self._definition.where("loss")
@@ -348,21 +374,25 @@ def spread(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
 
 
 def rows_of(
-    tree: Any, rows: slice, num_examples: int, has_rows: Sequence[bool] | None = None
+    tree: Any,
+    rows: slice | Sequence[int],
+    num_examples: int,
+    has_rows: Sequence[bool] | None = None,
 ) -> Any:
     """Return some examples of a batch; tensors without a row per example are not changed.
 
     Args:
         tree: Nested tensors.
-        rows: The examples to return.
+        rows: The examples to return: a slice, or their numbers.
         num_examples: Examples in the batch.
         has_rows: Whether each tensor has a row per example; None decides by their lengths.
     """
+    at = rows if isinstance(rows, slice) else list(rows)
     known = iter(has_rows) if has_rows is not None else itertools.repeat(True)
 
     def of_examples(tensor: torch.Tensor) -> torch.Tensor:
         is_cut = next(known) and tensor.ndim and len(tensor) == num_examples
-        return tensor[rows] if is_cut else tensor
+        return tensor[at] if is_cut else tensor
 
     return map_tensors(of_examples, tree)
 

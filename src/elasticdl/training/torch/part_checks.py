@@ -7,10 +7,12 @@ where gradients are summed. BatchNorm is exempt: each worker normalizes over its
 a documented difference.
 
 The model runs in training mode, but with dropout and BatchNorm in evaluation mode, because some
-models mix examples in training only. If two seeds give two results, the model draws random numbers
-and cannot be compared, so it runs in evaluation mode instead. If it changes a buffer, it may
-contain a normalization layer written by the user, which works like BatchNorm. Then differences in
-training mode only cause a warning, and the model is compared in evaluation mode as well.
+models mix examples in training only. If two seeds give two results, the model draws random numbers,
+and draws others for a part than for the batch. Then, and if it raises on a part, a part stays in
+its place and the other examples are replaced: the model draws the same numbers for the part. Such a
+model is compared in evaluation mode as well. If a model changes a buffer, it may contain a
+normalization layer written by the user, which works like BatchNorm. Then differences in training
+mode only cause a warning, and the model is compared in evaluation mode as well.
 
 Used by `trainer.py`, before the first updates and some later ones (`repeated_checks.py`).
 """
@@ -18,18 +20,19 @@ Used by `trainer.py`, before the first updates and some later ones (`repeated_ch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from elasticdl.data.batch import leaves
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, raised_at
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM
 from elasticdl.training.torch.buffers import differs
+from elasticdl.training.torch.draw_log import DrawLog
 from elasticdl.training.torch.outputs import as_arrays
 from elasticdl.training.torch.steps import Pairs, Steps, Tensors
 
@@ -43,6 +46,8 @@ _log = logging.getLogger("elasticdl")
 
 # The first batch of a worker repeats two records, which may be alike.
 _CHECKS = 2
+# Examples that any model must accept.
+_FEWEST = 2
 QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001 - their base
 
 
@@ -54,11 +59,13 @@ class _Made:
         outputs: The outputs as float64 tensors.
         loss: The loss, if there is one.
         moves: Whether the run changed a buffer.
+        draws: Equal for two runs with the same seed and the same random draws.
     """
 
     outputs: Sequence[torch.Tensor]
     loss: BatchLoss | None
     moves: bool
+    draws: Hashable
 
 
 class PartCheck:
@@ -118,19 +125,26 @@ class PartCheck:
         """Compare a batch with its parts in one mode; return whether that was conclusive.
 
         Raises:
-            DefinitionError: The result for an example depends on the other examples.
+            DefinitionError: The result for an example depends on the other examples, or the model
+                cannot compute a part of the batch.
         """
         size = batch.num_examples
-        first = max(1, size // 3)
+        first = _first_part(size)
+        parts = []
         try:
             whole, again = (self._run(batch, moment, training=training) for moment in (0, 1))
-            is_random = _value(whole) != _value(again)
-            if is_random or not _are_near(whole.outputs, again.outputs):
-                return False
-            one = self._run(batch.rows(slice(0, first)), 0, training=training)
-            other = self._run(batch.rows(slice(first, size)), 0, training=training)
-        except Exception:  # noqa: BLE001 - the step itself, or the first short batch, will report it
+        except Exception:  # noqa: BLE001 - the step itself will report it
             return False
+        if _value(whole) != _value(again) or not _are_near(whole.outputs, again.outputs):
+            self._compare_replaced(batch, whole, training=training)
+            return False
+        for rows in (range(first), range(first, size)):
+            try:
+                parts.append(self._run(batch.rows(rows), 0, training=training))
+            except Exception as error:  # noqa: BLE001 - a user's model may raise anything
+                self._check_uncut(batch, whole, rows, error, training=training)
+                return False
+        one, other = parts
         self._steps.found_rows(
             [
                 bool(a.ndim and b.ndim and len(a) == first and len(b) == size - first)
@@ -142,17 +156,12 @@ class PartCheck:
             for parts in zip(whole.outputs, one.outputs, other.outputs, strict=True)
         ]
         if not _are_near(whole.outputs, joined):
-            if whole.moves:
-                if not self._has_reported:
-                    self._has_reported = True
-                    _log.warning(LIKE_BATCH_NORM, self._origin)
-                return False
-            raise DefinitionError(
-                f"{self._origin}: the model's outputs for an example depend on the "
-                f"other examples of its batch: those of a batch of {size} differ from those of "
-                f"its first {first} and last {size - first} examples. It trains in one process "
-                "without --global_batch_size."
+            self._report_coupling(
+                whole,
+                f"those of a batch of {size} differ from those of its first {first} and last "
+                f"{size - first} examples",
             )
+            return False
         if whole.moves:
             # In evaluation mode, the loss is compared as well.
             return False
@@ -160,11 +169,92 @@ class PartCheck:
             self._loss.compare(first, size, whole.loss, [one.loss, other.loss])
         return True
 
+    def _compare_replaced(self, batch: Tensors, whole: _Made, *, training: bool) -> bool:
+        """Replace the examples of each part; return whether the model could be compared.
+
+        The runs have the same shapes and the same seed, so the model draws the same numbers for
+        the examples that stay. If it does not, they cannot be compared.
+
+        Raises:
+            DefinitionError: The result for an example depends on the other examples.
+        """
+        size = batch.num_examples
+        first = _first_part(size)
+        # Copies of a single example: their mean differs from that of the examples they replace.
+        head, tail = [size - 1] * first, [0] * (size - first)
+        choices = [*range(first), *tail], [*head, *range(first, size)], [*head, *tail]
+        try:
+            one, other, neither = (
+                self._run(batch.rows(rows), 0, training=training) for rows in choices
+            )
+            again = self._run(batch, 0, training=training)
+        except Exception:  # noqa: BLE001 - not every model accepts repeated examples
+            return False
+        if any(run.draws != whole.draws for run in (one, other, neither, again)):
+            return False
+        if not _are_near(whole.outputs, again.outputs):
+            # The model draws from a generator of its own.
+            return False
+        made = whole, one, other, neither
+        if len({tuple(tensor.shape for tensor in run.outputs) for run in made}) > 1:
+            # The shapes depend on values.
+            return False
+        by_output = zip(*(run.outputs for run in made), strict=True)
+        expected = [_stayed(runs, first, size) for runs in by_output]
+        if not _are_near(whole.outputs, expected):
+            self._report_coupling(
+                whole,
+                f"those of the first {first} or of the last {size - first} examples of a batch of "
+                f"{size} change if the others are replaced",
+            )
+        elif whole.loss is not None and not whole.moves:
+            self._loss.compare_replaced(size, [run.loss for run in made if run.loss is not None])
+        return True
+
+    def _check_uncut(
+        self, batch: Tensors, whole: _Made, rows: range, error: Exception, *, training: bool
+    ) -> None:
+        """Check a model that raises on a part of a batch, by replacing examples.
+
+        Raises:
+            DefinitionError: The result for an example depends on the other examples, or that
+                cannot be found out.
+        """
+        size, is_small = batch.num_examples, len(rows) < _FEWEST
+        matrices = _matrices(batch.features, size)
+        if is_small or not matrices:
+            is_compared = self._compare_replaced(batch, whole, training=training)
+            if is_small or is_compared:
+                return
+        end = "first" if rows.start == 0 else "last"
+        graph = f" Features with a column for each example: {', '.join(matrices)}."
+        raise DefinitionError(
+            f"{raised_at(error, self._origin)}: the model computes a batch of {size} examples but "
+            f"raises on its {end} {len(rows)} examples alone: {type(error).__name__}: {error}."
+            f"{graph if matrices else ''} Workers share the batches of an update, so the result "
+            "for an example must not depend on the other examples of its batch. The model trains "
+            "in one process without --global_batch_size."
+        ) from error
+
+    def _report_coupling(self, whole: _Made, what: str) -> None:
+        """Reject a model that mixes examples; only warn if it may contain a normalization."""
+        if not whole.moves:
+            raise DefinitionError(
+                f"{self._origin}: the model's outputs for an example depend on the other examples "
+                f"of its batch: {what}. It trains in one process without --global_batch_size."
+            )
+        if not self._has_reported:
+            self._has_reported = True
+            _log.warning(LIKE_BATCH_NORM, self._origin)
+
     def _run(self, batch: Tensors, moment: int, *, training: bool) -> _Made:
         # The changes that a call makes to buffers must not affect the outputs of the next one.
         looking = self._mode(training=training), self._buffers.restored(), self._drawing(moment)
+        log = DrawLog()
         with looking[0], looking[1] as before, looking[2], torch.no_grad():
-            stepped = self._steps.training(self._model, batch)
+            with log:
+                stepped = self._steps.training(self._model, batch)
+            draws = log.draws()
             after = self._buffers.tensors()
             moves = training and any(differs(old, after[name]) for name, old in before.items())
         outputs = [t for t in leaves(as_arrays(stepped.outputs)) if isinstance(t, torch.Tensor)]
@@ -174,7 +264,7 @@ class PartCheck:
             # separately.
             value = float(stepped.loss.value)
             doubles = [t for t in doubles if t.ndim or float(t) != value]
-        return _Made(doubles, stepped.loss, moves)
+        return _Made(doubles, stepped.loss, moves, draws)
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
@@ -199,6 +289,45 @@ def _value(made: _Made) -> float | None:
 
 def _has_no_statistics(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None  # noqa: SLF001
+
+
+def _first_part(size: int) -> int:
+    """Return the size of the first of two parts; both have two examples if there are four.
+
+    A model may need two, as a normalization over the batch does.
+    """
+    return max(min(_FEWEST, size // 2), size // 3)
+
+
+def _matrices(features: Any, size: int) -> list[str]:
+    """Return the names of the features with a row and a column for each example: a graph."""
+    if isinstance(features, Mapping):
+        entries = {str(name): value for name, value in features.items()}
+    elif isinstance(features, (list, tuple)):
+        entries = {f"[{number}]": value for number, value in enumerate(features)}
+    else:
+        entries = {}
+    return [
+        name
+        for name, value in entries.items()
+        if isinstance(value, torch.Tensor) and value.shape[:2] == (size, size)
+    ]
+
+
+def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torch.Tensor:
+    """Combine outputs into those for the batch, if the other examples make no difference.
+
+    Args:
+        runs: The outputs for the batch, with its last examples replaced, with its first examples
+            replaced, and with all of them replaced.
+        first: Number of the first examples.
+        num_examples: Examples in the batch.
+    """
+    whole, one, other, neither = runs
+    if whole.ndim and len(whole) == num_examples:
+        return torch.cat([one[:first], other[first:]])
+    # One value per batch: a mean over examples, or independent of them.
+    return one + other - neither
 
 
 def _joined(

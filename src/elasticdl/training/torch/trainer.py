@@ -666,13 +666,16 @@ class TorchTrainer:
             yield
 
     @contextmanager
-    def _no_side_effects(self) -> Iterator[dict[str, torch.Tensor]]:
+    def _no_side_effects(self, *moment: int) -> Iterator[dict[str, torch.Tensor]]:
         """Run the model in evaluation mode without gradients; restore its buffers afterwards.
 
         Yields copies of the buffers.
+
+        Args:
+            moment: Determines, with the seed, step and rank, the random numbers drawn.
         """
         self._modes.eval()
-        with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.rank):
+        with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.rank, *moment):
             yield before
 
     @contextmanager
