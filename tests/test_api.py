@@ -369,6 +369,25 @@ def test_a_traceback_in_a_script_ends_at_its_own_line(call, tmp_path, monkeypatc
     assert sum("src/elasticdl" in frame.filename for frame in traceback.extract_tb(caught.tb)) > 2
 
 
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: elasticdl.evaluate(trained_model="m", data="d", ouput="e.json"), "output"),
+        (lambda: elasticdl.predict(trained_model="m", data="d", output="p", colums="x"), "columns"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_right_one(call, meant):
+    with pytest.raises(UsageError, match=rf"There is no option .*; did you mean '{meant}'\? There"):
+        call()
+
+
+@pytest.mark.parametrize("name", ["p.xlsx", "p.csv.gz", "P.JSON"])
+def test_predictions_in_a_format_that_is_not_written_are_refused(name):
+    with pytest.raises(UsageError, match="predictions are not written as .*Name a .csv, .parquet"):
+        prediction_job(trained_model="m", data="d", output=name)
+    assert prediction_job(trained_model="m", data="d", output="predicted.v2").output
+
+
 def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)

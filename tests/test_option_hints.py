@@ -52,7 +52,7 @@ def test_a_command_is_not_told_of_options_that_it_lacks(capsys):
     [
         ("epochs", "There is no option 'epochs'. Use num_epochs."),
         ("callbacks", "There is no option 'callbacks'. Callbacks are returned by callbacks()"),
-        ("verbose", "Use reporter=, which shows the progress."),
+        ("verbose", "Use quiet=True, or reporter= to show the progress in your own way."),
     ],
 )
 def test_python_says_it_too(name, sentence):

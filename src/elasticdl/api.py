@@ -29,7 +29,13 @@ from elasticdl.errors import (
     UsageError,
     with_short_traceback,
 )
-from elasticdl.job_options import evaluation_job, location, prediction_job, training_job
+from elasticdl.job_options import (
+    check_options,
+    evaluation_job,
+    location,
+    prediction_job,
+    training_job,
+)
 from elasticdl.option_types import shows_options_of
 
 if TYPE_CHECKING:
@@ -124,6 +130,7 @@ def evaluate(
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
+    check_options(options, evaluation_job)
 
     def job_of(data: str) -> Job:
         return evaluation_job(trained_model=trained_model, data=data, output=output, **options)
@@ -155,6 +162,7 @@ def predict(
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
+    check_options(options, prediction_job)
 
     def job_of(data: str) -> Job:
         return prediction_job(trained_model=trained_model, data=data, output=output, **options)

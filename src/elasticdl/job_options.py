@@ -9,6 +9,7 @@ Callers: `api.py`, `cli/`, `sql/`, `sessions/`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import os
@@ -29,7 +30,7 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def training_job(
@@ -322,6 +323,11 @@ def prediction_job(
         raise UsageError(
             f"There is no prediction format {format!r}; expected one of: {', '.join(formats)}."
         )
+    if of_file is None and (found := next(filter(output.lower().endswith, _OTHER_FORMATS), None)):
+        raise UsageError(
+            f"--output={output}: predictions are not written as {found}. Name a .csv, .parquet or "
+            ".recordio file, or a folder."
+        )
     return Job(
         command="predict",
         data=location(data),
@@ -372,6 +378,8 @@ def tracking_of(
     return Tracking(tracking_uri(uri), experiment, run_name, tensorboard=tensorboard)
 
 
+# Files that people might expect to be written; other names are folders.
+_OTHER_FORMATS = (".xlsx", ".xls", ".json", ".jsonl", ".tsv", ".txt", ".gz", ".zip", ".feather")
 _ALIASES = {"batch_size": "minibatch_size"}
 _LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
 
@@ -386,11 +394,28 @@ def _no_option(name: str) -> UsageError:
     known = sorted({*TrainOptions.__annotations__, "params", "validation_data"})
     if (found := hint(name)) is not None:
         if name == "verbose":
-            found = "Use reporter=, which shows the progress."
+            found = "Use quiet=True, or reporter= to show the progress in your own way."
         return UsageError(f"There is no option {name!r}. {found.replace('--', '')}")
     return UsageError(
         f"There is no option {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}."
     )
+
+
+def check_options(options: Mapping[str, Any], job_function: Callable[..., Job]) -> None:
+    """Check the names of keyword arguments for `evaluation_job` or `prediction_job`.
+
+    Raises:
+        UsageError: There is no argument of this name.
+    """
+    known = inspect.signature(job_function).parameters
+    for name in options:
+        if name not in known:
+            from elasticdl.data.wording import did_you_mean  # noqa: PLC0415 - only for an error
+
+            raise UsageError(
+                f"There is no option {name!r}{did_you_mean(name, known)} There are: "
+                f"{', '.join(sorted(known))}."
+            )
 
 
 def _training_options(options: Mapping[str, Any]) -> TrainingOptions:

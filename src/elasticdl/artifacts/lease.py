@@ -215,7 +215,7 @@ class Lease:
                 interval_s = self._lease_s / _RENEWALS_PER_LEASE
 
     def release(self) -> None:
-        """Release the lease, so that others can take it; calling it twice is harmless."""
+        """Release the lock on the output, so that others can take it; may be called twice."""
         if os.getpid() != self._pid or self._released.is_set():
             return
         # The output is complete by now: failing to release a lease must not fail the run.

@@ -83,7 +83,7 @@ class IndexedFile(StoredFile):
         )
 
     def is_checked(self) -> bool:
-        """Return whether this process has called `set_checked`."""
+        """Return whether this process has compared the file's content with its index entry."""
         return hasattr(self, "_checked")
 
     def set_checked(self) -> None:

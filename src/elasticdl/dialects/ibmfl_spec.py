@@ -351,7 +351,7 @@ def _saved_inputs(model: Any) -> list[Any]:
 
 
 def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
-    """Return the size of a model's output per example; 0 without a single output tensor."""
+    """Return the size of a model's output per example; 0 if it has not exactly one output."""
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None
     if not outputs and shape is not None and None not in shape:

@@ -130,7 +130,8 @@ def find(path: str) -> WorkingTree:
     """Return the repository that contains a folder, with the nearest project.
 
     Raises:
-        UsageError: The folder is not in a repository, or no folder up to its top has `runs`.
+        UsageError: The folder is not in a repository, or neither it nor a folder above it in the
+            repository contains `runs/`.
     """
     start = Path(path).expanduser().resolve()
     if not start.is_dir():

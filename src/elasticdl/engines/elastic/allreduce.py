@@ -1,4 +1,4 @@
-"""Quorum: forms the set of participants of a step, sums over them, and transfers states (healing).
+"""Quorum: the participants of a step, the sum of their gradients, and the transfer of states.
 
 torchft calls itself alpha, so only this module and `gloo.py` use it. They use its Lighthouse (one
 for each start of a job, in the driver; it alone forms quorums), its Manager (one per worker), and

@@ -76,7 +76,12 @@ class CheckContext:
         return time.monotonic() - self.started
 
     def place(self, key: str, *methods: str) -> str:
-        """Return the location of the first method in the user's code, or else of its class."""
+        """Return `file:line` of a component's first method that the user wrote, or of its class.
+
+        Args:
+            key: Key of the component's class in the config.
+            methods: Names of methods, preferred ones first.
+        """
         reference = made(self.components).reading.reference
         symbol = reference.symbol if key == "model_builder_class" else reference.overrides.get(key)
         for method in methods:

@@ -164,7 +164,7 @@ class CompiledMetrics:
         return {}
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """See `trainer.Metrics`."""
+        """Return whether low or high values of a metric are better; None if unknown."""
         flat = [one for each in self._metrics for one in getattr(each, "metrics", [each])]
         return next((direction_of(each) for each in flat if each.name == name), None)
 

@@ -68,7 +68,7 @@ class ChangesOf(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Statistic:
-    """One variable, and the position of its change in the flat tensor of changes (block).
+    """A variable that steps change without gradients, and its place in the block of all changes.
 
     Attributes:
         variable: A Keras variable.

@@ -125,7 +125,8 @@ class StepFunctions:
             arrays: Features, labels and sample weights.
             at: Number of the first step, and the rank.
             batches: The batches of these arrays, for errors.
-            fixed_axis: The axis whose length may be compiled in; the axis before it is open.
+            fixed_axis: The axis whose length may be a constant of the compiled function; the
+                length of the axis before it varies.
             variant: Any other value that the function is compiled with.
 
         Raises:

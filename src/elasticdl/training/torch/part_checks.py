@@ -99,7 +99,7 @@ class PartCheck:
 
     @property
     def is_done(self) -> bool:
-        """Whether the first batches have been checked."""
+        """Whether enough first batches were checked for a coupling of their examples."""
         return self._num_checks >= _CHECKS
 
     def check(self, batch: Tensors) -> None:

@@ -253,7 +253,7 @@ def _as_bytes(value: Any) -> bytes:
 
 
 def _whole(source: Category | IdSequence, digits: Any) -> bytes | None:
-    """Normalise a number, or its digits, for comparison; None if it is missing."""
+    """Return the digits of an integer cell, so that 7, "7" and "07" are equal; None if missing."""
     if _is_missing(digits):
         return None
     if not isinstance(digits, bytes):
