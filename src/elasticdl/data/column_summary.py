@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticdl.data.field import MAX_EXACT
+from elasticdl.data.table_times import seconds
 
 # Arrow integer types, also as items of a list.
 _WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b|decimal\d+\(\d+, 0\)")
@@ -122,6 +123,8 @@ class Summarizer:
     def add(self, column: pa.Array) -> None:
         """Add a batch of the column."""
         self._num_rows += len(column)
+        if pa.types.is_duration(column.type):
+            column = pa.array(seconds(column), from_pandas=True)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if pa.types.is_floating(column.type):
@@ -207,9 +210,11 @@ def kind_of(arrow_type: pa.DataType) -> str:
         types.is_integer(arrow_type)
         or types.is_floating(arrow_type)
         or types.is_decimal(arrow_type)
+        or types.is_duration(arrow_type)
     ):
+        # A duration is a number of seconds.
         return "number"
-    if types.is_temporal(arrow_type) and not types.is_duration(arrow_type):
+    if types.is_temporal(arrow_type):
         return "time"
     if (
         types.is_string(arrow_type)

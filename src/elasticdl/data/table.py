@@ -372,7 +372,9 @@ class _TableGroup:
         if field is not None and field.wide and _arrow_kind(column.type) != "bytes":
             if field.dtype == STRING:
                 return _digits(column)
-            column = column.cast(pa.float64(), safe=False)
+            # Times become seconds below.
+            if not is_time(column.type):
+                column = column.cast(pa.float64(), safe=False)
         try:
             return _to_numpy(column)
         except pa.ArrowInvalid as error:

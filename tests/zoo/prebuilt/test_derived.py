@@ -70,6 +70,18 @@ def test_times_are_looked_at_in_the_cycles_that_they_have_a_place_in(type_, cycl
     assert derive([column], "y").columns == [{"kind": "time", "column": "x", **cycles}]
 
 
+def test_a_duration_is_a_number_of_seconds() -> None:
+    column = summary("x", [1500, None, 500], pa.duration("ms"))
+
+    assert (column.kind, column.minimum, column.maximum, column.num_missing) == (
+        "number",
+        0.5,
+        1.5,
+        1,
+    )
+    assert derive([column], "y").columns == [{"kind": "number", "column": "x", "nullable": True}]
+
+
 def test_a_summary_of_times_counts_in_seconds() -> None:
     for type_, seconds in [(pa.date32(), 86400.0), (pa.time32("s"), 1.0), (pa.time64("us"), 1e-6)]:
         column = summary("x", [0, 1], type_)
