@@ -70,6 +70,23 @@ def test_a_list_of_dicts_is_a_list_of_rows():
     assert plain(rows) == {"age": [30, 40], "x": [[1, 2], None], "name": [None, "b"]}
 
 
+def test_missing_values_of_pandas_are_missing_in_rows_and_columns_too():
+    frame = pd.DataFrame(
+        {
+            "word": ["a", None, "b"],
+            "day": pd.to_datetime(["2024-01-01", None, "2024-01-03"]),
+            "size": [1.5, None, 2.5],
+        }
+    )
+    frame["word"] = frame["word"].where(frame["word"].notna(), np.nan).astype(object)
+
+    for data in (frame.to_dict("records"), frame.to_dict("list"), dict(frame)):
+        found = plain(data)
+        assert found["word"] == ["a", None, "b"]
+        assert found["day"][1] is None
+        assert [value is None or value != value for value in found["size"]] == [False, True, False]  # noqa: PLR0124
+
+
 def test_the_shape_of_a_row_is_kept(tmp_path):
     uri = store((X, Y), str(tmp_path), tmp_path, lambda _: None)
     source = open_source(uri)

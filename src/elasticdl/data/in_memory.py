@@ -38,8 +38,8 @@ from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.batch import leaves
 from elasticdl.data.find_files import exists
 from elasticdl.data.memory_tables import (
+    as_column,
     as_numpy,
-    converted,
     kinds_of,
     plain_table,
     table_of,
@@ -381,7 +381,7 @@ def _column(values: np.ndarray[Any, Any]) -> pa.Array:
     if values.ndim > 1:
         flat = pa.array(np.ascontiguousarray(values).reshape(-1))
         return pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
-    return converted(lambda: pa.array(values.tolist() if values.dtype.kind in "SU" else values))
+    return as_column(values.tolist() if values.dtype.kind in "SU" else values)
 
 
 def _copy(source: Path, uri: str) -> None:

@@ -86,10 +86,22 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     if not names:
         raise DataError("The rows of data have no columns.")
     columns = {
-        str(name): [_plain_value(row[name]) if name in row else None for row in rows]
+        str(name): as_column([_plain_value(row[name]) if name in row else None for row in rows])
         for name in names
     }
     return converted(lambda: pa.table(columns))
+
+
+def as_column(values: Any) -> pa.Array:
+    """Convert values to a column; NaN among strings or dates, as pandas has it, is null.
+
+    Raises:
+        DataError: They have no common type.
+    """
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError):
+        return converted(lambda: pa.array(values, from_pandas=True))
 
 
 def _plain_value(value: Any) -> Any:
@@ -153,9 +165,13 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise DataError(f"data has a value that is no array: {error}.") from error
+    items = value if array.dtype.kind in "SU" and isinstance(value, (list, tuple)) else ()
+    # NumPy has written a NaN between strings as the string "nan".
+    has_others = any(not isinstance(each, (str, bytes, list, tuple)) for each in items)
+    return np.array(value, object) if has_others else array
 
 
 def converted(convert: Callable[[], Any]) -> Any:

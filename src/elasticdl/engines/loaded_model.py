@@ -121,7 +121,8 @@ class TablePredictor:
         """Return whether x is a table with columns of the data, not input arrays of the model."""
         if isinstance(x, Mapping):
             return bool(self._names) and not self._names <= x.keys()
-        return has_columns(x) or named(x) is not None
+        is_list_of_rows = isinstance(x, list) and all(isinstance(row, Mapping) for row in x) and x
+        return bool(is_list_of_rows) or has_columns(x) or named(x) is not None
 
     def _outputs(self, uri: str) -> Any:
         opened = self._opened
