@@ -232,6 +232,7 @@ def batch(rng, size):
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
 @pytest.mark.parametrize("create_model", [functional, fixed_to_training, subclass])
+@pytest.mark.timeout(300)  # It compiles many functions.
 def test_the_keras_trainer_keeps_the_laws(create_model):
     from elasticdl.training.keras import KerasTrainer
 
@@ -246,6 +247,7 @@ def test_the_keras_trainer_keeps_the_laws(create_model):
     check_trainer(create, batches)
 
 
+@pytest.mark.timeout(300)  # It compiles many functions.
 def test_the_keras_trainer_keeps_the_laws_with_a_compiled_model():
     from elasticdl.training.keras import KerasTrainer
 

@@ -53,7 +53,7 @@ def test_an_executor_hands_a_token_over_in_the_environment(tmp_path):
     )
     write_commands(tmp_path / "bin", {"flwr-clientapp": [sys.executable, "-c", program]})
     launch = (
-        "from elasticdl.engines.federated.flower import unix_socket; local._hide_tokens()\n"
+        "from elasticdl.engines.federated.flower import unix_socket; unix_socket._hide_tokens()\n"
         "import subprocess\n"
         "from flwr.supercore.constant import TaskType\n"
         "from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor\n"
