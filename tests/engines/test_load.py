@@ -192,6 +192,7 @@ def test_a_model_of_a_table_predicts_a_dict_of_columns_and_refuses_an_array(tabl
     outputs = model.predict({name: features[name].to_numpy() for name in features})
 
     np.testing.assert_array_equal(outputs, model.predict(features, verbose=0, batch_size=2))
+    np.testing.assert_array_equal(outputs, model.predict(features.to_dict("records")))
     with pytest.raises(UsageError, match="no argument after the table; got 7, 'steps'"):
         model.predict(features, 7, steps=3)
     with pytest.raises(UsageError, match=r"array of shape \(.*, 3\).*Give a DataFrame"):

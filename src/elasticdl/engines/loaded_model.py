@@ -121,8 +121,9 @@ class TablePredictor:
         """Return whether x is a table with columns of the data, not input arrays of the model."""
         if isinstance(x, Mapping):
             return bool(self._names) and not self._names <= x.keys()
-        is_list_of_rows = isinstance(x, list) and all(isinstance(row, Mapping) for row in x) and x
-        return bool(is_list_of_rows) or has_columns(x) or named(x) is not None
+        if isinstance(x, list) and x and isinstance(x[0], Mapping):
+            return True
+        return has_columns(x) or named(x) is not None
 
     def _outputs(self, uri: str) -> Any:
         opened = self._opened
