@@ -72,7 +72,8 @@ def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, 
         silent, dead = training.workers().values()
         os.kill(silent, signal.SIGSTOP)
         os.kill(dead, signal.SIGKILL)
-        training.wait_for(lambda: "No worker has the events" in training.log(), "a new round")
+        why = "with the last logged steps were lost"
+        training.wait_for(lambda: why in training.log(), "a new round")
         training.wait_for_the_end()
 
     training.assert_each_record_counts(4)

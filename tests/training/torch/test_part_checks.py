@@ -258,3 +258,26 @@ def test_a_model_with_a_generator_of_its_own_is_accepted():
         gradients_of(lambda self, x: x + torch.randn(x.shape, generator=generator))
 
     assert DEPENDS not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [3, 4, 8])
+def test_as_many_numbers_as_examples_are_not_taken_for_rows(size):
+    """Two parts of a batch of four have two examples, as many as the model has weights of tasks."""
+
+    class Tasks(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.log_variances = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x):
+            return super().forward(x), self.log_variances
+
+    def loss(outputs, labels):
+        scores, log_variances = outputs
+        weights = torch.exp(-log_variances)
+        entropy = functional.cross_entropy(scores, labels)
+        return weights[0] * entropy + weights[1] * scores.square().mean() + log_variances.sum()
+
+    trainer = trainer_of(definition_of(Tasks, loss=loss), batch_of(size))
+    for each in (size, size, 2):
+        trainer.gradients(batch_of(each))

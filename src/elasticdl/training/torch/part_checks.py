@@ -147,8 +147,8 @@ class PartCheck:
         one, other = parts
         self._steps.found_rows(
             [
-                bool(a.ndim and b.ndim and len(a) == first and len(b) == size - first)
-                for a, b in zip(one.outputs, other.outputs, strict=True)
+                _lengths(*outputs) == [size, first, size - first]
+                for outputs in zip(whole.outputs, one.outputs, other.outputs, strict=True)
             ]
         )
         joined = [
@@ -334,13 +334,16 @@ def _joined(
     whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, first: int, num_examples: int
 ) -> torch.Tensor | None:
     """Combine the outputs for two parts into those for the batch; None if the shapes do not fit."""
-    sizes = [len(each) if each.ndim else 0 for each in (whole, one, other)]
-    if sizes == [num_examples, first, num_examples - first]:
+    if _lengths(whole, one, other) == [num_examples, first, num_examples - first]:
         return torch.cat([one, other]) if one.shape[1:] == other.shape[1:] else None
     if one.shape != other.shape:
         return None
     # One value per batch, such as a penalty: a mean over examples, or independent of them.
     return (one * first + other * (num_examples - first)) / num_examples
+
+
+def _lengths(*tensors: torch.Tensor) -> list[int]:
+    return [len(each) if each.ndim else 0 for each in tensors]
 
 
 def _are_near(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor | None]) -> bool:
