@@ -10,32 +10,7 @@ from tests.engines.conftest import write_records
 from elasticdl import job_options
 from elasticdl.data import recordio, sources
 from elasticdl.data.recordio import RecordIOSource
-from elasticdl.engines.training_context import changed_files, open_context
-
-BEFORE = [("a", 1), ("b", 2), ("c", 3)]
-
-
-@pytest.mark.parametrize(
-    ("now", "changed"),
-    [
-        (BEFORE, []),
-        ([("a", 1), ("b", 9), ("c", 3)], ["b"]),
-        ([("a", 1), ("b", 2), ("c", 3), ("d", 4)], ["d"]),
-        ([("a", 1), ("c", 3)], ["b"]),
-        ([("z", 1), ("b", 2), ("c", 3)], ["z", "a"]),
-    ],
-)
-def test_files_that_came_went_or_grew_have_changed(now, changed) -> None:
-    assert changed_files(now, BEFORE) == changed
-
-
-@pytest.mark.timeout(30)
-def test_a_hundred_thousand_files_are_compared_at_once() -> None:
-    before = [(f"part-{i}", 1) for i in range(100_000)]
-    now = [(f"part-{i}", 2) for i in range(100_000)]
-
-    assert len(changed_files(now, before)) == 100_000
-
+from elasticdl.engines.training_context import open_context
 
 # --- what others need not find again -----------------------------------------------------------
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.attempt import attempt
+from elasticdl.engines.data_changes import note_changed_data
 from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.job_messages import without_recording
 from elasticdl.engines.publish import copy_code, note_changed_code, publish, versions
@@ -179,6 +180,7 @@ def train(
                 f"The training in {folder.uri} is already complete: {checkpoint.step:,} steps."
             )
             note_changed_code(job, begun.scratch, checkpoint, reporter)
+            note_changed_data(checkpoint, reporter)
             follow_finished_job(begun.events, job, folder, generation, checkpoint.step)
             return Outcome(
                 folder.uri, checkpoint.step, checkpoint.metadata["metrics"], already_done=True

@@ -22,6 +22,7 @@ from elasticdl.data.wording import counted
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers
 from elasticdl.engines.best_metric import best_mode_of
+from elasticdl.engines.data_changes import check_unchanged, data_metadata
 from elasticdl.engines.engine import context_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.gradient_accumulation import Accumulator
@@ -29,7 +30,7 @@ from elasticdl.engines.iterable_data import IterableData
 from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.engines.table_params import completed, metadata_of
 from elasticdl.engines.train_progress import TrainProgress
-from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UsageError
+from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.epoch_order import ShardPlan
 from elasticdl.sharding.ledger import Ledger, ShardLease
@@ -397,29 +398,8 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
     Raises:
         DataError: The data is not what the checkpoint was trained on.
     """
-    files: list[list[Any]] = [list(file) for file in data.files]
-    of_data = {"files": files, "validation_split": job.validation_split}
+    of_data = {**data_metadata(data.files), "validation_split": job.validation_split}
     if checkpoint is None:
         return {"plan": asdict(data.cut(job)), **of_data}
-    before = checkpoint.metadata["files"]
-    if before != files:
-        changed = changed_files(files, before)
-        raise DataError(
-            f"The data differs from the data of the first {checkpoint.step:,} steps: "
-            f"{len(changed)} file(s) were added, were removed or have another number of records "
-            f"({', '.join(changed[:3])}). To train on the changed data, use another --output."
-        )
+    check_unchanged(of_data, checkpoint)
     return {"plan": checkpoint.metadata["plan"], **of_data}
-
-
-def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the files that were added or changed, in the order of `now`, then the removed ones.
-
-    Args:
-        now: URI and number of records of each file.
-        before: The same from a checkpoint.
-    """
-    known, there = {(uri, n) for uri, n in before}, {uri for uri, _ in now}
-    return [uri for uri, n in now if (uri, n) not in known] + [
-        uri for uri, _ in before if uri not in there
-    ]

@@ -1,0 +1,100 @@
+"""Data changes: compares a job's training data with the data that its checkpoint was trained on.
+
+Training resumes on the same records only, because a checkpoint's ledger counts them by number. A
+checkpoint's metadata has the number of records and a content mark of each file.
+
+Callers: `training_context.py`, `run.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.data.content_marks import changed_marks, content_marks
+from elasticdl.data.stored_file import local_path
+from elasticdl.data.wording import counted
+from elasticdl.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.engines.engine import Reporter
+
+_NUM_NAMED = 3
+
+
+def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """Return what a checkpoint's metadata says about the training data.
+
+    Args:
+        files: URI and number of records of each file.
+    """
+    marks = content_marks([uri for uri, _ in files])
+    return {"files": [list(file) for file in files], "content_marks": marks}
+
+
+def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    """Check that the data is what a checkpoint was trained on.
+
+    Args:
+        now: The `data_metadata` of the data.
+        checkpoint: The checkpoint to resume from.
+
+    Raises:
+        DataError: Files were added or removed, or have other contents.
+    """
+    files, before = now["files"], checkpoint.metadata["files"]
+    if before != files:
+        changed = changed_files(files, before)
+        what = (
+            f"{len(changed)} file(s) were added, were removed or have another number of records "
+            f"({', '.join(changed[:_NUM_NAMED])})"
+        )
+    elif rewritten := _rewritten(now["content_marks"], checkpoint.metadata):
+        what = f"{rewritten} other contents"
+    else:
+        return
+    raise DataError(
+        f"The data differs from the data of the first {checkpoint.step:,} steps: {what}. To train "
+        "on the changed data, use another --output."
+    )
+
+
+def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:
+    """Tell the user of a completed job if files have changed since the model was trained."""
+    uris = [uri for uri, _ in checkpoint.metadata["files"]]
+    if any(local_path(uri) is None for uri in uris):
+        # Not worth a request for each file.
+        return
+    if rewritten := _rewritten(content_marks(uris), checkpoint.metadata):
+        reporter.note(
+            f"{rewritten} changed since then: the model was trained on the old contents. To train "
+            "on the new ones, use another --output."
+        )
+
+
+def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the files that were added or changed, in the order of `now`, then the removed ones.
+
+    Args:
+        now: URI and number of records of each file.
+        before: The same from a checkpoint.
+    """
+    known, there = {(uri, n) for uri, n in before}, {uri for uri, _ in now}
+    return [uri for uri, n in now if (uri, n) not in known] + [
+        uri for uri, _ in before if uri not in there
+    ]
+
+
+def _rewritten(marks: Sequence[str], before: Mapping[str, Any]) -> str:
+    """Return the files with other contents and a verb, such as `a.csv has`; empty if none."""
+    changed = changed_marks(marks, before["content_marks"])
+    if not changed:
+        return ""
+    if len(marks) < len(before["files"]):
+        return f"some of {counted(len(before['files']), 'file')} have"
+    names = [before["files"][i][0] for i in changed]
+    if len(names) > _NUM_NAMED:
+        return f"{', '.join(names[:_NUM_NAMED])} and {len(names) - _NUM_NAMED} more have"
+    return f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'}"
