@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.data.file_ranges import FileRange, split_range
-from elasticdl.data.record_source import RecordFile, locate
+from elasticdl.data.file_ranges import FileRange, Numbering
+from elasticdl.data.record_source import RecordFile
 
 
 def files_of(*counts: int) -> list[RecordFile]:
@@ -15,22 +15,22 @@ def files_of(*counts: int) -> list[RecordFile]:
 
 
 def test_range_over_a_border_is_split_there() -> None:
-    assert split_range(files_of(2, 3), 1, 4) == [FileRange(0, 1, 2), FileRange(1, 0, 2)]
+    assert Numbering(files_of(2, 3)).split(1, 4) == [FileRange(0, 1, 2), FileRange(1, 0, 2)]
 
 
 def test_file_without_records_has_no_part() -> None:
-    assert split_range(files_of(1, 0, 1), 0, 2) == [FileRange(0, 0, 1), FileRange(2, 0, 1)]
+    assert Numbering(files_of(1, 0, 1)).split(0, 2) == [FileRange(0, 0, 1), FileRange(2, 0, 1)]
 
 
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_empty_range_has_no_part(at: int) -> None:
-    assert split_range(files_of(2, 3), at, at) == []
+    assert Numbering(files_of(2, 3)).split(at, at) == []
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (0, 6), (6, 6), (2, 1)])
 def test_range_outside_the_records_is_refused(start: int, stop: int) -> None:
     with pytest.raises(IndexError, match=rf"Records {start} to {stop} were .* 5, the number"):
-        split_range(files_of(2, 3), start, stop)
+        Numbering(files_of(2, 3)).split(start, stop)
 
 
 @given(st.data(), st.lists(st.integers(0, 4), max_size=5))
@@ -43,8 +43,9 @@ def test_parts_name_each_record_of_the_range_once_and_in_order(
 
     named = [
         (files[part.file_index].uri, record)
-        for part in split_range(files, start, stop)
+        for part in Numbering(files).split(start, stop)
         for record in range(part.start, part.stop)
     ]
 
-    assert named == [locate(files, record) for record in range(start, stop)]
+    every = [(file.uri, record) for file in files for record in range(file.num_records)]
+    assert named == every[start:stop]

@@ -228,12 +228,6 @@ def test_any_range_of_what_was_written_is_read(
     source = RecordIOSource([str(path)])
 
     assert source.read_bytes(start, stop) == records[start:stop]
-    views = list(source.read_views(start, stop))
-    assert [
-        bytes(view.payload[at : at + length])
-        for view in views
-        for at, length in zip(view.starts, view.lengths, strict=True)
-    ] == records[start:stop]
 
 
 def test_frames_that_hold_nothing_are_stepped_over(tmp_path: Path) -> None:
@@ -275,35 +269,6 @@ def test_chunk_that_could_not_be_read_does_not_harm_the_one_before(tmp_path: Pat
         source.read_bytes(1, 2)
 
     assert source.read_bytes(0, 1) == [b"a" * 9]
-
-
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_views_stay_good_while_other_chunks_are_read(
-    tmp_path: Path, compressor: Compressor
-) -> None:
-    records = [bytes([i]) * 5 for i in range(20)]
-    written(tmp_path / "x", records, compressor, max_chunk_bytes=10)
-    source = RecordIOSource([str(tmp_path / "x")])
-    source.read_bytes(0, 1)
-
-    views = []
-    for view in source.read_views(0, 20):
-        views.append(view)
-        source.read_bytes(18, 20)
-
-    assert [
-        bytes(view.payload[start : start + length])
-        for view in views
-        for start, length in zip(view.starts, view.lengths, strict=True)
-    ] == records
-
-
-def test_view_cannot_be_written_to(tmp_path: Path) -> None:
-    written(tmp_path / "x", GREETINGS)
-    (view,) = RecordIOSource([str(tmp_path / "x")]).read_views(0, 1)
-
-    with pytest.raises(TypeError, match="read-only"):
-        view.payload[0] = 1
 
 
 def test_threads_read_different_chunks_at_once(tmp_path: Path) -> None:

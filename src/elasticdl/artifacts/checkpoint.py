@@ -202,22 +202,6 @@ class CheckpointStore:
         taken, self._saved = self._saved, []
         return taken
 
-    def mark_best(self, step: int) -> None:
-        """Mark the checkpoint of a step as the best, which keeps it until another one is marked.
-
-        Waits for the pending write; `save_in_background(..., best=True)` does not.
-
-        Raises:
-            OutputError: There is no checkpoint of this step, or it cannot be marked.
-        """
-        self.wait()
-        if step not in self.steps():
-            raise OutputError(
-                f"{self._folder.where(FOLDER)}: there is no checkpoint of step {step} to mark as "
-                f"the best; there are those of steps {self.steps()}."
-            )
-        self._mark_best(step)
-
     def unmark_best(self) -> None:
         """Remove the mark of the best checkpoint, because that checkpoint turned out to be damaged.
 

@@ -152,27 +152,3 @@ def _listed(numbers: Sequence[int]) -> str:
     if len(texts) == 1:
         return f"record {texts[0]}"
     return f"records {', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def split_range(files: Sequence[RecordFile], start: int, stop: int) -> list[FileRange]:
-    """Split a range of global record numbers at the borders between files.
-
-    A reader that splits many ranges keeps a `Numbering`.
-
-    Args:
-        files: All files in reading order.
-        start: First record.
-        stop: One past the last.
-
-    Returns:
-        As `Numbering.split`.
-
-    Raises:
-        IndexError: The range is not within 0 .. the number of records of all files.
-
-    Example:
-        >>> from elasticdl.data.record_source import RecordFile
-        >>> split_range([RecordFile("a", 2), RecordFile("b", 0), RecordFile("c", 3)], 1, 4)
-        [FileRange(file_index=0, start=1, stop=2), FileRange(file_index=2, start=0, stop=2)]
-    """
-    return Numbering(files).split(start, stop)

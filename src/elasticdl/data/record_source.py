@@ -94,25 +94,6 @@ class HasClassNames(Protocol):
         ...
 
 
-def locate(files: Sequence[RecordFile], record: int) -> tuple[str, int]:
-    """Return the file that contains a record, and its number within that file.
-
-    Raises:
-        IndexError: There is no such record.
-
-    Example:
-        >>> locate([RecordFile("a", 2), RecordFile("b", 3)], 2)
-        ('b', 0)
-    """
-    if record >= 0:
-        first = 0
-        for file in files:
-            if record < first + file.num_records:
-                return file.uri, record - first
-            first += file.num_records
-    raise IndexError(f"There is no record {record}.")
-
-
 @runtime_checkable
 class TableSource(Protocol):
     """A `RecordSource` whose records are rows of tables.

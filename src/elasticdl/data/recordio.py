@@ -44,7 +44,6 @@ from elasticdl.data.recordio_chunk import (
     Chunk,
     ChunkReader,
     Compressor,
-    RecordViews,
     encode_chunk,
     parse_header,
 )
@@ -68,7 +67,6 @@ __all__ = [
     "Chunk",
     "Compressor",
     "RecordIOSource",
-    "RecordViews",
     "Writer",
 ]
 
@@ -143,20 +141,6 @@ class RecordIOSource:
         for chunk, first, last in self._decoded_chunks(start, stop):
             records += chunk.records(first, last)
         return records
-
-    def read_views(self, start: int, stop: int) -> Iterator[RecordViews]:
-        """Yield records `start` to `stop` (exclusive) as views, chunk by chunk.
-
-        For decoders that cut fields out of many records at once: nothing is copied, and a view
-        stays valid as long as it is held.
-
-        Raises:
-            CorruptDataError: A chunk of this range is damaged.
-            IndexError: The range is not within 0 .. num_records.
-        """
-        for chunk, first, last in self._decoded_chunks(start, stop):
-            self._here.reader.give_away()
-            yield chunk.views(first, last)
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
         """Return records `start` to `stop` (exclusive), decoded.

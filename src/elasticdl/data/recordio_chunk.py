@@ -87,20 +87,6 @@ class Chunk(NamedTuple):
         return self.payload_bytes + self.size_bytes
 
 
-class RecordViews(NamedTuple):
-    """Records of one chunk, not copied: record i is `payload[starts[i]:][:lengths[i]]`.
-
-    Attributes:
-        payload: The memory of the chunk; read-only, and valid as long as it is held.
-        starts: int64 [records], start of each record in `payload`.
-        lengths: int64 [records].
-    """
-
-    payload: memoryview
-    starts: Indices
-    lengths: Indices
-
-
 def encode_chunk(records: Sequence[bytes], compressor: Compressor) -> tuple[bytes, bytes]:
     """Return the header and the payload of a chunk.
 
@@ -240,10 +226,6 @@ class ChunkReader:
             ) from error
         return DecodedChunk(file, chunk, plain, 0, end)
 
-    def give_away(self) -> None:
-        """Stop reusing the memory of the chunk read last, because its holder may keep it."""
-        self._stored = self._plain = _NO_MEMORY
-
     def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
         """Replace the memory of the chunk read last by other memory, for the next chunk."""
         if memory is self._stored:
@@ -377,11 +359,6 @@ class DecodedChunk:
         """Return all records without copying them; the caller owns their memory from now on."""
         starts, lengths = self._places(0, self._num_records)
         return BytesUnit(self._memory, starts, starts + lengths)
-
-    def views(self, first: int, stop: int) -> RecordViews:
-        """Return records `first` to `stop` (exclusive) of this chunk as views."""
-        starts, lengths = self._places(first, stop)
-        return RecordViews(memoryview(self._memory).toreadonly(), starts, lengths)
 
     def _places(self, first: int, stop: int) -> tuple[Indices, Indices]:
         """Return the starts of records, and their lengths."""

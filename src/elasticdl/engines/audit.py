@@ -204,7 +204,6 @@ def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
 
 
 def _places(records: Ints, files: Sequence[tuple[str, int]], bounds: Ints) -> list[RecordLocation]:
-    # Like `data.record_source.locate`, for many records at once.
     records = np.sort(records)
     at = np.searchsorted(bounds, records, "right") - 1
     return [
