@@ -456,7 +456,7 @@ GOOD = {"image": np.float32([1, 2]), "label": np.int64([3])}
         ({"image": np.int64([1, 2])}, "float32", "stored as integers; .* float32"),
         ({"image": np.float32([1, 2])}, "int64", "stored as floating numbers; .* says int64"),
         ({"image": np.float32([1, 2])}, "string", "stored as floating numbers; .* says string"),
-        ({"image": [b"1", b"2"]}, "float32", "stored as 2 byte strings; .* needs 8 bytes"),
+        ({"image": [b"1", b"2"]}, "float32", "stored as 2 byte strings; .* is 8 bytes"),
         ({"image": [b"1234567"]}, "float32", "stored as a byte string of 7 bytes; .* 8 bytes"),
         ({"image": [b"1"]}, "string", r"'image' has 1 value; .* says shape \[2\]"),
         ({"image": np.int64([1, 256])}, "uint8", "holds 256, which a uint8 cannot hold"),

@@ -160,6 +160,22 @@ def table_model(tmp_path_factory):
     return elasticdl.load(output), output
 
 
+def test_a_wrong_type_is_answered_without_files_and_functions_that_the_user_does_not_have(
+    table_model,
+):
+    model, output = table_model
+    wrong = TABLE.assign(word=range(len(TABLE)))
+    expected = "data, record 0: field 'word' is stored as integers; the model needs string."
+
+    for use in (
+        lambda: model.predict(wrong),
+        lambda: elasticdl.evaluate(trained_model=output, data=wrong),
+    ):
+        with pytest.raises(DataError) as caught:
+            use()
+        assert str(caught.value) == f"{expected} Write the data again."
+
+
 @pytest.mark.parametrize("code", [KERAS, TORCH], ids=["keras", "torch"])
 def test_a_loaded_model_predicts_the_rows_of_a_frame(tmp_path, code):
     folder = trained(tmp_path, code)

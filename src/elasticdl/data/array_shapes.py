@@ -47,7 +47,7 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: str) -> None:
         return
     if [size for size in kept if size != 1] != [size for size in field.shape if size != 1]:
         raise SchemaError(
-            f"{where}: field {field.name!r} has the shape {list(kept)} in the data; data_schema() "
-            f"says {list(field.shape)}. Correct it there, and change the order of axes in input_fn "
-            "or in the model (Permute, transpose)."
+            f"{where}: field {field.name!r} has the shape {list(kept)} in the data; "
+            f"{field.requires(str(list(field.shape)))}. Correct it there, and change the order of "
+            "axes in input_fn or in the model (Permute, transpose)."
         )

@@ -98,8 +98,8 @@ def _wrong_cell(
     record = index.firsts[blocks[0]] + int(cell[2]) - 1
     expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
     return SchemaError(
-        f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; data_schema() "
-        f"says {expected}. Correct the cell, or the dtype in data_schema()."
+        f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; expected "
+        f"{expected}. Correct the cell, or the dtype in data_schema() if the model has one."
     )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -63,6 +64,8 @@ class Field:
             as `table_times.py` describes.
         wide: Its integers may be of any size. A floating dtype rounds them; a string stores
             their digits, `b"17"`.
+        is_declared: Whether a user declared it in `data_schema()`, for error messages; otherwise
+            it follows from the training data.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Field:
     nullable: bool = False
     time: bool = False
     wide: bool = False
+    is_declared: bool = attribute(default=True, compare=False, repr=False)
 
     @property
     def size(self) -> int:
@@ -81,6 +85,14 @@ class Field:
     def varies(self) -> bool:
         """Whether the number of values differs from record to record."""
         return self.shape == ANY_LENGTH
+
+    def requires(self, what: str) -> str:
+        """Return a clause for an error message that says what the field should be."""
+        return f"{'data_schema() says' if self.is_declared else 'the model needs'} {what}"
+
+    def advice(self, remedy: str, in_schema: str) -> str:
+        """Return a sentence with a remedy, and one in `data_schema()` if that can be changed."""
+        return f"{remedy}, or {in_schema}." if self.is_declared else f"{remedy}."
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of a `data_schema()` for this field, as plain JSON."""
@@ -167,20 +179,20 @@ class Field:
             array = value if isinstance(value, np.ndarray) else np.array(value, wanted)
         except ValueError:
             raise SchemaError(
-                f"{where}: is {shown(value)}, whose parts have different lengths; data_schema() "
-                f"says shape {list(self.shape)}."
+                f"{where}: is {shown(value)}, whose parts have different lengths; "
+                f"{self.requires(f'shape {list(self.shape)}')}."
             ) from None
         if self.dtype == STRING:
             self._check_shape(array, where)
             if self.wide and array.dtype.name in _NUMBERS:
                 return digits(array)
-            return _as_bytes(array, where, nullable=self.nullable)
+            return self._as_bytes(array, where)
         if array.dtype == self.dtype and array.shape == self.shape:
             return array
         if array.dtype.name not in _NUMBERS:
             raise SchemaError(
-                f"{where}: is {_described(array)}; data_schema() says {self.dtype_name}. Convert "
-                "it to numbers first."
+                f"{where}: is {_described(array)}; {self.requires(self.dtype_name)}. Convert it to "
+                "numbers first."
             )
         self._check_shape(array, where)
         return self.cast(array, lambda _: where)
@@ -202,10 +214,22 @@ class Field:
             article = "an" if self.dtype.name.startswith("int") else "a"
             raise SchemaError(
                 f"{where(at)}: holds {array.flat[at].item()}, which {article} {self.dtype.name} "
-                f"cannot hold (the value is {array.dtype.name}). Use another dtype in "
-                "data_schema(), or convert the value where it is made."
+                f"cannot hold (the value is {array.dtype.name}). "
+                + self.advice(
+                    "Convert the value where it is made", "use another dtype in data_schema()"
+                )
             )
         return array.astype(self.dtype, copy=False)
+
+    def _as_bytes(self, array: Array, where: str) -> Array:
+        values = np.empty(array.size, STRING)
+        for i, item in enumerate(array.ravel().tolist()):
+            if item is None and self.nullable:
+                continue
+            if not isinstance(item, (bytes, str)):
+                raise SchemaError(f"{where}: holds {shown(item)}; {self.requires('string')}.")
+            values[i] = item.encode() if isinstance(item, str) else item
+        return values
 
     def _with_nan(self, value: Any) -> Any:
         """Return a list of numbers with NaN for each None."""
@@ -223,14 +247,14 @@ class Field:
             if array.ndim <= 1:
                 return
             raise SchemaError(
-                f"{where}: has shape {list(array.shape)}; data_schema() says a list of any length."
+                f"{where}: has shape {list(array.shape)}; {self.requires('a list of any length')}."
             )
         advice = ""
         if array.size == self.size:
             advice = f" The number of values is right: use reshape({list(self.shape)})."
         raise SchemaError(
-            f"{where}: has shape {list(array.shape)}; data_schema() says "
-            f"{list(self.shape)}.{advice}"
+            f"{where}: has shape {list(array.shape)}; {self.requires(str(list(self.shape)))}."
+            f"{advice}"
         )
 
 
@@ -300,17 +324,6 @@ def _flag(entry: Mapping[str, Any], flag: str, where: str) -> bool:
     if not isinstance(value, bool):
         raise DefinitionError(f"{where}: {flag} is {shown(value)}; expected True or False.")
     return value
-
-
-def _as_bytes(array: Array, where: str, *, nullable: bool) -> Array:
-    values = np.empty(array.size, STRING)
-    for i, item in enumerate(array.ravel().tolist()):
-        if item is None and nullable:
-            continue
-        if not isinstance(item, (bytes, str)):
-            raise SchemaError(f"{where}: holds {shown(item)}; data_schema() says string.")
-        values[i] = item.encode() if isinstance(item, str) else item
-    return values
 
 
 def _shape(value: Any, where: str) -> tuple[int, ...]:

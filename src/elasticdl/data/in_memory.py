@@ -23,6 +23,7 @@ Callers: `engines/stored_data.py`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ from elasticdl.data.memory_tables import (
 from elasticdl.data.snapshot import TableWriter
 from elasticdl.data.stored_file import local_path
 from elasticdl.data.wording import counted
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import DataError, ElasticDLError, UsageError
 
 _BATCH_ROWS = 1 << 14
 _COPY_BYTES = 1 << 24
@@ -131,6 +132,26 @@ def store(
     finally:
         aside.unlink(missing_ok=True)
     return uri, is_new
+
+
+@contextlib.contextmanager
+def named_in_errors(files: Mapping[str, str]) -> Iterator[None]:
+    """Replace the files of data in memory by the names of that data in errors of the block.
+
+    Args:
+        files: URI of a file -> name of the data.
+    """
+    try:
+        yield
+    except ElasticDLError as error:
+        for uri, name in files.items():
+            paths = (uri,) if local_path(uri) is None else (str(Path(uri).absolute()), uri)
+            for path in paths:
+                error.args = tuple(
+                    each.replace(path, name) if isinstance(each, str) else each
+                    for each in error.args
+                )
+        raise
 
 
 def arrow_rows(data: Any) -> ArrowRows:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl.data import example
@@ -100,6 +100,10 @@ class Schema:
                 )
         return Schema(fields)
 
+    def undeclared(self) -> Schema:
+        """Return the schema as one that follows from the training data, for error messages."""
+        return Schema(tuple(replace(field, is_declared=False) for field in self.fields))
+
     def to_json(self) -> str:
         """Return the schema as JSON, for a trained model."""
         return json.dumps([field.entry() for field in self.fields])
@@ -115,7 +119,7 @@ class Schema:
             value = json.loads(text)
         except ValueError as error:
             raise DefinitionError(f"The stored data schema is not JSON: {error}.") from None
-        return Schema.from_user(value, "The stored data schema")
+        return Schema.from_user(value, "The stored data schema").undeclared()
 
     def encode(self, record: Mapping[str, Any] | Sequence[Any], where: str = "The record") -> bytes:
         """Return a record as a serialized `tf.Example`.

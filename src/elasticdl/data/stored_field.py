@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _RAW = frozenset(["float64", "uint64"])
 _RAW_IF_MANY = frozenset(["uint8", "int8"])
 _LIST_OF = {"f": "float", "O": "bytes"}
+_WRITE_AGAIN = "Write the data again"
 _KIND_WORDS = {"bytes": "bytes", "float": "floating numbers", "int64": "integers"}
 
 
@@ -104,8 +105,8 @@ def _decoded(
             # An empty list of another kind is also a missing value.
             return field.missing(len(group.rows))
         raise SchemaError(
-            f"{of_field(0)} is stored as {_KIND_WORDS[kind]}; data_schema() says "
-            f"{field.dtype_name}. Correct the dtype there, or write the data again."
+            f"{of_field(0)} is stored as {_KIND_WORDS[kind]}; {field.requires(field.dtype_name)}. "
+            + field.advice(_WRITE_AGAIN, "correct the dtype in data_schema()")
         )
     return _from_list(field, group, of_field)
 
@@ -155,12 +156,13 @@ def _wrong_count(field: Field, counts: int | Array, of_field: Callable[[int], st
     row = int(np.argmax(wrong))
     count = int(np.atleast_1d(counts)[row])
     empty = ' If it may be missing, add "nullable": True to the field there.' * (
-        count == 0 and not field.nullable
+        count == 0 and field.is_declared and not field.nullable
     )
     return SchemaError(
-        f"{of_field(row)} has {counted(count, 'value')}; data_schema() says shape "
-        f"{list(field.shape)}, which is {field.size}. Correct the shape there, or write the "
-        f"data again.{empty}"
+        f"{of_field(row)} has {counted(count, 'value')}; "
+        f"{field.requires(f'shape {list(field.shape)}')}, which is {field.size}. "
+        + field.advice(_WRITE_AGAIN, "correct the shape in data_schema()")
+        + empty
     )
 
 
@@ -176,9 +178,9 @@ def _from_raw_bytes(
             return _raw_or_missing(field, group, of_field)
         row, found = _first_unlike(group, field.name, num_bytes)
         raise SchemaError(
-            f"{of_field(row)} is stored as {found}; data_schema() says "
-            f"{field.dtype_name}{list(field.shape)}, which needs {num_bytes} bytes. Correct "
-            "data_schema(), or write the data again."
+            f"{of_field(row)} is stored as {found}; "
+            f"{field.requires(f'{field.dtype_name}{list(field.shape)}')}, which is {num_bytes} "
+            "bytes. " + field.advice(_WRITE_AGAIN, "correct data_schema()")
         )
     if field.dtype == np.bool_ and raw.max() > 1:
         row = int(np.argmax(np.any(raw > 1, axis=1)))
@@ -200,9 +202,9 @@ def _raw_or_missing(
         if count > 1 or size != field.size * field.dtype.itemsize:
             found = counted(count, "byte string") if count > 1 else f"a byte string of {size} bytes"
             raise SchemaError(
-                f"{of_field(row)} is stored as {found}; data_schema() says "
-                f"{field.dtype_name}{list(field.shape)}. Correct data_schema(), or write the data "
-                "again."
+                f"{of_field(row)} is stored as {found}; "
+                f"{field.requires(f'{field.dtype_name}{list(field.shape)}')}. "
+                + field.advice(_WRITE_AGAIN, "correct data_schema()")
             )
         every[row] = np.frombuffer(stored[at], field.dtype.newbyteorder("<")).reshape(field.shape)
         at += 1
@@ -217,8 +219,8 @@ def _raw_lists(
     width = field.dtype.itemsize
     if not np.all(np.asarray(counts) == 1) or any(len(value) % width for value in stored):
         raise SchemaError(
-            f"{of_field(0)} is stored as bytes that are not {field.dtype_name} values. Correct the "
-            "dtype in data_schema(), or write the data again."
+            f"{of_field(0)} is stored as bytes that are not {field.dtype_name} values. "
+            + field.advice(_WRITE_AGAIN, "correct the dtype in data_schema()")
         )
     return [
         np.frombuffer(bytearray(value), field.dtype.newbyteorder("<")).astype(field.dtype)

@@ -310,9 +310,8 @@ class _TableGroup:
         if dates:
             raise SchemaError(
                 f"{self._where(0)}: column {self._parts[field.name][0]!r} has the type {dates[0]}, "
-                f"which is read as seconds since 1970; data_schema() says {field.dtype.name}, "
-                "which cannot distinguish times less than two minutes apart. Use float64 or int64 "
-                "there."
+                f"which is read as seconds since 1970; {field.requires(field.dtype.name)}, which "
+                "cannot distinguish times less than two minutes apart. Use float64 or int64 there."
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:

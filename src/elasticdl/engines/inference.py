@@ -22,7 +22,7 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records
 from elasticdl.data.wording import did_you_mean, listed
-from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
@@ -234,6 +234,11 @@ def define_trained(
         definition = zoo.define(model, context)
     if not definition.classes:
         definition = replace(definition, classes=trained.description.classes)
+    records = definition.input
+    if isinstance(records, RecordInput) and records.schema is not None:
+        # A trained model's schema cannot be corrected, only the data can.
+        fitting = replace(records, schema=records.schema.undeclared())
+        definition = replace(definition, input=fitting)
     return trained, definition
 
 

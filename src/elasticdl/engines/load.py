@@ -20,7 +20,7 @@ import numpy as np
 from elasticdl import scratch
 from elasticdl.data.arrays import ArraySource
 from elasticdl.data.field import STRING
-from elasticdl.data.in_memory import arrow_rows, store
+from elasticdl.data.in_memory import arrow_rows, named_in_errors, store
 from elasticdl.data.schema import Schema
 from elasticdl.definition import BatchesInput, Mode, RecordInput
 from elasticdl.engines.inference import (
@@ -49,7 +49,8 @@ def load(trained_model: str, data: Any) -> Any:
         return _loaded(trained_model, name)
     with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as folder:
         uri, _ = store(arrow_rows(data), folder, Path(folder), lambda _: None)
-        return _loaded(trained_model, uri)
+        with named_in_errors({uri: "data"}):
+            return _loaded(trained_model, uri)
 
 
 def _loaded(trained_model: str, data: str | None) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 
 from elasticdl import scratch
 from elasticdl.data.batch import leaves
-from elasticdl.data.in_memory import arrow_rows, has_columns, store
+from elasticdl.data.in_memory import arrow_rows, has_columns, named_in_errors, store
 from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
@@ -115,7 +115,8 @@ class TablePredictor:
             return self._outputs(files)
         with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
             uri, _ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
-            return self._outputs(uri)
+            with named_in_errors({uri: "data"}):
+                return self._outputs(uri)
 
     def _are_rows(self, x: Any) -> bool:
         """Return whether x is a table with columns of the data, not input arrays of the model."""

@@ -71,7 +71,11 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
     if not data:
         yield job
         return
-    from elasticdl.data.in_memory import arrow_rows, store  # noqa: PLC0415 - imports pyarrow
+    from elasticdl.data.in_memory import (  # noqa: PLC0415 - imports pyarrow
+        arrow_rows,
+        named_in_errors,
+        store,
+    )
 
     trains = job.command == "train"
     if not trains and job.workers is not None and job.workers.ray_address is not None:
@@ -102,7 +106,8 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
             finally:
                 reporter.ended()
         try:
-            yield dataclasses.replace(job, **names)
+            with named_in_errors({uri: option for option, uri in names.items()}):
+                yield dataclasses.replace(job, **names)
         except (OutputTakenError, OutputBusyError):
             # Older files belong to the job that owns this output.
             _remove(new, trains=trains)
