@@ -108,7 +108,7 @@ def schema_of(
 def _is_prebuilt(reading: DialectReader) -> bool:
     value = reading.reference.symbol.value
     module = getattr(value, "__module__", None) or getattr(value, "__name__", "")
-    return module.startswith(f"{_PREBUILT}.")
+    return str(module).startswith(f"{_PREBUILT}.")
 
 
 def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) -> Input:
