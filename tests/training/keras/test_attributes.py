@@ -4,6 +4,7 @@ import itertools
 import re
 
 import keras
+import numpy as np
 import pytest
 
 from elasticdl.definition import Origin
@@ -98,3 +99,73 @@ def test_what_the_model_file_does_not_know_may_change(made):
     with attributes.watched("on_train_begin()", "Do not."):
         model.stop_training = True
         model.layers[0].seen_by_a_callback = 3
+
+
+class Settings:
+    def __init__(self):
+        self.scale = 1.0
+
+
+@pytest.fixture
+def holding():
+    """A model whose layers hold arrays, containers and objects."""
+    layer = Scale()
+    layer.prior = np.full(3, 1.0, np.float32)
+    layer.settings = {"scale": 1.0, "sizes": [1, 2]}
+    layer.object = Settings()
+    constraint = keras.constraints.MaxNorm(1.0)
+    dense = keras.layers.Dense(2, kernel_regularizer="l2", bias_constraint=constraint, name="out")
+    model = keras.Sequential([keras.Input((2,)), layer, dense])
+    schedule = keras.optimizers.schedules.CosineDecay(1.0, 10)
+    optimizer = keras.optimizers.SGD(schedule)
+    return layer, dense, schedule, Attributes(model, optimizer, ORIGIN)
+
+
+def changes_of(layer, dense, schedule):
+    return {
+        "prior of .*scale": lambda: setattr(layer, "prior", np.zeros(3, np.float32)),
+        "an entry of prior": lambda: layer.prior.__setitem__(0, 2.0),
+        "settings of .*scale": lambda: layer.settings["sizes"].append(3),
+        "scale of object of .*scale": lambda: setattr(layer.object, "scale", 2.0),
+        "l2 of kernel_regularizer of .*out": lambda: setattr(dense.kernel_regularizer, "l2", 0.3),
+        "max_value of bias_constraint of .*out": lambda: setattr(
+            dense.bias_constraint, "max_value", 2.0
+        ),
+        "decay_steps of learning_rate of sgd": lambda: setattr(schedule, "decay_steps", 20),
+    }
+
+
+@pytest.mark.parametrize("change", changes_of(None, None, None))
+def test_a_step_is_compiled_with_what_the_objects_of_the_model_file_held(holding, change):
+    *owners, attributes = holding
+    changes_of(*owners)[change]()
+
+    with attributes.as_made():
+        seen = read(*owners)
+
+    assert seen == (1.0, {"scale": 1.0, "sizes": [1, 2]}, 1.0, 0.01, 1.0, 10)
+    assert read(*owners) != seen
+
+
+def read(layer, dense, schedule):
+    """Return what a step of these would read."""
+    return (
+        float(layer.prior.mean()),
+        {"scale": layer.settings["scale"], "sizes": list(layer.settings["sizes"])},
+        layer.object.scale,
+        float(dense.kernel_regularizer.l2),
+        dense.bias_constraint.max_value,
+        schedule.decay_steps,
+    )
+
+
+@pytest.mark.parametrize("change", changes_of(None, None, None))
+def test_a_change_of_what_layers_hold_is_refused_with_its_owner(holding, change):
+    *owners, attributes = holding
+    expected = change.replace("an entry of prior", "prior of .*scale")
+
+    with (
+        pytest.raises(DefinitionError, match=rf"on_epoch_begin\(\) changes {expected}"),
+        attributes.watched("on_epoch_begin()", "Do not."),
+    ):
+        changes_of(*owners)[change]()

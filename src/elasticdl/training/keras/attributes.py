@@ -1,8 +1,10 @@
-"""Python attributes (numbers, switches) that a step reads when it is compiled.
+"""Python attributes (numbers, arrays, switches) that a step reads when it is compiled.
 
 A step reads `optimizer.weight_decay`, `layer.rate` or `layer.trainable` when it is compiled, and
-never again. `fit` compiles it at the first batch, after the first calls of callbacks; a resumed
-run compiles it in the middle, and workers compile it before training begins:
+never again; so it does with attributes of the objects that these hold, such as a regularizer, a
+constraint, a learning rate schedule or an object of the user's. `fit` compiles it at the first
+batch, after the first calls of callbacks; a resumed run compiles it in the middle, and workers
+compile it before training begins:
 
     made by the model file          as_made(): every step is compiled with these
     changed before the first step   rejected: only `fit` would see it, once
@@ -17,9 +19,11 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -27,8 +31,6 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import position_of
 
 if TYPE_CHECKING:
-    import keras
-
     from elasticdl.definition import Origin
 
 _PLAIN = (type(None), bool, int, float, str)
@@ -37,10 +39,21 @@ _DEPTH = 4
 _TRAINABLE = "_trainable"
 _OF_KERAS = {"built", "compiled", "stop_training"}
 _MISSING = object()
+# Larger arrays are not copied, so a change of them is not noticed.
+_MAX_BYTES = 16 << 20
+# Objects of Keras whose attributes a step reads, among those that layers and optimizers hold.
+_READ = (
+    keras.regularizers.Regularizer,
+    keras.constraints.Constraint,
+    keras.optimizers.schedules.LearningRateSchedule,
+)
+_LEARNING_RATE = "_learning_rate"
+_LIBRARIES = ("keras", "tensorflow", "numpy", "tf_keras", "elasticdl")
+_DEPTH_OF_OBJECTS = 2
 
 
 class Attributes:
-    """The attributes of a model's layers, weights and optimizer that are plain values.
+    """The plain attributes of a model's layers, weights and optimizer, and of what these hold.
 
     Args:
         model: As created by its file.
@@ -55,7 +68,12 @@ class Attributes:
         # Keras has no public name for the list of all layers, including nested ones.
         layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001
         owners = (*layers, *_optimizers(optimizer), *model.variables)
-        self._owners = list({id(each): each for each in owners}.values())
+        found = {id(each): (each, _name(each)) for each in owners}
+        for owner in owners:
+            for name, each in _held(owner, _name(owner), _DEPTH_OF_OBJECTS):
+                found.setdefault(id(each), (each, name))
+        self._owners = [owner for owner, _ in found.values()]
+        self._names = [name for _, name in found.values()]
         self._made = [_values(owner) for owner in self._owners]
 
     @contextlib.contextmanager
@@ -73,7 +91,7 @@ class Attributes:
             yield
         finally:
             for owner, name, value, before in moved:
-                if vars(owner).get(name, _MISSING) == before:
+                if _same(vars(owner).get(name, _MISSING), before):
                     _put(owner, name, value)
 
     @contextlib.contextmanager
@@ -92,12 +110,11 @@ class Attributes:
         read = _values_within if within else _values
         before = [read(owner) for owner in self._owners]
         yield
-        for owner, values in zip(self._owners, before, strict=True):
+        for owner, called, values in zip(self._owners, self._names, before, strict=True):
             for name in _changes(owner, values, read(owner)):
                 raise DefinitionError(
                     f"{self._origin}: {who} changes {name.removeprefix('_')} of "
-                    f"{getattr(owner, 'path', None) or getattr(owner, 'name', owner)} "
-                    f"({type(owner).__name__}). {advice}"
+                    f"{called} ({type(owner).__name__}). {advice}"
                 )
 
 
@@ -107,12 +124,67 @@ def _values(owner: Any) -> dict[str, Any]:
         for name, value in vars(owner).items()
         if name == _TRAINABLE or not (name.startswith("_") or name in _OF_KERAS)
     }
-    return {name: value for name, value in plain.items() if type(value) in _PLAIN}
+    copies = {name: _copied(value, _DEPTH) for name, value in plain.items()}
+    return {name: value for name, value in copies.items() if value is not _MISSING}
+
+
+def _copied(value: Any, depth: int) -> Any:
+    """Return a copy of an array, or a list or dict of plain values; `_MISSING` for others."""
+    value = _number(value)
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.nbytes <= _MAX_BYTES and value.dtype != object else _MISSING
+    if depth == 0 or not isinstance(value, (list, tuple, Mapping)):
+        return _MISSING
+    is_dict = isinstance(value, Mapping)
+    pairs = value.items() if is_dict else enumerate(value)
+    items = {key: _copied(each, depth - 1) for key, each in list(pairs)}
+    if any(each is _MISSING for each in items.values()):
+        return _MISSING
+    if is_dict:
+        return items
+    return tuple(items.values()) if isinstance(value, tuple) else list(items.values())
+
+
+def _name(owner: Any) -> str:
+    return str(getattr(owner, "path", None) or getattr(owner, "name", owner))
+
+
+def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield objects that an object holds and that a step may read: their names, and they."""
+    for attribute, value in list(vars(owner).items()):
+        if attribute.startswith("_") and attribute != _LEARNING_RATE:
+            continue
+        for each in _objects_in(value, _DEPTH):
+            called = f"{attribute.removeprefix('_')} of {name}"
+            yield called, each
+            if depth > 1:
+                yield from _held(each, called, depth - 1)
+
+
+def _objects_in(value: Any, depth: int) -> Iterator[Any]:
+    if depth and isinstance(value, (list, tuple, Mapping)):
+        for each in list(value.values() if isinstance(value, Mapping) else value):
+            yield from _objects_in(each, depth - 1)
+    elif isinstance(value, _READ) or _is_of_user(value):
+        yield value
+
+
+def _is_of_user(value: Any) -> bool:
+    """Return whether a value is an object of a class that the user wrote, with attributes."""
+    kind = type(value)
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, (type, keras.layers.Layer, keras.Variable, keras.Optimizer))
+        and not callable(getattr(value, "__get__", None))
+        and kind.__module__.partition(".")[0] not in (*_LIBRARIES, *sys.stdlib_module_names)
+    )
 
 
 def _values_within(owner: Any) -> dict[str, Any]:
     """Return the values of an object's attributes, and those within them by their place."""
-    values = _values(owner)
+    values = {name: each for name, each in _values(owner).items() if type(each) in _PLAIN}
     for name, value in list(vars(owner).items()):
         if not name.startswith("_") and type(value) not in _PLAIN:
             values |= dict(_entries(name, value, _DEPTH))
@@ -154,6 +226,12 @@ def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[st
 
 
 def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
     return type(one) is type(other) and (one == other or one != one)  # noqa: PLR0124 - NaN
 
 

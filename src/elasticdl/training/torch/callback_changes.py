@@ -46,15 +46,24 @@ _LOSS = "loss"
 
 
 class Modes:
-    """Sets a model's mode, training or evaluation; keeps modes that callbacks gave modules."""
+    """Sets a model's mode, training or evaluation; keeps modes that callbacks gave modules.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    Args:
+        model: The module.
+        keeps: Whether modules keep the mode that they were created in, or given by a callback, in
+            all epochs. Lightning's `Trainer` never calls `train()`; a plain loop calls it at the
+            start of each epoch.
+    """
+
+    def __init__(self, model: nn.Module, *, keeps: bool = False) -> None:
+        self._model, self._keeps = model, keeps
         self.differing: dict[str, bool] = {}
         self._is_set = False
+        if keeps:
+            self.record()
 
     def train(self) -> None:
-        """Put the model into training mode, except modules that a callback has set differently."""
+        """Put the model into training mode, except modules that were set differently."""
         if self._is_set and self._model.training is self.differing.get("", True):
             return
         self._model.train()
@@ -71,12 +80,13 @@ class Modes:
 
     def forget(self) -> None:
         """Forget the modes that callbacks gave modules; called when an epoch begins."""
-        self.differing, self._is_set = {}, False
+        if not self._keeps:
+            self.differing, self._is_set = {}, False
 
     def record(self) -> None:
-        """Record the modules whose mode differs from training mode because of a callback."""
+        """Record the modules whose mode differs from training mode."""
         now = {name: module.training for name, module in self._model.named_modules()}
-        self.forget()
+        self.differing, self._is_set = {}, False
         self.train()
         plain = {name: module.training for name, module in self._model.named_modules()}
         self.differing = {name: mode for name, mode in now.items() if mode is not plain.get(name)}

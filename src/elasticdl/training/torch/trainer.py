@@ -70,7 +70,11 @@ from elasticdl.training.torch.scores import scores_of
 from elasticdl.training.torch.statistics import BatchParts, TorchStatistics, change_of, has_room
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
-from elasticdl.training.torch.untracked_state import check_loss, check_no_untracked_state
+from elasticdl.training.torch.untracked_state import (
+    check_loss,
+    check_no_untracked_state,
+    trial_copy,
+)
 from elasticdl.training.trainer import (
     Contribution,
     MetricStates,
@@ -154,6 +158,7 @@ class TorchTrainer:
         self._generators.seed(seed)
         with self._generators.used(), seeded(seed % 2**63, self._device):
             self.model = self._create_model()
+            self._modes = Modes(self.model, keeps=definition.loss_within == "training_step")
             self._steps = self._create_steps(example)
             self._parameters, given = parameters_of(self.model, definition.origin)
             self._buffers = Buffers(self.model)
@@ -180,7 +185,6 @@ class TorchTrainer:
         self.evaluation_metrics = TorchMetrics(
             definition.create_metrics(Mode.EVALUATION), where=where
         )
-        self._modes = Modes(self.model)
         self.hooks = TorchHooks(
             callbacks,
             definition,
@@ -749,17 +753,30 @@ class TorchTrainer:
         return ForwardSteps(definition, adapt, loss, precision)
 
     def _find_adapter(self, example: Batch) -> Adapter:
-        """Find out how `forward` takes the features, by running the model on the example.
+        """Find out how `forward` takes the features, by running a copy of the model on the example.
 
-        The run also gives lazy modules their shapes. A model that accepts float64 features receives
-        them, as it would in a plain script.
+        A model that initializes itself from its first batch does so in training only. The model
+        itself is run if that gives it parameters: lazy modules, and layers made in `forward`.
         """
-        self.model.eval()
+        tried = trial_copy(self.model)
+        draws = torch.get_rng_state()
+        adapter = self._adapter_of(tried, example)
+        if tried.state_dict().keys() != self.model.state_dict().keys():
+            torch.set_rng_state(draws)
+            adapter = self._adapter_of(self.model, example)
+        return adapter
+
+    def _adapter_of(self, model: nn.Module, example: Batch) -> Adapter:
+        """Find out how a model takes the features of the example.
+
+        A model that accepts float64 features receives them, as it would in a plain script.
+        """
+        model.eval()
 
         def run(adapter: Adapter) -> None:
             args, kwargs = adapter(self._tensors(example.features))
-            with torch.no_grad(), Buffers(self.model).restored():
-                outputs = self.model(*args, **kwargs)
+            with torch.no_grad(), Buffers(model).restored():
+                outputs = model(*args, **kwargs)
             self._outputs_shape = outputs.shape if isinstance(outputs, torch.Tensor) else None
             tensors = [t for t in leaves(as_arrays(outputs)) if isinstance(t, torch.Tensor)]
             self._returns_float64 = any(t.dtype == torch.float64 for t in tensors)
@@ -768,25 +785,31 @@ class TorchTrainer:
         if any(array.dtype == np.float64 for array in leaves(example.features)):
             self._takes_float64 = True
             with suppress(DefinitionError):
-                return find_adapter(self.model, example.features, where, run)
+                return find_adapter(model, example.features, where, run)
         self._takes_float64 = False
-        return find_adapter(self.model, example.features, where, run)
+        return find_adapter(model, example.features, where, run)
 
     def _check_nothing_outside(self, example: Batch) -> None:
         batch = self._batch_tensors(_doubled(example))
+        others = self._batch_tensors(_doubled(example, example.num_examples - 1))
 
-        def run(model: nn.Module) -> object:
+        def run(model: nn.Module, batch: Tensors = batch) -> object:
             with self._drawing(self.rank):
                 return self._steps.touch(model, copy.deepcopy(batch))
 
-        check_no_untracked_state(self.model, run, self._definition.origin)
+        def run_others(model: nn.Module) -> object:
+            return run(model, others)
+
+        check_no_untracked_state(self.model, run, run_others, self._definition.origin)
         loss = self._definition.loss
         if loss is None or example.labels is None:
             return
 
+        tried = trial_copy(self.model).eval()
+
         def compute() -> object:
             with self._no_side_effects():
-                outputs = self._steps.outputs(self.model, batch.features)
+                outputs = self._steps.outputs(tried, batch.features)
                 with torch.enable_grad(), self._precision.autocast():
                     return loss(outputs, batch.labels)
 

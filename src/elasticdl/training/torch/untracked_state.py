@@ -8,6 +8,10 @@ module's own, values that a forward hook closes over. A resumed run would contin
 the value is rejected by name. A value that is computed again from the same inputs (a cache) is the
 same after both runs, and is permitted.
 
+Another copy runs other examples only, which the first one runs after its own. A value that differs
+then depends on earlier examples: a mean of the first batch, or weights that were initialized from
+it, if only an attribute says that they were.
+
 A variable of the file or of a class, and the state of a loss, may only be a log for the user (a
 list of losses, say). It is rejected if the second run returns other numbers than the first;
 otherwise `engines/file_variables.py` warns of it.
@@ -31,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from elasticdl.errors import DefinitionError
 from elasticdl.training.iterators import RecordedIterator, is_readable, position_of
@@ -50,7 +55,10 @@ _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 def check_no_untracked_state(
-    model: nn.Module, run: Callable[[nn.Module], object], origin: Origin
+    model: nn.Module,
+    run: Callable[[nn.Module], object],
+    run_others: Callable[[nn.Module], object],
+    origin: Origin,
 ) -> None:
     """Check that checkpoints contain all state that a model keeps during training.
 
@@ -58,6 +66,7 @@ def check_no_untracked_state(
         model: The module; it is not changed.
         run: Calls a module on the same examples in training mode, with the same seed and with
             gradients, and returns its outputs.
+        run_others: Does the same with other examples of the same shapes.
         origin: Prefix of errors.
 
     Raises:
@@ -65,7 +74,7 @@ def check_no_untracked_state(
     """
     try:
         with warnings.catch_warnings(action="ignore"):
-            tried = _copied(model)
+            tried, without_history = _copied(model), _copied(model)
     except Exception:  # noqa: BLE001 - some values cannot be copied, such as a tensor of a graph
         return
     kept = {name: tensor.detach().clone() for name, tensor in _kept(tried)}
@@ -84,6 +93,7 @@ def check_no_untracked_state(
             first |= in_code
             values |= dict(_remembered_by_code(tried))
         changed = [name for name, value in values.items() if first.get(name) != digest(value)]
+        earlier = [] if changed else _of_earlier_examples(tried, without_history, kept, run_others)
     except Exception:  # noqa: BLE001 - the first step will report it, on a batch of the data
         return
     if changed:
@@ -92,7 +102,54 @@ def check_no_untracked_state(
             "checkpoint stores it, so a resumed training would continue differently. "
             f"{_way_out(values[changed[0]])}"
         )
+    if earlier:
+        raise DefinitionError(
+            f"{origin}: {earlier[0]} depends on the examples of an earlier call of `forward`, and "
+            "no checkpoint stores what decides it, so a resumed training would continue "
+            "differently. Keep such values in buffers, and so a flag that says whether they were "
+            'set: self.register_buffer("is_set", torch.tensor(False)).'
+        )
     _check_modes(tried, origin)
+
+
+def _of_earlier_examples(
+    tried: nn.Module,
+    without_history: nn.Module,
+    kept: Mapping[str, torch.Tensor],
+    run: Callable[[nn.Module], object],
+) -> list[str]:
+    """Return the values that differ if a module has seen other examples before.
+
+    Args:
+        tried: A copy of the model that has been run, with its initial parameters and buffers.
+        without_history: A copy of the model that has not been run.
+        kept: The initial parameters and buffers.
+        run: Calls a module on examples that it has not seen.
+    """
+    found = []
+    without_history.train()
+    for module in (tried, without_history):
+        with warnings.catch_warnings(action="ignore"):
+            run(module)
+        tensors = {name: tensor.detach() for name, tensor in _kept(module)}
+        found.append(_digests([*_remembered(module), *tensors.items()]))
+    _restore(tried, kept)
+    with_history, alone = found
+    return [name for name, value in alone.items() if with_history.get(name) != value]
+
+
+def trial_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of a module to try it out on; the module itself if it cannot be copied.
+
+    A module with lazy parameters is not copied: only a run of itself gives them their shapes.
+    """
+    if any(map(is_lazy, itertools.chain(model.parameters(), model.buffers()))):
+        return model
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _copied(model)
+    except Exception:  # noqa: BLE001 - some values cannot be copied, such as a tensor of a graph
+        return model
 
 
 def _copied(model: nn.Module) -> nn.Module:
