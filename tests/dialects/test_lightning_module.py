@@ -184,6 +184,63 @@ def test_prepare_data_of_a_module_is_called_once_and_before_setup(tmp_path, data
     assert prepared.read_text() == "x"
 
 
+def test_a_plateau_monitors_what_stands_beside_it(tmp_path, data):
+    """As in Lightning, which takes the metric from the dict with the optimizer."""
+    records = data / "data.recordio"
+    rates = []
+    for monitor in ("loss", "val_loss"):
+        optimizers = f"""
+            optimizer = torch.optim.SGD(self.parameters(), 0.1)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+            scheduler = plateau(optimizer, mode="max", factor=0.01, patience=0)
+            return {{"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": "{monitor}"}}
+        """
+        # The validation is better in each epoch, the training worse.
+        steps = {
+            "validation": "self.log('val_loss', torch.tensor(1.0) * self.global_step)\nreturn\n"
+        }
+        zoo = written(tmp_path, optimizers=optimizers, **steps)
+        name = f"by_{monitor}"
+        train(tmp_path, records, zoo, name, validation_data=str(records))
+        rates.append(float(load_trained_model(str(tmp_path / name)).params["net.weight"][0, 0]))
+
+    assert rates[0] != rates[1]
+
+
+def test_a_module_and_its_data_may_be_imported_from_other_files(tmp_path, data):
+    zoo = written(tmp_path, data=LOADERS)
+    (zoo / "net.py").rename(zoo / "project.py")
+    (zoo / "net.py").write_text("from project import Data, Net\n")
+
+    assert train(tmp_path, data, zoo).metrics["val_loss"] < 2
+    (zoo / "net.py").write_text("from project import Data\n" + MODULE)
+    assert train(tmp_path, data, zoo, "own").metrics["val_loss"] < 2
+
+
+FROZEN = """
+def __init__(self):
+    super().__init__()
+    self.net, self.lr = torch.nn.Linear(2, 1), 0.1
+    self.frozen = torch.nn.BatchNorm1d(2, affine=False)
+    self.frozen.eval()
+
+def forward(self, x):
+    return self.net(self.frozen(x))
+"""
+
+
+def test_layers_keep_the_mode_that_the_module_gave_them(tmp_path, data):
+    """Lightning's Trainer never calls `train()`, and restores modes after a validation."""
+    records = data / "data.recordio"
+    zoo = written(tmp_path, methods=FROZEN)
+
+    train(tmp_path, records, zoo, validation_data=str(records))
+
+    params = load_trained_model(str(tmp_path / "out")).params
+    assert params["frozen.num_batches_tracked"] == 0
+    assert not params["frozen.running_mean"].any()
+
+
 METRIC = """
 def setup(self, stage):
     from torchmetrics import MeanSquaredError
@@ -241,6 +298,20 @@ REFUSED = {
     "two optimizers": (
         {"optimizers": "return [torch.optim.SGD([p], 0.1) for p in self.parameters()]\n"},
         r"configure_optimizers\(\) returned 2 optimizers",
+    ),
+    "a key that Lightning does not use": (
+        {
+            "optimizers": "sgd = torch.optim.SGD(self.parameters(), 0.1)\n"
+            "return {'optimizer': sgd, 'lr_schedulers': []}\n"
+        },
+        r"configure_optimizers\(\) returned a dict with lr_schedulers",
+    ),
+    "steps of the Trainer": (
+        {
+            "optimizers": "total = self.trainer.estimated_stepping_batches\n"
+            "return torch.optim.SGD(self.parameters(), 1 / total)\n"
+        },
+        r"configure_optimizers\(\) uses self\.trainer(?s:.*)Pass the value to the class",
     ),
     "manual": (
         {"methods": "automatic_optimization = False\n"},

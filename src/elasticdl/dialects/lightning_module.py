@@ -41,6 +41,7 @@ from elasticdl.dialects.torch_loaders import (
     epochs_of,
 )
 from elasticdl.dialects.torch_updates import as_function_of, as_gradient_clipping, as_precision
+from elasticdl.errors import UserCodeError
 from elasticdl.training.metric_names import split_stage
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ _SUPPORTED = {
 }
 # Functions of other model files that a LightningModule replaces by its own methods.
 _OF_MODEL_FILES = ("eval_metrics_fn", "weighted_metrics_fn", "lr_scheduler", "class_weight")
+# Keys of what `configure_optimizers` may return.
+_OF_OPTIMIZERS = ("optimizer", "lr_scheduler", "monitor", "frequency")
 # Keys of a scheduler's configuration that only a logger of the learning rate uses.
 _OF_LOGGERS = ("name", "strict")
 _LOADERS = {
@@ -90,6 +93,10 @@ _INSTEAD = {
     "configure_callbacks": "Define them in the file: def callbacks(): ...",
     "configure_gradient_clipping": "Set it in the file: gradient_clipping = 1.0",
 }
+
+
+# Lightning's message for `self.trainer` of a module that no Trainer uses.
+_NO_TRAINER = "is not attached to a"
 
 
 def matches(reference: Reference) -> bool:
@@ -222,7 +229,18 @@ class _Models:
         """Call the model's `configure_optimizers` for these parameters; return the optimizer."""
         symbol = _method(self._module, "configure_optimizers")
         model = with_parameters(model, parameters, symbol, self._reading)
-        made = call(Symbol(symbol.name, model.configure_optimizers, symbol.file, symbol.line))
+        configure = Symbol(symbol.name, model.configure_optimizers, symbol.file, symbol.line)
+        try:
+            made = call(configure)
+        except UserCodeError as error:
+            if _NO_TRAINER not in str(error.__cause__):
+                raise
+            raise self._reading.error(
+                symbol,
+                f"{symbol.name}() uses self.trainer, and there is no Lightning Trainer here.",
+                "Pass the value to the class: an argument total_steps of __init__, and "
+                "--params=total_steps=1000 (a training says its number of steps at its end).",
+            ) from error
         optimizer, self._schedulers = _parts(made, symbol, self._reading)
         return optimizer
 
@@ -243,7 +261,13 @@ def _parts(made: Any, symbol: Symbol, reading: DialectReader) -> tuple[Any, Any]
                 f"configure_optimizers() returned a dict with {', '.join(map(str, made))}.",
                 'Expected {"optimizer": ..., "lr_scheduler": ...}.',
             )
-        return made["optimizer"], _schedules(made.get("lr_scheduler"))
+        if unknown := [str(key) for key in made if key not in _OF_OPTIMIZERS]:
+            raise reading.error(
+                symbol,
+                f"configure_optimizers() returned a dict with {', '.join(unknown)}.",
+                f"Lightning uses {', '.join(_OF_OPTIMIZERS)} only.",
+            )
+        return made["optimizer"], _schedules(made.get("lr_scheduler"), made.get("monitor"))
     optimizers, schedulers = _as_list(made), []
     if isinstance(made, (list, tuple)) and any(isinstance(each, (list, tuple)) for each in made):
         optimizers, schedulers = _as_list(made[0]), _schedules(made[1])
@@ -263,8 +287,18 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _schedules(value: Any) -> list[Any]:
-    """Return schedulers in the form that `training/torch/schedulers.py` reads."""
+def _schedules(value: Any, monitor: str | None = None) -> list[Any]:
+    """Return schedulers in the form that `training/torch/schedulers.py` reads.
+
+    Args:
+        value: One scheduler or a list of them, each with or without a dict of its options.
+        monitor: The metric for a `ReduceLROnPlateau` without a dict of options, as in Lightning.
+    """
+    if monitor:
+        value = [
+            {"scheduler": each, "monitor": monitor} if _is_plateau(each) else each
+            for each in _as_list(value)
+        ]
     return [
         {
             # The monitored metric is renamed to its reported name.
@@ -278,6 +312,10 @@ def _schedules(value: Any) -> list[Any]:
     ]
 
 
+def _is_plateau(scheduler: Any) -> bool:
+    return any(kind.__name__ == "ReduceLROnPlateau" for kind in type(scheduler).__mro__)
+
+
 def _modules(reference: Reference) -> list[Symbol]:
     """Return the named LightningModule, or those in the named file that have `training_step`."""
     if not reference.names_a_file:
@@ -285,10 +323,18 @@ def _modules(reference: Reference) -> list[Symbol]:
         return [named] if is_lightning(named.value, "LightningModule") else []
     return [
         symbol
-        for symbol in reference.classes()
-        if is_lightning(symbol.value, "LightningModule")
-        and overridden(symbol.value, "training_step")
+        for symbol in _classes(reference, "LightningModule")
+        if overridden(symbol.value, "training_step")
     ]
+
+
+def _classes(reference: Reference, kind: str) -> list[Symbol]:
+    """Return the Lightning classes of a kind that a file defines; if none, those it imports."""
+    own = [symbol for symbol in reference.classes() if is_lightning(symbol.value, kind)]
+    if own or any(map(reference.find, ("loss", "optimizer"))):
+        return own
+    imported = reference.imported_classes()
+    return [symbol for symbol in imported if is_lightning(symbol.value, kind)]
 
 
 def _check_methods(module: Symbol, reading: DialectReader) -> None:
@@ -337,7 +383,7 @@ def _input(module: Symbol, models: _Models, reading: DialectReader) -> tuple[Inp
     if functions:
         return as_input(functions[0], reading), functions[0]
     validates = overridden(module.value, "validation_step")
-    classes = [s for s in reference.classes() if is_lightning(s.value, "LightningDataModule")]
+    classes = _classes(reference, "LightningDataModule")
     if len(classes) > 1:
         raise reading.error(
             classes[0],

@@ -118,6 +118,15 @@ class Reference:
             if inspect.isclass(value) and value.__module__ == module.__name__
         ]
 
+    def imported_classes(self) -> list[Symbol]:
+        """Return the classes that the model's files import from other files, in file order."""
+        return [
+            symbol_of(name, value, module)
+            for module in self.modules
+            for name, value in vars(module).items()
+            if inspect.isclass(value) and value.__module__ != module.__name__
+        ]
+
     def with_symbol(self, symbol: Symbol) -> Reference:
         """Return the same reference with another symbol of the same files."""
         return dataclasses.replace(self, symbol=symbol)

@@ -167,6 +167,13 @@ class PipelineReader:
         self._bytes_behind = 0
 
 
+# Framework -> data whose batches workers can share.
+_SHARED = {
+    "keras": "a tf.data.Dataset or a keras.utils.PyDataset",
+    "torch": "a map-style Dataset (with __getitem__ and __len__) instead of an IterableDataset",
+}
+
+
 class IterableData:
     """A user's pipeline as training data; see `feed.TrainingData`.
 
@@ -185,9 +192,9 @@ class IterableData:
             raise DataError(f"{self.epochs.name}: an epoch has no batches.")
         if job.workers is not None and not self.epochs.elsewhere:
             raise DefinitionError(
-                f"{self.epochs.name} is a Python generator, so each worker would get its own, "
-                "different batches. Train in one process (without --num_workers), or use a "
-                "tf.data.Dataset or a keras.utils.PyDataset."
+                f"{self.epochs.name} yields batches that can only be read in order, so each worker "
+                "would get its own, different batches. Train in one process (without "
+                f"--num_workers), or use {_SHARED[definition.framework]}."
             )
         self._data = job.data
         self.reading = PipelineReader(self.epochs, job.training.seed)
