@@ -11,6 +11,7 @@ from elasticdl import job_options
 from elasticdl.data import recordio, sources
 from elasticdl.data.recordio import RecordIOSource
 from elasticdl.engines.training_context import open_context
+from elasticdl.errors import DefinitionError
 
 # --- what others need not find again -----------------------------------------------------------
 
@@ -100,3 +101,40 @@ def test_classes_are_named_by_the_model_or_else_by_the_data(zoo, data) -> None:
     assert open_context(job, definition=replace(definition, open_source=None))[0].classes == ()
     split = replace(job, validation_data=None, validation_split=0.2)
     assert open_context(split, definition=definition)[0].classes == ("cat", "dog", "fox")
+
+
+# --- what schedules and callbacks monitor --------------------------------------------------------
+
+EARLY_STOPPING = """
+    def callbacks():
+        return [keras.callbacks.EarlyStopping(monitor={monitor!r}, mode="max")]
+"""
+OWN_CALLBACK = """
+    class Adds(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["val_acc"] = 0.5
+
+    def callbacks():
+        return [Adds(), keras.callbacks.EarlyStopping(monitor="val_acc", mode="max")]
+"""
+
+
+def test_a_metric_that_no_validation_measures_is_refused_before_the_first_epoch(zoo, tmp_path):
+    data = write_records(tmp_path / "d.recordio", 8)
+    expected = r"EarlyStopping monitors 'val_acc', which is not measured; did you mean 'val_accura"
+
+    with pytest.raises(DefinitionError, match=expected):
+        context, _ = open_context(
+            job_of(lambda: zoo(EARLY_STOPPING.format(monitor="val_acc")), data, data)
+        )
+        context.create_trainer()
+
+
+@pytest.mark.parametrize(
+    "more", [EARLY_STOPPING.format(monitor="val_accuracy"), OWN_CALLBACK], ids=["its own", "added"]
+)
+def test_a_metric_that_a_validation_or_a_callback_gives_may_be_monitored(zoo, tmp_path, more):
+    data = write_records(tmp_path / "d.recordio", 8)
+    context, _ = open_context(job_of(lambda: zoo(more), data, data))
+
+    context.create_trainer()

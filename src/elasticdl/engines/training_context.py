@@ -18,7 +18,7 @@ from elasticdl.data.field import STRING
 from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records, whole
-from elasticdl.data.wording import counted
+from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers
 from elasticdl.engines.best_metric import best_mode_of
@@ -207,7 +207,31 @@ class TrainingContext:
             trainer.check_evaluation(self.example())
         if self.job.training.best_metric != TrainingOptions.best_metric:
             self._check_best_metric(trainer)
+        self._check_monitored(trainer)
         return trainer
+
+    def _check_monitored(self, trainer: Trainer) -> None:
+        """Check before the first epoch that it will measure what schedules and callbacks monitor.
+
+        Only metrics of a validation are known before it; a step may log others while it trains.
+
+        Raises:
+            DefinitionError: A metric of a validation is not measured.
+        """
+        if self.validation is None:
+            return
+        monitored = trainer.hooks.monitored
+        names = [each for each in monitored if each.startswith("val_") and each != "val_loss"]
+        if not names:
+            return
+        metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
+        measured = [f"val_{name}" for name, value in metrics.items() if isinstance(value, float)]
+        for name in names:
+            if name not in measured:
+                raise DefinitionError(
+                    f"{monitored[name]} monitors {name!r}, which is not measured"
+                    f"{did_you_mean(name, measured)} A validation measures {listed(measured)}."
+                )
 
     def _check_best_metric(self, trainer: Trainer) -> None:
         """Check before the first epoch that the best metric will be available after it.

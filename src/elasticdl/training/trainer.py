@@ -120,6 +120,14 @@ class Hooks(Protocol):
         """Whether a callback has requested the end of training."""
         ...
 
+    @property
+    def monitored(self) -> Mapping[str, str]:
+        """Name of each metric that the training depends on -> what monitors it, for errors.
+
+        A metric that a callback may add itself is not among them.
+        """
+        ...
+
     def check_sharing(self) -> None:
         """Check that callbacks can act identically on several workers.
 

@@ -137,14 +137,13 @@ def _copied(value: Any, depth: int) -> Any:
         return value.copy() if value.nbytes <= _MAX_BYTES and value.dtype != object else _MISSING
     if depth == 0 or not isinstance(value, (list, tuple, Mapping)):
         return _MISSING
-    is_dict = isinstance(value, Mapping)
-    pairs = value.items() if is_dict else enumerate(value)
-    items = {key: _copied(each, depth - 1) for key, each in list(pairs)}
-    if any(each is _MISSING for each in items.values()):
+    items = value if isinstance(value, Mapping) else dict(enumerate(value))
+    copies = {key: _copied(each, depth - 1) for key, each in items.items()}
+    if any(each is _MISSING for each in copies.values()):
         return _MISSING
-    if is_dict:
-        return items
-    return tuple(items.values()) if isinstance(value, tuple) else list(items.values())
+    if isinstance(value, Mapping):
+        return copies
+    return tuple(copies.values()) if isinstance(value, tuple) else list(copies.values())
 
 
 def _name(owner: Any) -> str:

@@ -115,6 +115,17 @@ class KerasHooks:
         """Whether a callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))
 
+    @property
+    def monitored(self) -> Mapping[str, str]:
+        """See `trainer.Hooks`; Keras' own callbacks only warn of a metric that is not there."""
+        if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
+            return {}
+        names = {
+            getattr(each, "monitor", None): f"{self._where}: the callback {type(each).__name__}"
+            for each in self._callbacks
+        }
+        return {name: who for name, who in names.items() if isinstance(name, str)}
+
     def check_sharing(self) -> None:
         """See `trainer.Hooks`; Keras' own callbacks only display the batches of an evaluation."""
         for each in self._callbacks:

@@ -82,6 +82,11 @@ class TorchHooks:
             getattr(self._model, _STOPS, False) is True or self._callbacks.ask_to_stop()
         )
 
+    @property
+    def monitored(self) -> Mapping[str, str]:
+        """See `trainer.Hooks`."""
+        return self._schedulers.monitored
+
     def check_sharing(self) -> None:
         """See `trainer.Hooks`."""
         found = self._callbacks.with_one_of(TEST_BATCH_MOMENTS)

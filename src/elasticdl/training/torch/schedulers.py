@@ -111,6 +111,17 @@ class Schedulers:
                     f"Set total_steps={needed}, or train for fewer epochs.",
                 )
 
+    @property
+    def monitored(self) -> Mapping[str, str]:
+        """Name of each monitored metric -> the scheduler that monitors it, with its place."""
+        return {
+            schedule.monitor.removesuffix("_epoch"): (
+                f"{self._where}: {type(schedule.scheduler).__name__}"
+            )
+            for schedule in self._schedules
+            if schedule.monitor
+        }
+
     def updated(self, num_updates: int) -> None:
         """Step the schedulers with interval "step", after update number `num_updates`."""
         for schedule in self._schedules:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -775,7 +776,10 @@ class TorchTrainer:
 
         def run(adapter: Adapter) -> None:
             args, kwargs = adapter(self._tensors(example.features))
-            with torch.no_grad(), Buffers(model).restored():
+            with torch.no_grad(), Buffers(model).restored(), warnings.catch_warnings():
+                if model is not self.model:
+                    # A warning may concern the copy only.
+                    warnings.simplefilter("ignore")
                 outputs = model(*args, **kwargs)
             self._outputs_shape = outputs.shape if isinstance(outputs, torch.Tensor) else None
             tensors = [t for t in leaves(as_arrays(outputs)) if isinstance(t, torch.Tensor)]

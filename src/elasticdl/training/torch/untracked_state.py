@@ -112,6 +112,10 @@ def check_no_untracked_state(
     _check_modes(tried, origin)
 
 
+def _is_function(value: Any) -> bool:
+    return isinstance(value, (FunctionType, MethodType, functools.partial))
+
+
 def _of_earlier_examples(
     tried: nn.Module,
     without_history: nn.Module,
@@ -131,11 +135,18 @@ def _of_earlier_examples(
     for module in (tried, without_history):
         with warnings.catch_warnings(action="ignore"):
             run(module)
-        tensors = {name: tensor.detach() for name, tensor in _kept(module)}
-        found.append(_digests([*_remembered(module), *tensors.items()]))
+        # Functions may be compiled, separately for each copy.
+        values = [(name, each) for name, each in _remembered(module) if not _is_function(each)]
+        tensors = [
+            (name, tensor.detach())
+            for name, tensor in _kept(module)
+            # Another error is raised for a buffer that changes its shape.
+            if tensor.shape == kept[name].shape
+        ]
+        found.append(_digests([*values, *tensors]))
     _restore(tried, kept)
     with_history, alone = found
-    return [name for name, value in alone.items() if with_history.get(name) != value]
+    return [name for name, value in alone.items() if with_history.get(name, value) != value]
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
