@@ -403,3 +403,9 @@ def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
     elasticdl.predict(trained_model="out", data=data[0], output="p.csv", quiet=True)
 
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_object_is_answered_with_how_a_model_is_named() -> None:
+    """The first try of who has a compiled model in a notebook."""
+    with pytest.raises(UsageError, match=r"no option 'model'\. Name the function .*Save a Keras m"):
+        elasticdl.train(model=object(), data="x.csv", output="out")

@@ -120,6 +120,11 @@ def training_job(
     """
     from elasticdl.zoo.params import parse_params  # noqa: PLC0415 - not for `--help`
 
+    # First, because a misspelt option may be the reason why another one is missing.
+    known = {field.name for field in dataclasses.fields(TrainingOptions)} | _ALIASES.keys()
+    for name in options:
+        if name not in known:
+            raise _no_option(name)
     replaced = {
         "input_fn": input_fn,
         "loss": loss,
@@ -425,8 +430,6 @@ def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
         name = _ALIASES.get(given, given)
         if name != given and name in options:
             raise UsageError(f"{given} and {name} are the same option. Use only one of them.")
-        if name not in fields:
-            raise _no_option(name)
         default = fields[name].default
         if name == "best_mode":
             values[name] = _best_mode(value)

@@ -22,6 +22,10 @@ _IN_THE_FILE = "It is set in the model file: `{name}`."
 _EARLY = (
     f"{_CALLBACKS} EarlyStopping is one of them; --restore_best_weights keeps the best weights."
 )
+_A_MODEL = (
+    "Name the function or the file that makes it: --model_def, and --model_zoo for your own files. "
+    "Save a Keras model that you have compiled already, and use --spec: see the guide Saved models."
+)
 _USE = "Use {option}."
 
 # Where several tools have the same name, they mean the same.
@@ -37,13 +41,14 @@ _OPTIONS = {
     "--checkpoint_steps": "save_steps checkpoint_freq save_freq",
     "--evaluation_steps": "eval_steps val_check_interval validation_freq",
     "--quiet": "verbose verbosity",
-    "--model_def, and --model_zoo for your own files": "model model_name model_file",
+    "--model_def, and --model_zoo for your own files": "model_name model_file",
     "--global_batch_size": "accumulate_grad_batches gradient_accumulation_steps grads_to_wait",
     "--image": "image_name docker_image",
     "--trained_model": "checkpoint weights",
     "--best_metric": "monitor",
 }
 _SENTENCES = {
+    _A_MODEL: "model",
     _IN_PARAMS: "lr learning_rate weight_decay momentum dropout hidden_size num_layers",
     _DEVICES: "devices device gpus num_gpus n_gpus accelerator cuda use_gpu",
     _RESUME: "resume resume_from resume_from_checkpoint ckpt_path continue",
