@@ -377,3 +377,16 @@ def test_workers_leave_out_the_same_updates():
 def test_a_checkpoint_of_another_precision_is_refused():
     with pytest.raises(CorruptCheckpointError, match="another precision"):
         trainer_of(half()).load_state(trainer_of().state())
+
+
+def test_a_warm_up_that_counts_epochs_is_noted(caplog):
+    def warm_up(optimizer):
+        return lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
+
+    trainer_of(definition_of(create_lr_schedulers=warm_up))
+    assert "the learning rate is 0 in the first epoch" in caplog.text
+    assert "LambdaLR steps after each epoch" in caplog.text
+    caplog.clear()
+    for other in (lambda o: {"scheduler": warm_up(o), "interval": "step"}, step_lr):
+        trainer_of(definition_of(create_lr_schedulers=other))
+    assert not caplog.text

@@ -17,6 +17,7 @@ each worker.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
 
 _CLASS = "class"
+_log = logging.getLogger("elasticdl")
+
 _KEYS = ("scheduler", "interval", "frequency", "monitor")
 _COUNT_UPDATES = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)
 _METHODS = ("step", "state_dict", "load_state_dict")
@@ -85,6 +88,7 @@ class Schedulers:
         made = definition.create_lr_schedulers
         self._schedules = [] if made is None else self._read(made(optimizer))
         self.state()
+        self._note_idle_epoch()
 
     def __bool__(self) -> bool:
         """Return whether there are schedulers."""
@@ -265,6 +269,18 @@ class Schedulers:
                 'Let it step once per epoch: {"scheduler": scheduler, "interval": "epoch"}.',
             )
         return _Schedule(scheduler, interval or "epoch", frequency, monitor)
+
+    def _note_idle_epoch(self) -> None:
+        """Warn of a warm-up that counts epochs, so that nothing is learned in the first one."""
+        by_epoch = [each.scheduler for each in self._schedules if each.interval == "epoch"]
+        if by_epoch and all(float(group["lr"]) == 0 for group in self._optimizer.param_groups):
+            _log.warning(
+                "%s: the learning rate is 0 in the first epoch, in which nothing is learned: %s "
+                "steps after each epoch. To step it after each update, return %s.",
+                self._where,
+                type(by_epoch[0]).__name__,
+                _EXAMPLE,
+            )
 
     def _error(self, problem: str, way_out: str) -> ElasticDLError:
         return DefinitionError(f"{self._where}: lr_scheduler(): {problem} {way_out}")
