@@ -332,3 +332,89 @@ def test_a_running_mean_after_dropout_is_a_mean_on_two_workers(shape, keras):
 
     np.testing.assert_allclose(kept(workers[0]), batch.features.mean(0), rtol=0.5)
     assert (kept(workers[0]) > 0).all()
+
+
+def sign_of_mean(v, x):
+    import tensorflow as tf
+
+    return v + 0.01 * tf.sign(tf.reduce_mean(x))
+
+
+def signs(*rows):
+    batch = batch_of(len(rows))
+    batch.features[:] = np.reshape(rows, (-1, 1))
+    return batch
+
+
+ALIKE, MIXED = signs(*[1] * 12), signs(*[-1] * 6, *[2] * 6)
+
+
+def trained_on(change, start, *batches, dtype="float32"):
+    worker = trainer_of(sgd, keeping(dtype, start, change), squared)
+    for batch in batches:
+        joined([worker], [batch])
+    return kept(worker)
+
+
+def test_the_sign_of_a_mean_is_reported_where_single_examples_have_another_sign(caplog):
+    trained_on(sign_of_mean, 0.0, signs(-1, *[2] * 11))
+
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "kept changes neither by a mean nor by a sum" in warning
+
+
+def test_a_variable_that_is_no_mean_in_a_later_step_is_reported_once(caplog):
+    found = trained_on(sign_of_mean, 0.0, *[ALIKE] * 3, *[MIXED] * 6)
+
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "since step 4 at the latest, keeping/kept changes in a way other than by a m" in warning
+    np.testing.assert_allclose(found, 0.09, rtol=1e-5)
+
+
+def test_a_count_that_does_not_add_up_in_a_later_step_is_reported(caplog):
+    import tensorflow as tf
+
+    def up_to_8(v, x):
+        return v + tf.minimum(tf.reduce_sum(tf.cast(x[:, 0] > 0, tf.int32)), 8)
+
+    few = signs(*[-1, 1] * 6)
+    trained_on(up_to_8, 5, *[few] * 3, *[ALIKE] * 2, dtype="int32")
+
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "since step 4 at the latest, keeping/kept changes in a way other than by a sum" in warning
+    )
+
+
+def mean_of_features(v, x):
+    import tensorflow as tf
+
+    return v + 0.1 * (tf.cast(tf.reduce_mean(x), v.dtype) - v)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "start", "change"),
+    [
+        ("int32", 5, lambda v, x: v + 1),
+        ("int32", 0, lambda v, x: v + size_of(x)),
+        ("float32", 0.0, lambda v, x: v + size_of_float(x)),
+        ("float32", 0.0, mean_of_features),
+        ("float64", 0.0, mean_of_features),
+        ("float32", 1.0, lambda v, x: v * 0.9),
+    ],
+)
+def test_counts_and_settled_means_are_not_reported(dtype, start, change, caplog):
+    batches = [batch_of(12, seed) for seed in range(33)]
+    for batch in batches:
+        batch.features[:] += 300
+
+    trained_on(change, start, *batches, dtype=dtype)
+
+    assert not caplog.records
+
+
+def test_a_mean_that_is_the_same_by_parts_of_unlike_examples_is_not_reported(caplog):
+    found = trained_on(mean_of_features, 0.0, *[signs(*[3, -1] * 6)] * 3)
+
+    assert not caplog.records
+    np.testing.assert_allclose(found, 1 - 0.9**3, rtol=1e-5)

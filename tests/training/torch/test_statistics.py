@@ -365,3 +365,91 @@ def test_a_resumed_worker_draws_the_same_matrix():
         step(resumed)
 
     assert same_bits(straight.state(), resumed.state())
+
+
+def sign_of_mean(kept, x):
+    kept += 0.01 * torch.sign(x.mean(0))
+
+
+def signs(*rows):
+    """Return a batch whose examples have one number each, four times."""
+    return batch_of(len(rows), features=lambda x: np.float32([[row] * 4 for row in rows]))
+
+
+ALIKE, MIXED = signs(*[1] * 12), signs(*[-1] * 5, *[2] * 7)
+
+
+def test_the_sign_of_a_mean_is_refused_where_single_examples_have_another_sign():
+    trainer = trainer_of(definition_of(lambda: Keeps(torch.zeros(4), sign_of_mean)))
+
+    with pytest.raises(DefinitionError, match="buffer kept changes in a way other than by a mean"):
+        trainer.gradients(signs(-1, *[2] * 11))
+
+
+def test_a_mean_that_is_the_same_by_parts_of_unlike_examples_is_a_mean():
+    batch = signs(*[3, -1] * 6)
+
+    kept = on_workers(torch.ones(4), mean_of_features, batch, (slice(0, 6), slice(6, 12)), 3)
+
+    np.testing.assert_allclose(kept, 1)
+    np.testing.assert_allclose(
+        on_workers(torch.zeros(4), mean_of_features, batch, (slice(0, 6), slice(6, 12))), 0.1
+    )
+
+
+def trained_on(*batches, change=sign_of_mean, initial=None):
+    """Return the buffer after updates by one batch each."""
+    initial = torch.zeros(4) if initial is None else initial
+    trainer = trainer_of(definition_of(lambda: Keeps(initial, change)))
+    for batch in batches:
+        trainer.apply(total_of(trainer.gradients(batch)[0]))
+    return trainer.state()["model/kept"]
+
+
+def test_a_buffer_that_is_no_mean_in_a_later_step_is_reported_once(caplog):
+    kept = trained_on(*[ALIKE] * 3, *[MIXED] * 6)
+
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "since step 4 at the latest, the model's buffer kept changes in a way other" in warning
+    assert "so the numbers differ from those of one process" in warning
+    np.testing.assert_allclose(kept, 0.09, rtol=1e-5)
+
+
+def test_a_count_that_does_not_add_up_in_a_later_step_is_reported(caplog):
+    def count_up_to_30(kept, x):
+        kept += (x > 0).sum().clip(max=30)
+
+    few = signs(*[-1, 1] * 6)
+    trained_on(*[few] * 3, *[ALIKE] * 2, change=count_up_to_30, initial=torch.tensor(5))
+
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "since step 4 at the latest, the model's buffer kept changes" in warning
+    assert "It changes by the sum of the changes by all minibatches" in warning
+
+
+@pytest.mark.parametrize(
+    ("initial", "change"),
+    [
+        (torch.tensor(7), count_steps),
+        (torch.tensor(0.0), count_steps),
+        (torch.tensor([5, BIG]), count_positive),
+        (torch.tensor(0.0), count_examples),
+        (torch.zeros(4), mean_of_features),
+        (torch.full((4,), 300.0), mean_of_features),
+        (torch.full((4,), 300.0, dtype=torch.float64), mean_of_features),
+        (torch.tensor(1.0), lambda kept, x: kept.mul_(0.9)),
+    ],
+)
+def test_counts_and_settled_means_are_not_reported(initial, change, caplog):
+    batches = [batch_of(12, seed, features=lambda x: x + 300) for seed in range(33)]
+
+    trained_on(*batches, change=change, initial=initial)
+
+    assert not caplog.records
+
+
+def test_draws_and_batchnorm_are_not_reported(caplog):
+    rows = slice(0, 3), slice(3, 12)
+    matrices_of(lambda: RandomFeatures(nn.BatchNorm1d(4)), 20, rows=rows)
+
+    assert not caplog.records

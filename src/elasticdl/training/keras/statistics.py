@@ -14,6 +14,9 @@ of its two halves are compared with that of the whole. The result is sent as vot
 worker whose batches never changed a variable cannot determine it. A variable that is drawn at
 random, independently of the examples, is neither: it is rejected by name.
 
+Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
+the votes stay as they are, so workers need not agree about it.
+
 Callers: `trainer.py`.
 """
 
@@ -48,6 +51,11 @@ _MAX_COMPARED = 256
 # Shifts that reveal a change that depends on the value: below and above the sizes of ring buffers.
 _SHIFTS = (1, 1000, 65_521)
 _ROUNDED = 1e-2
+# For later comparisons: a settled statistic changes little, so the order in which its examples are
+# summed counts more than at first. A change that is no mean differs by more.
+_TOLERANCE = 0.02
+# Roundings of a value in a step and in a comparison, in units of its last place.
+_NUM_ROUNDINGS = 8
 
 _Kind: TypeAlias = Literal["float", "float64", "whole", "boolean"]
 Changes: TypeAlias = "Sequence[np.ndarray[Any, Any]]"
@@ -117,6 +125,8 @@ class KerasStatistics:
         )
         self._is_known = tf.Variable(self._known_at_first, trainable=False)
         self._is_sum = tf.Variable(np.zeros(len(variables), bool), trainable=False)
+        # Not compared again: those of BatchNorm, booleans, and those that were reported.
+        self._settled = self._known_at_first.copy()
 
     @property
     def own_variables(self) -> list[tf.Variable]:
@@ -188,13 +198,7 @@ class KerasStatistics:
         Raises:
             DefinitionError: An integer variable is neither, or a variable is drawn at random.
         """
-        half = num_examples // 2
-        # A batch of one has no halves; it then serves as both halves of its double.
-        parts = [range(half), range(half, num_examples)] if half else [range(1)] * 2
-        all_rows = range(num_examples) if half else (0, 0)
-        whole = changes(all_rows)
-        one, other = changes(parts[0]), changes(parts[1])
-        share = half / num_examples if half else 0.5
+        whole, one, other, share = _by_halves(num_examples, changes)
         is_known, is_sum = self._is_known.numpy(), self._is_sum.numpy()
         for number, each in enumerate(self._statistics):
             if is_known[number] or not np.any(whole[number]):
@@ -216,12 +220,13 @@ class KerasStatistics:
                 )
             if np.allclose(a, c, rtol=1e-4, atol=0) and np.allclose(b, c, rtol=1e-4, atol=0):
                 self._check_not_drawn(number, changes)
+                averages = averages and self._is_mean_of_examples(number, changes)
             is_known[number], is_sum[number] = True, adds_up and not averages
             if each.kind != "whole" and not adds_up and not averages:
-                self._warn_of_neither(each)
+                self._warn_of_neither(number)
         new = [number for number, found in enumerate(is_sum & ~self._is_sum.numpy()) if found]
         for number, counts in zip(
-            new, self._are_counters(new, whole, all_rows, changes), strict=True
+            new, self._are_counters(new, whole, _all_rows(num_examples), changes), strict=True
         ):
             each = self._statistics[number]
             if counts:
@@ -235,14 +240,57 @@ class KerasStatistics:
                     "without a limit and apply it where the number is used."
                 )
             is_sum[number] = False
-            self._warn_of_neither(each)
+            self._warn_of_neither(number)
         self._is_known.assign(is_known)
         self._is_sum.assign(is_sum)
+
+    def can_be_compared(self, block: np.ndarray[Any, Any]) -> bool:
+        """Whether a variable changed that `compare_again` compares."""
+        return any(
+            not self._settled[number] and np.any(self._part(each, block))
+            for number, each in enumerate(self._statistics)
+        )
+
+    def compare_again(self, num_examples: int, changes: ChangesOf, step: int) -> None:
+        """Warn of variables that change in another way than on the batch that classified them.
+
+        Args:
+            num_examples: Number of examples in the batch.
+            changes: Computes changes by examples of the batch.
+            step: Number of updates so far.
+        """
+        whole, one, other, share = _by_halves(num_examples, changes)
+        is_known, is_sum = self._is_known.numpy(), self._is_sum.numpy()
+        for number, each in enumerate(self._statistics):
+            if self._settled[number] or not is_known[number]:
+                continue
+            a, b, c = one[number], other[number], whole[number]
+            if is_sum[number]:
+                fits = self._are_near(number, a + b, c)
+            elif each.kind == "whole":
+                fits = np.array_equal(a, c) and np.array_equal(b, c)
+            else:
+                fits = self._are_near(number, share * a + (1 - share) * b, c)
+            if fits:
+                continue
+            self._settled[number] = True
+            _log.warning(
+                "%s: since step %d at the latest, %s changes in a way other than by a %s over "
+                "examples, as before. It changes by the %s of the changes by all minibatches of an "
+                "update, so the numbers differ from those of one process. If this is not meant, "
+                "train in one process without --global_batch_size.",
+                self._origin,
+                step,
+                each.variable.path,
+                "sum" if is_sum[number] else "mean",
+                "sum" if is_sum[number] else "mean",
+            )
 
     def forget(self) -> None:
         """Forget which variables are means or sums; the next batch that changes them decides."""
         self._is_known.assign(self._known_at_first)
         self._is_sum.assign(np.zeros_like(self._known_at_first))
+        self._settled = self._known_at_first.copy()
 
     def _check_not_drawn(self, number: int, changes: ChangesOf) -> None:
         """Check that a change that is the same by all parts of a batch is not random.
@@ -263,12 +311,38 @@ class KerasStatistics:
                 "callback, or train in one process without --global_batch_size."
             )
 
-    def _warn_of_neither(self, each: _Statistic) -> None:
+    def _is_mean_of_examples(self, number: int, changes: ChangesOf) -> bool:
+        """Return whether a change by two examples is the mean of the changes by each.
+
+        The sign of a mean, for example, is often the same for all parts of a batch. Both orders are
+        compared, because each row may have a random mask.
+        """
+        pairs = (0, 0), (-1, -1), (0, -1), (-1, 0)
+        first, last, *both = (changes(pair)[number] for pair in pairs)
+        return self._are_near(number, first + last, both[0] + both[1])
+
+    def _are_near(
+        self, number: int, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
+    ) -> bool:
+        """Return whether changes of a variable are equal but for rounding."""
+        each = self._statistics[number]
+        if each.kind == "whole":
+            return np.array_equal(one, other)
+        values = np.array(each.variable)
+        eps = max(_eps(values.dtype), float(np.finfo(np.float32).eps))
+        rounding = _NUM_ROUNDINGS * eps * np.nan_to_num(np.abs(values.astype(np.float64)))
+        largest = max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0))
+        with np.errstate(invalid="ignore"):
+            near = np.abs(one - other) <= _TOLERANCE * largest + rounding
+        return bool(np.all(near | (one == other)))
+
+    def _warn_of_neither(self, number: int) -> None:
+        self._settled[number] = True
         _log.warning(
             "%s: %s changes neither by a mean nor by a sum over examples. On several workers it "
             "changes by the mean of the changes on their batches.",
             self._origin,
-            each.variable.path,
+            self._statistics[number].variable.path,
         )
 
     def _are_counters(
@@ -387,6 +461,18 @@ class KerasStatistics:
             "would differ from that of a single process. Train in one process without "
             "--global_batch_size, or do not make it a variable of the model."
         )
+
+
+def _all_rows(num_examples: int) -> Sequence[int]:
+    """Return the rows of a batch; a batch of one has no halves, so it is doubled."""
+    return range(num_examples) if num_examples > 1 else (0, 0)
+
+
+def _by_halves(num_examples: int, changes: ChangesOf) -> tuple[Changes, Changes, Changes, float]:
+    """Return the changes by a batch and by its two halves, and the share of the first."""
+    rows = _all_rows(num_examples)
+    half = len(rows) // 2
+    return changes(rows), changes(rows[:half]), changes(rows[half:]), half / len(rows)
 
 
 def _has_room(dtype: np.dtype[Any], shift: int) -> bool:

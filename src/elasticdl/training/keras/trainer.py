@@ -57,7 +57,7 @@ from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.scores import scores_of
 from elasticdl.training.keras.seeds import StepSeeder
 from elasticdl.training.keras.splitting import ExampleBatch
-from elasticdl.training.keras.statistics import KerasStatistics, change_of, means_of
+from elasticdl.training.keras.statistics import ChangesOf, KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
 from elasticdl.training.keras.untracked_state import UntrackedVariables
 from elasticdl.training.repeated_checks import LIKE_BATCH_NORM, RepeatedChecks
@@ -197,6 +197,8 @@ class KerasTrainer:
         self._loss_was_split = False
         self._num_output_checks = 0
         self._repeated = RepeatedChecks(definition.origin)
+        # Apart from the other checks, which end with their first warning.
+        self._repeated_comparisons = RepeatedChecks(definition.origin)
         self._has_reported_normalization = False
         self._single: ExampleBatch | None = None
         self._recorded_outside = False
@@ -229,6 +231,9 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         self._check_loss_splits(batch)
         variables = self.training_metrics.variables
+        is_compared = self._repeated_comparisons.is_due(
+            self.step, self.hooks.epoch, has_callbacks=self.hooks.are_of_users
+        )
 
         def computed() -> Any:
             variables.resume(so_far)
@@ -237,8 +242,12 @@ class KerasTrainer:
 
         buffer, loss, averaged, metrics = computed()
         if self._changes.must_be_classified(self._block(buffer)):
-            self._classify_statistics(batch)
+            self._changes.classify(batch.num_examples, self._changes_by(batch))
             buffer, loss, averaged, metrics = computed()
+        elif is_compared and self._changes.can_be_compared(self._block(buffer)):
+            # Some models do not accept a half; this must not end a running job.
+            with contextlib.suppress(Exception):
+                self._changes.compare_again(batch.num_examples, self._changes_by(batch), self.step)
         splitting.check_parts(
             float(loss), float(averaged), batch.num_examples, self._definition.where("loss")
         )
@@ -559,8 +568,8 @@ class KerasTrainer:
         """Return the part of a contribution that holds the changes of statistics."""
         return buffer[buffer.size - self._changes.size :]
 
-    def _classify_statistics(self, batch: Batch) -> None:
-        """Classify statistics as means or sums, by their changes on a batch and on its halves."""
+    def _changes_by(self, batch: Batch) -> ChangesOf:
+        """Return a function that computes the changes of statistics by examples of a batch."""
 
         def changes(rows: Sequence[int], seed: int = 0) -> list[np.ndarray[Any, Any]]:
             features = map_arrays(lambda a: tf.convert_to_tensor(a[list(rows)]), batch.features)
@@ -568,15 +577,16 @@ class KerasTrainer:
             self._seeds.set(tf.constant([self.step, self.rank + seed], tf.int64))
             # TensorFlow's own operations draw from it while they run uncompiled.
             tf.random.set_seed(self._seeds.of_moment(self.step, "statistics", seed) % 2**31)
-            with self._generators.used(), self._draws.replaced():
-                self.model(self._adapt(features), training=True)
-            found = []
-            for variable, old in zip(self._statistics, before, strict=True):
-                found.append(change_of(old, variable.value))
-                variable.assign(old)
-            return found
+            pairs = list(zip(self._statistics, before, strict=True))
+            try:
+                with self._generators.used(), self._draws.replaced():
+                    self.model(self._adapt(features), training=True)
+                return [change_of(old, variable.value) for variable, old in pairs]
+            finally:
+                for variable, old in pairs:
+                    variable.assign(old)
 
-        self._changes.classify(batch.num_examples, changes)
+        return changes
 
     def _evaluate(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         self.evaluation_metrics.variables.begin()

@@ -16,10 +16,14 @@ the batch itself uses the worker's own draw, like dropout.
 
 The way is known for buffers of BatchNorm and its relatives. For others, the change by a batch is
 compared with the changes by two parts of it, the first few times that the buffer changes. A change
-that is independent of the examples is also compared with that of another seed. Each
-contribution includes the way of each change (its *votes*), so a worker can apply a change of a
-buffer that its own batches have not changed. A buffer that fits none (a maximum, a queue) is
-rejected by name.
+that is independent of the examples is also compared with that of another seed. One that only seems
+independent (the sign of a mean is often the same for all parts) is compared with the changes by
+single examples. Each contribution includes the way of each change (its *votes*), so a worker can
+apply a change of a buffer that its own batches have not changed. A buffer that fits none (a
+maximum, a queue) is rejected by name.
+
+Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
+the way stays as it is, so workers need not agree about it.
 
 Integers are split into signed digits of 16 bits, which float32 adds exactly; a float64 is sent as
 two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so infinity
@@ -34,7 +38,9 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -48,7 +54,10 @@ if TYPE_CHECKING:
     from elasticdl.definition import Origin
     from elasticdl.training.torch.buffers import Buffers
 
+_log = logging.getLogger("elasticdl")
+
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
+_Changes: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 _DIGIT_BITS = 16
 _HALF_DIGIT = 1 << (_DIGIT_BITS - 1)
@@ -69,6 +78,15 @@ _DRAWS_DIFFER = (
     ". It is drawn at random, and the same seed gives other numbers for other batches. Draw it "
     "before other random numbers of forward, or from a generator that is seeded by a buffer that "
     "counts steps"
+)
+# For later comparisons: a settled statistic changes little, so the order in which its examples are
+# summed counts more than at first. A change that is no mean differs by more.
+_TOLERANCE = 0.02
+# Roundings of a buffer's value in a step and in a comparison, in units of its last place.
+_NUM_ROUNDINGS = 8
+_NEITHER = (
+    "changes in a way other than by a mean over examples (running statistics), by a sum over them "
+    "(a count), or by the same in each step"
 )
 # Shifts of a buffer's value that reveal a change that depends on it: below and above the usual
 # sizes of ring buffers.
@@ -108,16 +126,20 @@ class BatchParts:
     sizes: tuple[int, int]
     again: Callable[[int], Tensors]
 
+    def of(self, name: str) -> _Changes:
+        """Return the changes of a buffer by the batch, the first part and the rest."""
+        return self.whole.get(name), self.first.get(name), self.last.get(name)
+
 
 class Draws(Protocol):
     """Computes changes of buffers by random numbers that are the same on all workers."""
 
-    def __call__(self, seed: int, example: int = 0) -> Tensors:
+    def __call__(self, seed: int, examples: tuple[int, int] = (0, 0)) -> Tensors:
         """Return the changes by a call whose random numbers depend on `seed` and the step.
 
         Args:
             seed: A small number.
-            example: Index of the example that the call is made with.
+            examples: Indices of the two examples that the call is made with; they may be the same.
         """
         ...
 
@@ -135,12 +157,15 @@ class TorchStatistics:
         self._buffers, self._origin, self._device = buffers, origin, device
         self._ways: dict[str, Reduction] = {}
         self._num_comparisons: dict[str, int] = {}
+        # Not compared again: those of BatchNorm, and those that were reported.
+        self._settled: set[str] = set()
         self._widths: dict[str, int] = {}
         for name, tensor in buffers.tensors().items():
             self._widths[name] = _width(tensor)
             if isinstance(buffers.owner(name), _NormBase):
                 self._ways[name] = Reduction.MEAN if tensor.is_floating_point() else Reduction.STEP
                 self._num_comparisons[name] = _NUM_COMPARISONS
+                self._settled.add(name)
 
     @property
     def size(self) -> int:
@@ -157,6 +182,7 @@ class TorchStatistics:
         draws: Draws,
         *,
         is_finite: bool = True,
+        again_at: int | None = None,
     ) -> list[torch.Tensor]:
         """Return the changes by a batch, as 1-D float32 tensors of `size` numbers in all.
 
@@ -167,6 +193,7 @@ class TorchStatistics:
             draws: Called if a buffer may be drawn at random.
             is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
                 loss is the error to report, rather than the buffers.
+            again_at: The step, if buffers whose way is known are to be compared again.
 
         Raises:
             DefinitionError: A change cannot be added up.
@@ -183,6 +210,11 @@ class TorchStatistics:
             if self._num_comparisons.get(name, 0) < _NUM_COMPARISONS:
                 parts = parts or compare()
                 self._learn(name, parts, draws)
+            elif again_at is not None and name not in self._settled:
+                # Some models do not accept a small part; this must not end a running job.
+                with suppress(Exception):
+                    parts = parts or compare()
+                    self._compare_again(name, parts, again_at)
             way = self._ways[name]
             if way is Reduction.DRAW:
                 change = self._drawn(name, draws, change)
@@ -297,25 +329,71 @@ class TorchStatistics:
         return torch.zeros_like(change) if drawn is None else self._finite(name, drawn)
 
     def _learn(self, name: str, parts: BatchParts, draws: Draws) -> None:
-        way = _way(parts.whole.get(name), parts.first.get(name), parts.last.get(name), parts.sizes)
-        known = self._ways.get(name, way)
-        if way in _LIKE_DRAWS and _is_independent(name, parts, draws):
-            is_drawn = not _are_close([draws(seed).get(name) for seed in (0, 1)])
-            if is_drawn or known is Reduction.DRAW:
-                known = way = Reduction.DRAW
+        known = self._ways.get(name)
+        way = _way(parts.of(name), parts.sizes, self._buffers.tensors()[name], known)
+        known = known or way
+        if way in _LIKE_DRAWS and _are_close(parts.of(name)):
+            if _are_close([draws(0, (at, at)).get(name) for at in (0, -1)]):
+                is_drawn = not _are_close([draws(seed).get(name) for seed in (0, 1)])
+                if is_drawn or known is Reduction.DRAW:
+                    known = way = Reduction.DRAW
+            elif way is Reduction.MEAN:
+                self._check_is_mean(name, draws)
         if known is Reduction.DRAW and way is Reduction.MEAN:
             # Examples that are alike have hidden that it depends on them.
             known = way
         if way is None or known is not way:
-            raise self._refused(
-                name,
-                "changes in a way other than by a mean over examples (running statistics), by a "
-                "sum over them (a count), or by the same in each step",
-            )
+            raise self._refused(name, _NEITHER)
         if way is Reduction.SUM and name not in self._ways:
             self._check_counts(name, parts)
         self._ways[name] = way
         self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
+
+    def _check_is_mean(self, name: str, draws: Draws) -> None:
+        """Check a change that is the same by all parts of a batch, but differs between examples.
+
+        Both orders of two examples are compared, because each row may have a random mask.
+
+        Raises:
+            DefinitionError: The change by two examples is not the mean of the changes by each: the
+                sign of a mean, for example.
+        """
+        values = self._buffers.tensors()[name]
+        zeros = torch.zeros_like(values)
+        pairs = (0, 0), (-1, -1), (0, -1), (-1, 0)
+        first, last, *both = (draws(0, pair).get(name, zeros) for pair in pairs)
+        if not _are_near(first + last, both[0] + both[1], values):
+            raise self._refused(name, _NEITHER)
+
+    def _compare_again(self, name: str, parts: BatchParts, step: int) -> None:
+        """Warn if a batch contradicts what is known of a buffer."""
+        values, way = self._buffers.tensors()[name], self._ways[name]
+        zeros = values.new_zeros(
+            values.shape, dtype=None if values.is_floating_point() else torch.int64
+        )
+        whole, first, last = (zeros if change is None else change for change in parts.of(name))
+        expected = {
+            Reduction.MEAN: [_mean(first, last, parts.sizes)],
+            Reduction.SUM: [first + last],
+            Reduction.STEP: [first, last],
+            # Each update compares the draws of its workers.
+            Reduction.DRAW: [],
+        }[way]
+        if all(_are_near(whole, change, values) for change in expected):
+            return
+        self._settled.add(name)
+        _log.warning(
+            "%s: since step %d at the latest, the model's buffer %s %s. It changes by the %s of "
+            "the changes by all minibatches of an update, so the numbers differ from those of one "
+            "process. If this is not meant, train in one process without --global_batch_size, or "
+            "let forward only count or average what the change is computed from, in another "
+            "buffer, and change this one in a pre-hook of the optimizer's step.",
+            self._origin,
+            step,
+            name,
+            _NEITHER,
+            "sum" if way is Reduction.SUM else "mean",
+        )
 
     def _check_counts(self, name: str, parts: BatchParts) -> None:
         """Check that a change that adds up does not depend on the value of the buffer.
@@ -383,11 +461,17 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
 
 
 def _way(
-    whole: torch.Tensor | None,
-    first: torch.Tensor | None,
-    last: torch.Tensor | None,
-    sizes: tuple[int, int],
+    changes: _Changes, sizes: tuple[int, int], values: torch.Tensor, known: Reduction | None
 ) -> Reduction | None:
+    """Return how changes by parts of a batch combine; None if in no way.
+
+    Args:
+        changes: The changes by the batch, the first part and the rest.
+        sizes: Examples in the two parts.
+        values: The values of the buffer.
+        known: What earlier comparisons have found.
+    """
+    whole, first, last = changes
     if whole is None or first is None or last is None:
         # One part may change nothing: a count of tokens when the part has none.
         if whole is None:
@@ -398,16 +482,20 @@ def _way(
         if torch.equal(first, last) and torch.equal(first, whole):
             return Reduction.STEP
         return Reduction.SUM if torch.equal(first + last, whole) else None
-    mean = (first * sizes[0] + last * sizes[1]) / sum(sizes)
-    if _close(mean, whole):
-        return Reduction.MEAN
-    return Reduction.SUM if _close(first + last, whole) else None
+    expected = {Reduction.MEAN: _mean(first, last, sizes), Reduction.SUM: first + last}
+    for way, change in expected.items():
+        if _close(change, whole):
+            return way
+    # The values of a settled running mean are large beside its change.
+    rounding = _rounding(values)
+    near = [way for way, change in expected.items() if _close(change, whole, rounding=rounding)]
+    if known in near:
+        return known
+    return near[0] if len(near) == 1 else None
 
 
-def _is_independent(name: str, parts: BatchParts, draws: Draws) -> bool:
-    """Return whether a change depends neither on the examples nor on their number."""
-    changes = [tensors.get(name) for tensors in (parts.whole, parts.first, parts.last)]
-    return _are_close(changes) and _are_close([draws(0, at).get(name) for at in (0, -1)])
+def _mean(first: torch.Tensor, last: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
+    return (first * sizes[0] + last * sizes[1]) / sum(sizes)
 
 
 def _are_close(changes: Sequence[torch.Tensor | None]) -> bool:
@@ -434,9 +522,27 @@ def _are_same(sums: Sequence[float], num_contributions: int) -> bool:
     return squares / num_contributions - mean * mean <= _SAME_VARIANCE
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _close(
+    one: torch.Tensor,
+    other: torch.Tensor,
+    tolerance: float = 1e-4,
+    rounding: torch.Tensor | float = 0.0,
+) -> bool:
     largest = torch.maximum(one.abs().max(), other.abs().max())
-    return bool((one - other).abs().max() <= 1e-4 * largest)
+    return bool(((one - other).abs() <= tolerance * largest + rounding).all())
+
+
+def _are_near(one: torch.Tensor, other: torch.Tensor, values: torch.Tensor) -> bool:
+    """Return whether changes of a buffer with these values are equal but for rounding."""
+    if not values.is_floating_point():
+        return torch.equal(one, other)
+    return _close(one, other, _TOLERANCE, _rounding(values))
+
+
+def _rounding(values: torch.Tensor) -> torch.Tensor:
+    """Return for each value a bound on the rounding of its changes."""
+    eps = max(torch.finfo(dtype).eps for dtype in (values.dtype, torch.float32))
+    return _NUM_ROUNDINGS * eps * values.double().abs().nan_to_num()
 
 
 def _width(tensor: torch.Tensor) -> int:

@@ -198,7 +198,7 @@ class TorchTrainer:
             changed=lambda: self._refusals.callbacks_called(self._parameters),
         )
         # Two examples, because torch.export treats a size of one as a constant.
-        self._example = _twice(example.features)
+        self._example = _two(example.features)
         self._check_nothing_outside(example)
         self._find_logged(example)
         self._part_check = PartCheck(
@@ -211,6 +211,8 @@ class TorchTrainer:
             drawing=lambda moment: self._drawing(self.rank, moment),
         )
         self._repeated = RepeatedChecks(definition.origin)
+        # Apart from the other checks, which end with their first warning.
+        self._repeated_comparisons = RepeatedChecks(definition.origin)
         self._is_evaluation_checked = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
@@ -244,6 +246,9 @@ class TorchTrainer:
             refuse_complex(complex_ones, self._definition.origin, ALONE)
             has_callbacks = bool(self.hooks.callbacks)
             is_due = self._repeated.is_due(self.step, self.hooks.epoch, has_callbacks=has_callbacks)
+            is_compared = self._repeated_comparisons.is_due(
+                self.step, self.hooks.epoch, has_callbacks=has_callbacks
+            )
             is_checked = is_due or not self._part_check.is_done
             moves = ParameterMoves(self._parameters, with_values=is_checked)
             if not self._part_check.is_done:
@@ -265,8 +270,9 @@ class TorchTrainer:
                     before,
                     batch.num_examples,
                     lambda: self._compare(batch, before),
-                    lambda seed, example=0: self._draw(batch, before, seed, example),
+                    lambda seed, examples=(0, 0): self._draw(batch, before, seed, examples),
                     is_finite=is_finite,
+                    again_at=self.step if is_compared else None,
                 )
             reached = [float(p.grad is not None) for p in self._trainable]
             tail = torch.tensor([*reached, divisor, 1.0], dtype=torch.float32, device=self._device)
@@ -575,7 +581,7 @@ class TorchTrainer:
         """
         size = batch.num_examples
         if size == 1:
-            batch, size = _doubled(batch), 2
+            batch, size = _pair(batch), 2
         tensors, first = self._batch_tensors(batch), max(1, size // 3)
 
         def changes(rows: slice, start: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -594,13 +600,17 @@ class TorchTrainer:
         return BatchParts(whole, *parts, (first, size - first), again)
 
     def _draw(
-        self, batch: Batch, before: Mapping[str, torch.Tensor], seed: int, example: int
+        self,
+        batch: Batch,
+        before: Mapping[str, torch.Tensor],
+        seed: int,
+        examples: tuple[int, int],
     ) -> dict[str, torch.Tensor]:
-        """Compute the changes of buffers by an example, with random numbers of all workers.
+        """Compute the changes of buffers by two examples, with random numbers of all workers.
 
         Other random numbers of a call may depend on the number of examples, so it is always two.
         """
-        tensors = self._batch_tensors(_doubled(batch, example))
+        tensors = self._batch_tensors(_pair(batch, examples))
         return self._changes_from(before, tensors, _EVERY_RANK, seed + 1)
 
     def _changes_from(
@@ -794,8 +804,8 @@ class TorchTrainer:
         return find_adapter(model, example.features, where, run)
 
     def _check_nothing_outside(self, example: Batch) -> None:
-        batch = self._batch_tensors(_doubled(example))
-        others = self._batch_tensors(_doubled(example, example.num_examples - 1))
+        batch, last = self._batch_tensors(_pair(example)), example.num_examples - 1
+        others = self._batch_tensors(_pair(example, (last, last)))
 
         def run(model: nn.Module, batch: Tensors = batch) -> object:
             with self._drawing(self.rank):
@@ -836,15 +846,15 @@ class TorchTrainer:
         return {**self._parameters, **self._buffers.tensors()}
 
 
-def _twice(arrays: Arrays, example: int = 0) -> Arrays:
-    """Return arrays of two examples, both equal to the given one."""
-    return map_arrays(lambda a: a[[example, example]], arrays)
+def _two(arrays: Arrays, examples: tuple[int, int] = (0, 0)) -> Arrays:
+    """Return arrays of two examples of the given ones."""
+    return map_arrays(lambda a: a[list(examples)], arrays)
 
 
-def _doubled(batch: Batch, example: int = 0) -> Batch:
-    """Return a batch of two examples, both equal to one of the given batch."""
+def _pair(batch: Batch, examples: tuple[int, int] = (0, 0)) -> Batch:
+    """Return a batch of two examples of the given batch; they may be the same."""
     features, labels, weights = (
-        _twice(arrays, example) for arrays in (batch.features, batch.labels, batch.weights)
+        _two(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
     )
     return dataclasses.replace(
         batch, features=features, labels=labels, weights=weights, num_examples=2
