@@ -102,6 +102,9 @@ class Epochs:
         elsewhere: Whether another process would get the same batches.
         name: The user's name for the pipeline, for errors.
         preserved: Context in which reading batches does not advance state of the pipeline.
+        check: Called with the number of an epoch when training begins it, after the callbacks.
+            Raises DefinitionError if user code has changed the pipeline, which has no effect. None
+            if there is nothing to check.
     """
 
     num_examples: int
@@ -111,6 +114,7 @@ class Epochs:
     elsewhere: bool
     name: str
     preserved: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    check: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -383,6 +383,217 @@ class Reading:
         return DefinitionError(" ".join(sentences))
 
 
+class Paced(Wrapped):
+    """A sampler whose number of examples is a function of the epoch."""
+
+    def __init__(self, num_of):
+        self.num_of = num_of
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch):
+        self.sampler = range(self.num_of(epoch))
+
+
+@pytest.mark.parametrize(
+    ("num_of", "actual"),
+    [(lambda epoch: 16 * (epoch + 1), 4), (lambda epoch: 16 // (epoch + 1), 1)],
+)
+def test_an_epoch_of_another_length_than_the_first_is_refused(num_of, actual):
+    made = torch.utils.data.DataLoader(ROWS, 8, sampler=Paced(num_of))
+    epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+    assert len(order_of(epochs, 0)) == 16
+    with pytest.raises(DefinitionError, match=rf"batches in epoch 2 is {actual}; expected 2, "):
+        epochs.begin(1, 0)
+
+
+def weighted(**given):
+    sampler = torch.utils.data.WeightedRandomSampler([1.0] * 60, 60, **given)
+    return torch.utils.data.DataLoader(ROWS, 8, sampler=sampler)
+
+
+def distributed():
+    return torch.utils.data.DistributedSampler(ROWS, num_replicas=1, rank=0)
+
+
+def in_batches(sampler):
+    return torch.utils.data.DataLoader(
+        ROWS, batch_sampler=torch.utils.data.BatchSampler(sampler, 8, drop_last=False)
+    )
+
+
+def of_subset():
+    return torch.utils.data.DataLoader(
+        ROWS, 8, sampler=torch.utils.data.SubsetRandomSampler(list(range(60)))
+    )
+
+
+def as_listed():
+    return Drawn(lambda sampler: sampler.order, order=list(range(60)))
+
+
+CHANGES = {
+    "replaced": (
+        weighted,
+        lambda made, _: setattr(made.sampler, "weights", torch.arange(60) + 1.0),
+        "`weights` of the WeightedRandomSampler",
+    ),
+    "in place": (
+        weighted,
+        lambda made, _: made.sampler.weights[:30].fill_(0.2),
+        "`weights` of the WeightedRandomSampler",
+    ),
+    "items of a list": (
+        of_subset,
+        lambda made, _: made.sampler.indices.reverse(),
+        "`indices` of the SubsetRandomSampler",
+    ),
+    "another epoch": (
+        lambda: torch.utils.data.DataLoader(ROWS, 8, sampler=distributed()),
+        lambda made, epoch: made.sampler.set_epoch(epoch + 10),
+        "`epoch` of the DistributedSampler",
+    ),
+    "seeded": (
+        lambda: weighted(generator=seeded()),
+        lambda made, epoch: made.sampler.generator.manual_seed(epoch + 10),
+        "`generator` of the WeightedRandomSampler",
+    ),
+    "another generator": (
+        lambda: torch.utils.data.DataLoader(ROWS, 8, shuffle=True, generator=seeded()),
+        lambda made, epoch: setattr(made, "generator", torch.Generator().manual_seed(epoch + 10)),
+        "`generator` of the DataLoader",
+    ),
+    "size of batches": (
+        lambda: in_batches(torch.utils.data.SequentialSampler(ROWS)),
+        lambda made, _: setattr(made.batch_sampler, "batch_size", 4),
+        "`batch_size` of the BatchSampler",
+    ),
+    "wrapped": (
+        lambda: torch.utils.data.DataLoader(ROWS, 8, sampler=Wrapped(as_listed())),
+        lambda made, _: made.sampler.sampler.order.reverse(),
+        "`order` of the Drawn",
+    ),
+    "a new attribute": (
+        lambda: torch.utils.data.DataLoader(ROWS, 8, sampler=Wrapped(range(60))),
+        lambda made, _: setattr(made.sampler, "level", 2),
+        "`level` of the Wrapped",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_of_a_sampler_that_would_have_no_effect_is_refused(kind):
+    make, change, named = CHANGES[kind]
+    made = make()
+    epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+    epochs.check(1)
+    change(made, 1)
+
+    with pytest.raises(DefinitionError, match=f"{named} has changed since .* no effect"):
+        epochs.check(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "set_epoch"),
+    [
+        (
+            lambda: torch.utils.data.DataLoader(ROWS, 8, sampler=distributed()),
+            lambda made, epoch: made.sampler.set_epoch(epoch),
+        ),
+        (
+            lambda: in_batches(distributed()),
+            lambda made, epoch: made.batch_sampler.sampler.set_epoch(epoch),
+        ),
+        (
+            lambda: torch.utils.data.DataLoader(ROWS, 8, sampler=Paced(lambda epoch: 60)),
+            lambda made, epoch: made.sampler.set_epoch(epoch),
+        ),
+    ],
+)
+def test_set_epoch_with_the_current_epoch_is_no_change(make, set_epoch):
+    plain, made = make(), make()
+    epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+    for epoch in range(3):
+        set_epoch(plain, epoch)
+        set_epoch(made, epoch)
+        epochs.check(epoch)
+        expected = [int(x) for batch, _ in plain for x in batch[:, 0]]
+        assert order_of(epochs, epoch) == expected
+
+
+@pytest.mark.parametrize("kind", WITH_STATE)
+def test_drawing_epochs_in_advance_is_no_change(kind):
+    made = torch.utils.data.DataLoader(ROWS, **WITH_STATE[kind]())
+    epochs = torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
+
+    order_of(epochs, 2)
+    list(made.dataset)
+
+    epochs.check(0)
+    epochs.check(1)
+
+
+class Cached(Wrapped):
+    """A sampler that leaves a cache out of its copies."""
+
+    cache = ()
+
+    def __getstate__(self):
+        return {"sampler": self.sampler}
+
+
+def test_what_a_sampler_leaves_out_of_its_copies_is_no_change():
+    sampler = Cached(range(60))
+    sampler.cache, sampler.sizes = [1], {object(): 1}
+    made = torch.utils.data.DataLoader(ROWS, 8, sampler=sampler)
+
+    torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module).check(0)
+
+
+CALLBACK = """
+
+
+class Changes:
+    def on_epoch_begin(self, epoch):
+        # change
+
+
+def callbacks():
+    return [Changes()]
+"""
+WEIGHTED = """
+global sampler
+sampler = torch.utils.data.WeightedRandomSampler([1.0] * 60, 60)
+return DataLoader(Rows(data), 8, sampler=sampler)
+"""
+
+
+def test_a_callback_that_changes_the_sampler_is_refused_before_that_epoch(
+    tmp_path, data, monkeypatch
+):
+    monkeypatch.setattr(f"{__name__}.FILE", FILE + CALLBACK)
+    change = "sampler.weights = torch.ones(60) if epoch < 1 else torch.arange(60) + 1.0\n"
+    zoo = written(tmp_path, loader=WEIGHTED.lstrip("\n"), change=change)
+
+    with pytest.raises(DefinitionError, match="`weights` of the WeightedRandomSampler has changed"):
+        train(tmp_path, data, zoo, num_epochs=2)
+
+
+def test_a_callback_that_sets_the_epoch_of_the_sampler_is_accepted(
+    tmp_path, data, monkeypatch, caplog
+):
+    monkeypatch.setattr(f"{__name__}.FILE", FILE + CALLBACK)
+    sampler = "torch.utils.data.DistributedSampler(Rows(data), num_replicas=1, rank=0)"
+    weighted = "torch.utils.data.WeightedRandomSampler([1.0] * 60, 60)"
+    loader = WEIGHTED.lstrip("\n").replace(weighted, sampler)
+    zoo = written(tmp_path, loader=loader, change="sampler.set_epoch(epoch)\n")
+
+    assert train(tmp_path, data, zoo, num_epochs=3).step == 3 * 8
+    assert "sampler" not in caplog.text
+
+
 def test_an_order_that_cannot_be_drawn_again_is_refused():
     unseeded = Drawn(lambda _: random.SystemRandom().sample(range(60), 60))
     made = torch.utils.data.DataLoader(ROWS, 8, sampler=unseeded)

@@ -3,7 +3,8 @@
 A sampler, or a sampler that it wraps, may have state that advances from epoch to epoch: a generator
 of PyTorch, NumPy or Python, a counter, a list that it shuffles in place. So an order is always
 drawn from a copy of the samplers in their initial state, which draws the earlier epochs first.
-Every process gets the same order, whichever epoch it resumes from.
+Every process gets the same order, whichever epoch it resumes from. What user code changes in the
+samplers themselves meanwhile has no effect, so it is detected (`sampler_changes.py`).
 
 Callers: `torch_loaders.py`, `batch_state.py`; `file_variables.py` for the global generators.
 """
@@ -34,20 +35,22 @@ class SamplerOrders:
 
     Attributes:
         generators: The random generators of the loader and of its samplers, at any depth.
+        initial: Copies of the samplers in their initial state, in the order of `samplers_of`, which
+            are not to be changed; None if they cannot be copied.
     """
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._parts = (loader.sampler, loader.batch_sampler, loader.generator)
+        self._parts = tuple(samplers_of(loader).values())
         # Datasets are not copied: they are large and not part of the samplers' state.
         memo: dict[int, Any] = {id(each): each for each in _datasets(loader.dataset)}
         try:
-            self._made: Any = copy.deepcopy(self._parts, memo)
+            self.initial: Any = copy.deepcopy(self._parts, memo)
         except Exception:  # noqa: BLE001 - a user's class may raise anything
-            self._made = None
+            self.initial = None
         # deepcopy lists the copied objects there, to keep them alive.
         copied = memo.get(id(memo), [])
-        if self._made is None:
+        if self.initial is None:
             copied = [loader.generator, *_attributes(loader.sampler), *_attributes(loader)]
         self.generators = [each for each in copied if is_generator(each)]
         self._has_state = bool(self.generators)
@@ -81,19 +84,40 @@ class SamplerOrders:
             order = self._draw(parts, number)
         return order
 
+    def copies(self, epoch: int) -> Any:
+        """Return new copies of the samplers in their initial state, after `set_epoch(epoch)`."""
+        parts = self._fresh()
+        _set_epoch_of_samplers(epoch, parts)
+        return parts
+
     def _fresh(self) -> Any:
-        if self._made is None:
+        if self.initial is None:
             return self._parts
         memo: dict[int, Any] = {id(each): each for each in _datasets(self._loader.dataset)}
-        return copy.deepcopy(self._made, memo)
+        return copy.deepcopy(self.initial, memo)
 
     def _draw(self, parts: Any, epoch: int) -> list[Any]:
         sampler, batch_sampler, generator = parts
-        set_epoch(epoch, sampler, batch_sampler, self._loader)
+        _set_epoch_of_samplers(epoch, parts)
+        set_epoch(epoch, self._loader)
         if generator is not None:
             # A DataLoader draws a seed for its workers first.
             generator.get_state().new_empty(()).long().random_(generator=generator)
         return list(sampler if batch_sampler is None else batch_sampler)
+
+
+def samplers_of(loader: Any) -> dict[str, Any]:
+    """Return what determines the order of a loader's examples, by the loader's attributes."""
+    return {name: getattr(loader, name) for name in ("sampler", "batch_sampler", "generator")}
+
+
+def _set_epoch_of_samplers(epoch: int, parts: Any) -> None:
+    sampler, batch_sampler, _ = parts
+    set_epoch(epoch, sampler, batch_sampler)
+    inner = getattr(batch_sampler, "sampler", None)
+    # As in Lightning. A batch sampler that has the method passes it on itself.
+    if inner is not sampler and not hasattr(batch_sampler, "set_epoch"):
+        set_epoch(epoch, inner)
 
 
 def set_epoch(epoch: int, *owners: Any) -> None:

@@ -19,6 +19,7 @@ Callers: `lightning_module.py`, `elasticdl_module.py`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from elasticdl.definition import BatchesInput, Epochs, Mode
 from elasticdl.dialects.batch_state import BatchState
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import call
+from elasticdl.dialects.sampler_changes import SamplerChanges
 from elasticdl.dialects.sampler_orders import SamplerOrders, set_epoch
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
@@ -166,7 +168,7 @@ def epochs_of(
         )
     states = [(each, each.get_state()) for each in orders.generators if hasattr(each, "get_state")]
 
-    state = BatchState(loader, name)
+    state, changes = BatchState(loader, name), SamplerChanges(loader, orders)
 
     def restarted(epoch: int) -> Any:
         for generator, first_state in states:
@@ -182,6 +184,7 @@ def epochs_of(
             return _guarded(lambda: iter(restarted(epoch)), name, parts_of)
         # Drawn here: the order depends on the epoch, a batch's random numbers on the batch.
         order = orders.of(epoch)
+        _check_length(order, num_batches, epoch, name)
         state.check(lambda count: list(_made(loader, order[:count])))
         return _guarded(lambda: _checked(loader, order[first:], state), name, parts_of)
 
@@ -193,7 +196,41 @@ def epochs_of(
         elsewhere=indexed,
         name=name,
         preserved=state.preserved,
+        check=functools.partial(_check_unchanged, changes, name) if indexed else None,
     )
+
+
+def _check_length(order: Sequence[Any], num_batches: int, epoch: int, name: str) -> None:
+    """Check that an epoch has the number of batches that the loader had when it was made.
+
+    Raises:
+        DefinitionError: It has another one.
+    """
+    if len(order) != num_batches:
+        raise DefinitionError(
+            f"{name}: the number of batches in epoch {epoch + 1} is {len(order):,}; expected "
+            f"{num_batches:,}, len(loader) at the start. It must be the same in all epochs, "
+            "because an epoch is divided among workers and checkpoints. Correct __len__() of the "
+            "sampler, or let each epoch choose the same number of examples."
+        )
+
+
+def _check_unchanged(changes: SamplerChanges, name: str, epoch: int) -> None:
+    """Check that user code has not changed the loader's samplers.
+
+    Raises:
+        DefinitionError: It has, and not by `set_epoch(epoch)`.
+    """
+    changed = changes.find(epoch)
+    if changed is not None:
+        raise DefinitionError(
+            f"{name}: {changed} has changed since the loader was made, for instance by a callback. "
+            "That has no effect here: each epoch's order is drawn from a copy of the samplers, so "
+            "that a resumed training and workers have the same order. Compute the order from the "
+            "epoch, in a sampler of your own: its set_epoch(epoch) is called with the number of "
+            "the epoch, from 0. For weights that depend on the model, weight the examples in the "
+            "loss."
+        )
 
 
 def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:

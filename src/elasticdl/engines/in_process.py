@@ -144,6 +144,7 @@ def train_run(run: Run) -> TrainResult:
             accumulator=accumulator,
             num_steps=context.num_steps,
             file_variables=context.file_variables,
+            check_epoch=context.check_epoch,
             counts_steps=run.counts_steps,
         )
         if run.checkpoint is not None:

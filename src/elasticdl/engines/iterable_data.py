@@ -269,6 +269,18 @@ class IterableData:
             last = made.number + 1 == end
             yield TrainingBatch(epoch, lease.shard, number, made.batch, last, made.digest)
 
+    def check(self, epoch: int) -> None:
+        """Check that callbacks have not changed the pipeline; see `definition.Epochs`.
+
+        Raises:
+            DefinitionError: They have.
+        """
+        if self.epochs.check is None:
+            return
+        # It may call user code that draws, while another thread draws to prepare batches.
+        with seeded(derive_seed(self.reading.seed, epoch, 2)):
+            self.epochs.check(epoch)
+
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
         """Return an empty name, because only the pipeline knows its records."""
         del plan, batch

@@ -89,6 +89,7 @@ class Loop:
         num_steps: Minibatches in an epoch, for callbacks; None if not known in advance.
         file_variables: Top-level variables of the user's files, which should not change.
         counts_steps: Whether progress is reported in steps instead of records.
+        check_epoch: Called with the number of an epoch that begins, after the callbacks.
     """
 
     options: TrainingOptions
@@ -112,6 +113,7 @@ class Loop:
     num_steps: int | None = None
     file_variables: FileVariables = field(default_factory=FileVariables)
     counts_steps: bool = False
+    check_epoch: Callable[[int], None] = lambda epoch: None  # noqa: ARG005 - nothing to check
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
@@ -352,6 +354,7 @@ class Loop:
                 return False
             if not self.progress.epoch_begun and not self._awaits_end:
                 hooks.epoch_begin(self.progress.ledger.epoch)
+                self.check_epoch(self.progress.ledger.epoch)
                 self.progress = replace(self.progress, epoch_begun=True)
             return True
 

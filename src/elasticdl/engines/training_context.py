@@ -89,6 +89,15 @@ class TrainingContext:
             return None
         return -(-self.plan.num_records // self.plan.minibatch_size)
 
+    def check_epoch(self, epoch: int) -> None:
+        """Check, when an epoch begins, that callbacks have not changed the user's pipeline.
+
+        Raises:
+            DefinitionError: They have, which has no effect on its batches.
+        """
+        if isinstance(self.data, IterableData):
+            self.data.check(epoch)
+
     def notes(self) -> list[str]:
         """Return notes on the data, for the user."""
         if isinstance(self.definition.input, BatchesInput):

@@ -358,6 +358,7 @@ class Worker:
             # Without a fixed logical batch it depends on the number of workers.
             num_steps=context.num_steps if self._accumulator is not None else None,
             file_variables=context.file_variables,
+            check_epoch=context.check_epoch,
         )
         if start.checkpoint is not None:
             loop.resume(start.checkpoint)

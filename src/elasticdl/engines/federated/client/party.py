@@ -340,6 +340,7 @@ class Party:
             checkpoint_is_due=lambda: False,
             ranks=(rank,),
             file_variables=context.file_variables,
+            check_epoch=context.check_epoch,
         )
 
     # --- model and metrics ------------------------------------------------------------------
