@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from tests.engines.test_in_process import WORSE, assert_same_bits, best_of, events, weights
 
+import elasticdl
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.audit import audit
+from elasticdl.engines.progress import Silent
 from elasticdl.errors import UsageError
 from elasticdl.events import EpochFinished, Evaluated, Noted
 
@@ -70,6 +72,35 @@ def test_the_best_model_is_made_of_the_weights_that_were_measured(
     published, trained = weights(tmp_path / "out"), best_of(tmp_path / "out")
     kernel = next(path for path in published if path.endswith("dense/kernel"))
     assert np.array_equal(published[kernel], trained[kernel]) != swaps
+
+
+SWAPPING = """
+class Swap(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        self.trained = self.model.get_weights()
+        self.model.set_weights([weights / 2 for weights in self.trained])
+
+    def on_test_end(self, logs=None):
+        self.model.set_weights(self.trained)
+
+class Halve(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([weights / 2 for weights in self.model.get_weights()])
+"""
+
+
+@pytest.mark.parametrize("callback", ["Swap", "Halve"])
+def test_the_best_model_is_what_was_measured_whatever_callbacks_make_of_it(
+    train, zoo, data, callback
+):
+    zoo(f"{SWAPPING}\ndef callbacks():\n    return [{callback}()]\n")
+
+    outcome = train(num_epochs=2, validation_data=str(data), restore_best_weights=True)
+
+    found = elasticdl.evaluate(
+        trained_model=outcome.output, data=str(data), reporter=Silent()
+    ).metrics
+    assert found["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-5)
 
 
 def test_the_number_of_a_batch_counts_through_the_epoch_also_after_a_resume(train, zoo, tmp_path):

@@ -246,6 +246,24 @@ def test_a_worker_that_joins_an_evaluation_begins_it_and_one_that_missed_the_end
     ]  # fmt: skip
 
 
+def test_a_worker_that_joins_keeps_the_weights_of_its_peer_when_callbacks_swap_weights():
+    peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
+    without = peer.checkpoint()
+    peer.progress = replace(peer.progress, evaluation=EvaluationProgress(Ledger(1)))
+    within = peer.checkpoint()
+
+    def swap(logs=None):
+        joining.trainer.seen = joining.trainer.seen + 1
+
+    joining.trainer.hooks.test_begin = joining.trainer.hooks.test_end = swap
+    joining._begun = True
+
+    for checkpoint in (within, without):
+        joining.join(checkpoint)
+
+        assert not joining.trainer.seen.any()
+
+
 class Agreeing(Alone):
     """Agrees with its first commit to leave out a batch that is to come."""
 

@@ -17,7 +17,7 @@ from elasticdl.data.wording import counted
 from elasticdl.engines.gradient_accumulation import GRADIENTS
 from elasticdl.errors import ElasticDLError, NonFiniteLossError
 from elasticdl.training.range_errors import in_words, num_scores, out_of_range
-from elasticdl.training.trainer import CALLBACKS
+from elasticdl.training.trainer import CALLBACKS, MEASURED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +143,7 @@ class StateCheck:
         """
         for path, array in state.items():
             # A callback's best value may be infinite; gradients that overflow are not applied.
-            if path.startswith(CALLBACKS) or path == GRADIENTS:
+            if path.startswith((CALLBACKS, MEASURED)) or path == GRADIENTS:
                 continue
             bad = _not_finite(array)
             if bad is None:

@@ -38,7 +38,7 @@ from elasticdl.errors import TrainingError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated, RecordsSkipped
 from elasticdl.sharding.ledger import LeaseUpdate, Ledger, ShardLease
-from elasticdl.training.trainer import CALLBACKS
+from elasticdl.training.trainer import CALLBACKS, MEASURED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -61,6 +61,7 @@ _MAX_GROUP_BYTES = 64 * 2**20
 # longer than the previous one.)
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_BLOCKED_SHARE = 0.005
+_MODEL = "model/"
 
 
 @dataclass
@@ -123,6 +124,9 @@ class Loop:
         # number of batches evaluated.
         self._batch_begun, self._test_begun, self._num_tested = False, False, 0
         self._tested: MetricStates = {}
+        # The weights of the last evaluation, from its beginning until the next step. Only callbacks
+        # can change weights in between.
+        self._measured: State = {}
         self._feed: Prefetch[TrainingBatch] | None = None
         self._group: list[TrainingBatch] = []
         self._step_events = StepEvents(
@@ -152,10 +156,17 @@ class Loop:
 
     def checkpoint(self) -> Checkpoint:
         """Return a checkpoint of the current state: everything needed to resume from here."""
+        state = self.trainer.state()
+        measured = {
+            f"{MEASURED}{path}": array
+            for path, array in self._measured.items()
+            if array.tobytes() != state[path].tobytes()
+        }
         return Checkpoint(
             step=self.trainer.step,
             state={
-                **self.trainer.state(),
+                **state,
+                **measured,
                 **(self.accumulator.state() if self.accumulator else {}),
                 **self.trainer.hooks.arrays(),
             },
@@ -192,6 +203,7 @@ class Loop:
             CorruptCheckpointError: The checkpoint is not of this model.
         """
         arrays, state = split_arrays(checkpoint.state)
+        measured = _weights_of(measured_state(checkpoint.state, state))
         if self.accumulator is not None:
             state = self.accumulator.load_state(state)
         self.trainer.load_state(state)
@@ -199,6 +211,8 @@ class Loop:
         self.metrics = dict(checkpoint.metadata["metrics"])
         self.ranks = checkpoint.metadata["ranks"]
         self._hooks_state = checkpoint.metadata["hooks"], arrays
+        is_measured = self.progress.evaluation is not None or self._is_evaluated
+        self._measured = measured if is_measured and self.trainer.hooks.callbacks else {}
         if self._begun:
             self._match_evaluation()
             self._load_hooks(*self._hooks_state)
@@ -342,6 +356,8 @@ class Loop:
             if self._evaluation_is_due():
                 if self.progress.evaluation is None and self.validation is not None:
                     self._begin_test()
+                    if hooks.callbacks:
+                        self._measured = _weights_of(self.trainer.state())
                     ledger = Ledger(self.validation.num_shards).assign(self.ranks)
                     self.progress = replace(self.progress, evaluation=EvaluationProgress(ledger))
                 return True
@@ -428,6 +444,7 @@ class Loop:
         self._enter(commit)
         # A batch without an example may complete an update.
         if self.trainer.step > step:
+            self._measured = {}
             if hooks.observes_batches:
                 self._end_batch()
             self._check_stop_requested(within_epoch=True)
@@ -546,8 +563,12 @@ class Loop:
 
     # --- evaluation -------------------------------------------------------------------
 
+    @property
+    def _is_evaluated(self) -> bool:
+        return self.progress.evaluated_step == self.trainer.step
+
     def _evaluation_is_due(self) -> bool:
-        if self.validation is None or self.progress.evaluated_step == self.trainer.step:
+        if self.validation is None or self._is_evaluated:
             return False
         interval, step = self.options.evaluation_steps, self.trainer.step
         if self._is_over() or (not interval and self.progress.ledger.epoch_done):
@@ -565,15 +586,20 @@ class Loop:
     def _match_evaluation(self) -> None:
         """Call on_test_begin or on_test_end of the callbacks if a peer's state requires it.
 
-        Called before the callbacks' own state is loaded, because the two calls may change it.
+        Called before the callbacks' own state is loaded, because the two calls may change it. They
+        may also swap weights, which the trainer's state already has as they are to be.
         """
         is_evaluating = self.progress.evaluation is not None
-        if is_evaluating and not self._test_begun:
+        if is_evaluating == self._test_begun:
+            return
+        state = self.trainer.state()
+        if is_evaluating:
             self._begin_test()
-        elif self._test_begun and not is_evaluating:
+        else:
             prefix = "val_"
             known = {n.removeprefix(prefix): v for n, v in self.metrics.items() if prefix in n}
             self._end_test(known)
+        self.trainer.load_state(state)
 
     def _evaluate_a_shard(self, now: EvaluationProgress) -> None:
         assert self.validation is not None  # noqa: S101 - it is due
@@ -677,7 +703,7 @@ class Loop:
             epoch,
             self.options.num_epochs,
             self.metrics,
-            is_evaluated=self.progress.evaluated_step == self.trainer.step,
+            is_evaluated=self._is_evaluated,
         )
         without_recording(self.reporter).note(words)
         self.trainer.hooks.epoch_end(epoch, self.metrics)
@@ -764,9 +790,20 @@ class Loop:
 
 
 def split_arrays(state: State) -> tuple[State, State]:
-    """Split a checkpoint's tensors into those of the callbacks and all others."""
+    """Split a checkpoint's tensors into those of the callbacks and those to train on from."""
     arrays = {path: array for path, array in state.items() if path.startswith(CALLBACKS)}
-    return arrays, {path: array for path, array in state.items() if path not in arrays}
+    return arrays, {
+        path: array for path, array in state.items() if not path.startswith((CALLBACKS, MEASURED))
+    }
+
+
+def measured_state(state: State, paths: Collection[str]) -> State:
+    """Return some of a checkpoint's tensors, with the weights that the last validation measured."""
+    return {path: state.get(f"{MEASURED}{path}", state[path]) for path in paths}
+
+
+def _weights_of(state: State) -> State:
+    return {path: array for path, array in state.items() if path.startswith(_MODEL)}
 
 
 def _size_of(fed: TrainingBatch) -> int:

@@ -22,6 +22,7 @@ from elasticdl.engines.attempt import attempt
 from elasticdl.engines.data_changes import note_changed_data
 from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.job_messages import without_recording
+from elasticdl.engines.loop import measured_state
 from elasticdl.engines.publish import copy_code, note_changed_code, publish, versions
 from elasticdl.engines.train_progress import TrainProgress
 from elasticdl.engines.training_context import TrainingContext, open_context
@@ -245,8 +246,8 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
         return trained
     # A checkpoint may contain the state of an accumulator as well.
     own = trained.trainer.state().keys()
-    trained.trainer.load_state({path: best.state[path] for path in own})
-    if trained.trainer.hooks.measures_averages(best.metadata["hooks"]):
+    trained.trainer.load_state(measured_state(best.state, own))
+    if trained.trainer.measures_averages:
         trained.trainer.finish()
     return TrainResult(trained.trainer, dict(best.metadata["metrics"]))
 

@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     from elasticdl.training.scores import Scores
 
 CALLBACKS = "callbacks/"
-"""Prefix of the checkpoint tensors that belong to callbacks; all others belong to the trainer."""
+"""Prefix of the checkpoint tensors that belong to callbacks."""
+
+MEASURED = "measured/"
+"""Prefix of the checkpoint tensors that the last validation measured, where the trainer's differ.
+
+A callback may swap weights for a validation, or change them after it.
+"""
 
 MetricStates: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], ...]]
 """Metric name -> arrays that add up over batches and workers. `loss` is always present.
@@ -234,17 +240,6 @@ class Hooks(Protocol):
         """
         ...
 
-    def measures_averages(self, state: Mapping[str, Any]) -> bool:
-        """Whether evaluations measure weights other than those stored in a checkpoint.
-
-        Args:
-            state: The result of `state` for that checkpoint.
-
-        Returns:
-            True if they measure the weights that `Trainer.finish` leaves.
-        """
-        ...
-
 
 class Trainer(Protocol):
     """Trains one model; see the module docstring.
@@ -341,6 +336,11 @@ class Trainer(Protocol):
     @property
     def keeps_averages(self) -> bool:
         """Whether `finish` changes the weights."""
+        ...
+
+    @property
+    def measures_averages(self) -> bool:
+        """Whether `evaluate` measures the weights that `finish` leaves."""
         ...
 
     def state(self) -> State:

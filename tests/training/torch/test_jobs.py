@@ -72,6 +72,48 @@ def train(tmp_path):
     return train
 
 
+AVERAGES = textwrap.dedent(
+    """
+    import os
+    import signal
+    from pathlib import Path
+
+
+    class Averages:
+        def on_train_begin(self):
+            self.average = [p.detach().clone() for p in self.model.parameters()]
+
+        def on_train_batch_end(self, batch):
+            for average, p in zip(self.average, self.model.parameters()):
+                average.lerp_(p.detach(), 0.1)
+
+        def swap(self):
+            for average, p in zip(self.average, self.model.parameters()):
+                average.data, p.data = p.data.clone(), average.data.clone()
+
+        def on_test_begin(self):
+            self.swap()
+
+        def on_test_batch_end(self, batch):
+            self.maybe_interrupt("in the evaluation")
+
+        def on_test_end(self):
+            self.swap()
+            self.maybe_interrupt("after the evaluation")
+
+        def maybe_interrupt(self, moment):
+            marker = Path(__file__).with_name("interrupt")
+            if marker.exists() and marker.read_text() == moment:
+                marker.unlink()
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+    def callbacks():
+        return [Averages()]
+    """
+)
+
+
 def column(path, field):
     source = open_source(str(path))
     return np.stack([r[field] for r in source.read_records(0, source.num_records, None)])
@@ -85,6 +127,42 @@ def test_training_that_was_stopped_goes_on_to_the_same_bits(train, tmp_path):
     assert (whole.step, whole.metrics["loss"]) == (parts.step, parts.metrics["loss"])
     weights = [load_file(tmp_path / name / "params.safetensors") for name in ("whole", "parts")]
     assert weights[0].keys() == weights[1].keys() >= {"0.weight", "1.running_mean"}
+    for name in weights[0]:
+        np.testing.assert_array_equal(weights[0][name], weights[1][name])
+
+
+def trained_on_averages(train, tmp_path, output, **options):
+    validation = tmp_path / "validation.recordio"
+    if not validation.exists():
+        write_records(validation, 1100, seed=1)
+    more = {"num_epochs": 2, "validation_data": str(validation), "restore_best_weights": True}
+    return train(output, **more, **options)
+
+
+@pytest.mark.parametrize("more", [{}, {"global_batch_size": 32}, {"evaluation_steps": 4}])
+def test_weights_that_a_callback_swaps_in_for_a_validation_are_published(train, tmp_path, more):
+    (tmp_path / "zoo" / "net.py").write_text(MODEL + AVERAGES)
+
+    outcome = trained_on_averages(train, tmp_path, "out", **more)
+
+    found = elasticdl.evaluate(
+        trained_model=outcome.output, data=str(tmp_path / "validation.recordio"), reporter=Silent()
+    )
+    assert found.metrics["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("moment", ["in the evaluation", "after the evaluation"])
+def test_swapped_weights_survive_an_interruption(train, tmp_path, moment):
+    (tmp_path / "zoo" / "net.py").write_text(MODEL + AVERAGES)
+    whole = trained_on_averages(train, tmp_path, "whole")
+    (tmp_path / "zoo" / "interrupt").write_text(moment)
+    with pytest.raises(KeyboardInterrupt):
+        trained_on_averages(train, tmp_path, "parts")
+
+    parts = trained_on_averages(train, tmp_path, "parts")
+
+    assert whole.metrics == parts.metrics
+    weights = [load_file(tmp_path / name / "params.safetensors") for name in ("whole", "parts")]
     for name in weights[0]:
         np.testing.assert_array_equal(weights[0][name], weights[1][name])
 

@@ -228,16 +228,27 @@ def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_of_it_taken():
     assert same_bits(fresh.state(), before)
 
 
-def test_an_optimizer_that_remembers_what_cannot_be_kept_is_told():
+def test_an_optimizer_that_keeps_what_no_checkpoint_can_store_is_refused_at_its_first_update():
     class Diary(torch.optim.SGD):
         def step(self, closure=None):
             self.state[self.param_groups[0]["params"][0]]["pages"] = ["dear diary"]
 
     trainer = trainer_of(definition_of(optimizer=functools.partial(Diary, lr=0.1)))
-    trainer.train_steps([batch_of(8)])
 
-    with pytest.raises(DefinitionError, match="Diary keeps a list in 'pages'"):
-        trainer.state()
+    with pytest.raises(DefinitionError, match="Diary keeps a list in 'pages'.*Keep tensors"):
+        trainer.train_steps([batch_of(8)])
+
+
+def test_a_worker_refuses_it_at_its_first_update_too():
+    class Projected(torch.optim.SGD):
+        def step(self, closure=None):
+            self.state[self.param_groups[0]["params"][0]]["projector"] = object()
+
+    trainer = trainer_of(definition_of(optimizer=functools.partial(Projected, lr=0.1)))
+    contribution, _ = trainer.gradients(batch_of(8))
+
+    with pytest.raises(DefinitionError, match="Projected keeps a object in 'projector'"):
+        trainer.apply(contribution)
 
 
 def test_buffers_that_are_not_persistent_are_no_state():

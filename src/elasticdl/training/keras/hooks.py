@@ -251,15 +251,6 @@ class KerasHooks:
         with self._moment("on_train_end"):
             self._list.on_train_end(dict(logs))
 
-    def measures_averages(self, state: Mapping[str, Any]) -> bool:
-        """See `trainer.Hooks`; `SwapEMAWeights` swaps the averages in for an evaluation."""
-        return any(
-            isinstance(each, keras.callbacks.SwapEMAWeights)
-            # With `swap_on_epoch` the model holds them from the end of an epoch to the next.
-            and not state.get(self._key(number), {}).get("_ema_weights_in_model", False)
-            for number, each in enumerate(self._callbacks)
-        )
-
     # --- the state of callbacks -----------------------------------------------------------
 
     def state(self) -> dict[str, Any]:

@@ -367,6 +367,11 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         return any(each.use_ema for each in optimizers.plain(self.optimizer))
 
+    @property
+    def measures_averages(self) -> bool:
+        """See `trainer.Trainer`; only the callback `SwapEMAWeights` swaps averages in."""
+        return False
+
     def state(self) -> State:
         """See `trainer.Trainer`; dropout seeds are not included, since the step determines them."""
         self._outside.check_unmoved()

@@ -37,7 +37,6 @@ class TorchHooks:
         optimizer: The optimizer of the model.
         modes: The modes of the model.
         schedulers: The schedulers, which step at the end of an epoch, after the callbacks.
-        measures_averages: Whether evaluations measure averages of the weights.
         drawing: (Hash of the event's name, epoch or batch number) -> a context manager that seeds
             the random numbers drawn in its block.
         changed: Called after callbacks may have changed the set of trainable parameters.
@@ -58,13 +57,12 @@ class TorchHooks:
         modes: Modes,
         *,
         schedulers: Schedulers,
-        measures_averages: bool,
         drawing: Callable[[int, int], AbstractContextManager[None]],
         changed: Callable[[], None],
     ) -> None:
         self._callbacks, self._model, self._optimizer = callbacks, model, optimizer
         self._modes, self._schedulers, self._drawing = modes, schedulers, drawing
-        self._measures_averages, self._changed = measures_averages, changed
+        self._changed = changed
         values = TorchValues(model, optimizer, callbacks.objects)
         self._memory = CallbackMemory(callbacks, values)
         self._touched = CallbackChanges(
@@ -180,11 +178,6 @@ class TorchHooks:
         self._changed()
         self._memory.load(state, arrays)
         setattr(self._model, _STOPS, bool(state.get(_STOPS, False)))
-
-    def measures_averages(self, state: Mapping[str, Any]) -> bool:
-        """See `trainer.Hooks`."""
-        del state
-        return self._measures_averages
 
     def _call(
         self,

@@ -81,6 +81,7 @@ class OptimizerState:
             may_be_scheduled=definition.loss_within == "training_step",
         )
         self._num_groups = len(self.optimizer.param_groups)
+        self._is_checked = False
         self._begins_with_slots = bool(self.optimizer.state)
         self._functions = {
             (number, key): value
@@ -93,6 +94,7 @@ class OptimizerState:
         """Apply one update from the parameters' `.grad`.
 
         Raises:
+            DefinitionError: After the first update, the optimizer has state that cannot be stored.
             UserCodeError: The optimizer, or one of its hooks, raised.
         """
         try:
@@ -114,6 +116,10 @@ class OptimizerState:
                     "the batch."
                 )
             raise UserCodeError(text) from error
+        if not self._is_checked:
+            # Slots are created by an update. The first checkpoint may be that of the last step.
+            self.state()
+            self._is_checked = True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return copies of all slots and param groups, and of the hooks' state.
@@ -296,7 +302,9 @@ class OptimizerState:
     def _unkeepable(self, what: str) -> DefinitionError:
         return DefinitionError(
             f"{self._definition.where('optimizer')}: the optimizer {type(self.optimizer).__name__} "
-            f"keeps {what}; a checkpoint can store only tensors and numbers for each parameter."
+            f"keeps {what}; a checkpoint can store only tensors and numbers for each parameter. "
+            'Keep tensors there instead, also those of an object: self.state[parameter]["name"] = '
+            "tensor."
         )
 
 

@@ -193,7 +193,6 @@ class TorchTrainer:
             self.optimizer,
             self._modes,
             schedulers=self._schedulers,
-            measures_averages=bool(self._averages),
             drawing=self._drawing,
             changed=lambda: self._refusals.callbacks_called(self._parameters),
         )
@@ -415,6 +414,11 @@ class TorchTrainer:
 
     @property
     def keeps_averages(self) -> bool:
+        """See `trainer.Trainer`."""
+        return bool(self._averages)
+
+    @property
+    def measures_averages(self) -> bool:
         """See `trainer.Trainer`."""
         return bool(self._averages)
 
