@@ -106,6 +106,26 @@ def test_a_comma_is_a_decimal_point_only_if_that_is_certain(
     np.testing.assert_equal([row["x"] for row in rows(path)], np.array(cells, dtype=object))
 
 
+@pytest.mark.parametrize(
+    ("text", "is_noted"),
+    [
+        ("52,5;1.25\n11,26;2\n", True),
+        # German thousands beside decimals.
+        ("52,5;299.157\n11,26;8.400\n", True),
+        ("52,5;2\n11,26;3\n", False),
+        ("01.02.2024;1,5\n01.03.2024;2\n", False),
+        # English thousands.
+        ("1,234;2.5\n5,678;3\n", False),
+    ],
+)
+def test_numbers_that_are_text_because_others_have_a_point_are_noted(
+    write: Write, caplog: pytest.LogCaptureFixture, text: str, is_noted: bool
+) -> None:
+    CSVSource([write("x;y\n" + text)]).read_records(0, 1, None)
+
+    assert ("written with both decimal points and decimal commas" in caplog.text) == is_noted
+
+
 def test_a_file_that_is_not_utf_8_is_windows_1252_with_one_message(
     write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,6 +49,11 @@ def test_a_class_is_called_by_its_name() -> None:
     assert added("probabilities", (), [0.7], ("no", "yes")) == (["yes"], [0.7])
 
 
+def test_outputs_without_a_class_in_the_data_are_called_by_their_numbers() -> None:
+    shares = [[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.1, 0.2, 0.7]]
+    assert added("probabilities", (3,), shares, ("three", "seven"))[0] == ["three", "seven", "2"]
+
+
 def test_names_of_other_classes_are_not_used() -> None:
     assert added("probabilities", (2,), P, ("cat", "dog", "fox"))[0] == [1, 0]
 

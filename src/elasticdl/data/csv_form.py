@@ -7,7 +7,7 @@
     encoding    UTF-8, or UTF-16 with a byte order mark. A file that is neither is Windows-1252,
                 the usual superset of Latin-1.
     decimal     a comma only between semicolons, if no number has a point and at least one comma
-                cannot separate thousands.
+                cannot separate thousands. With both, numbers with a comma are text.
     header      the first line, unless all its cells are numbers. Numbers that count up by one may
                 be names as well (0, 1, 2, or years), which is an error.
 
@@ -63,6 +63,8 @@ class CSVForm(NamedTuple):
         has_header: Whether the first line has the names of the columns.
         is_compressed: Whether it is gzip; positions are counted after decompression.
         mark_bytes: Size of the byte order mark.
+        mixes_decimals: Whether some of its numbers have a decimal point and others a decimal comma.
+            The latter are read as text.
     """
 
     delimiter: str = ","
@@ -71,6 +73,7 @@ class CSVForm(NamedTuple):
     has_header: bool = True
     is_compressed: bool = False
     mark_bytes: int = 0
+    mixes_decimals: bool = False
 
     @property
     def width(self) -> int:
@@ -248,16 +251,16 @@ class FormScan:
         self._decoder = None if marked else codecs.getincrementaldecoder("utf-8")()
         self._is_partial = False
         self._is_utf8 = self._is_1252 = True
-        self._has_points = form.delimiter != ";" or form.width > 1
-        self._has_commas = False
+        self._may_have_commas = form.delimiter == ";" and form.width == 1
+        self._has_points = self._has_commas = False
 
     def add(self, data: bytes) -> None:
         """Scan the next bytes; all bytes of the file must be passed, in order."""
         if self._decoder is not None and not (data.isascii() and not self._is_partial):
             self._decode(data)
-        if not self._has_points:
-            self._has_points = b"." in data and _POINT_NUMBER.search(data) is not None
-            self._has_commas = self._has_commas or _COMMA_NUMBER.search(data) is not None
+        if self._may_have_commas:
+            self._has_points = self._has_points or _has(data, b".", _POINT_NUMBER)
+            self._has_commas = self._has_commas or _has(data, b",", _COMMA_NUMBER)
 
     def _decode(self, data: bytes) -> None:
         assert self._decoder is not None  # noqa: S101 - checked by the caller
@@ -277,11 +280,16 @@ class FormScan:
             found = found._replace(encoding="cp1252" if self._is_1252 else "latin-1")
         if self._has_commas and not self._has_points:
             found = found._replace(decimal=",")
-        return found
+        return found._replace(mixes_decimals=self._has_commas and self._has_points)
+
+
+def _has(data: bytes, character: bytes, pattern: re.Pattern[bytes]) -> bool:
+    # Most blocks do not have the character, and are not searched.
+    return character in data and pattern.search(data) is not None
 
 
 def notes_on(forms: Sequence[tuple[str, CSVForm, int]]) -> list[str]:
-    """Return messages about encodings other than UTF-8 and missing headers, which were assumed.
+    """Return messages about what was assumed: other encodings than UTF-8, no header, text.
 
     Args:
         forms: URI, form and number of columns of each.
@@ -294,6 +302,14 @@ def notes_on(forms: Sequence[tuple[str, CSVForm, int]]) -> list[str]:
         notes.append(
             f"{_and_more(uri, odd)} not UTF-8 and read as {name}. If letters come out wrong, save "
             "as UTF-8."
+        )
+    mixed = [(uri, form) for uri, form, _ in forms if form.mixes_decimals]
+    if mixed:
+        uri, _ = mixed[0]
+        notes.append(
+            f"{_and_more(uri, mixed)} written with both decimal points and decimal commas: numbers "
+            "with a comma are read as text. To have them read as numbers, write all numbers of a "
+            "file in one way, without separators of thousands."
         )
     bare = [(uri, count) for uri, form, count in forms if not form.has_header]
     if bare:

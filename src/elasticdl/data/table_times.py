@@ -128,8 +128,8 @@ def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
         moment = _moment(text)
     except ValueError:
         raise SchemaError(
-            f"{where(at)}: holds {shown(value)}, which is not a date or time. "
-            "Write it as 2024-12-31 or 2024-12-31T23:59:00."
+            f"{where(at)}: holds {shown(value.decode(errors='replace'))}, which is not a date or "
+            "time. Write it as 2024-12-31 or 2024-12-31T23:59:00."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)

@@ -4,7 +4,8 @@
     outputs (n,) or (n, 1)                class 1 from a probability of 0.5 on, else class 0
 
 `prediction` is the name of the class if the trained model knows it (`Description.classes`), else
-its number, from 0; `probability` is that of this class. An example with a score that is NaN has no
+its number, from 0; if the model has more outputs than there are names, the classes after them have
+numbers; `probability` is that of this class. An example with a score that is NaN has no
 class: -1 or an empty name, and the probability NaN. Several outputs, and outputs of more axes
 (pixels, time steps), are written as they are.
 
@@ -71,16 +72,18 @@ class ClassReading:
 
     @property
     def is_named(self) -> bool:
-        """Whether each class has a name."""
-        return len(self.names) == self.num_classes
+        """Whether the classes have names; those that the data does not have are named by number."""
+        return 0 < len(self.names) <= self.num_classes
 
     def with_prediction(self, columns: Columns) -> Mapping[str, Array]:
         """Return a batch's columns, preceded by the predicted class and its probability."""
         (array,) = columns.values()
         number, probability = self._best(array.astype(np.float64))
         number = np.where(without_class(columns), NO_CLASS, number)
+        others = map(str, range(len(self.names), self.num_classes))
+        names = np.array([*self.names, *others, ""], np.str_)
         return {
-            PREDICTION: np.array([*self.names, ""], np.str_)[number] if self.is_named else number,
+            PREDICTION: names[number] if self.is_named else number,
             PROBABILITY: probability.astype(np.float32),
             **columns,
         }
