@@ -454,7 +454,7 @@ def test_text_that_is_no_time_is_named(write, text):
     entry = {"name": "t", "shape": [], "dtype": "float64", "time": True}
 
     with pytest.raises(
-        SchemaError, match=f"record 1: column 't': holds b'{text}', which is not a date"
+        SchemaError, match=f"record 1: column 't': holds '{text}', which is not a date"
     ):
         read_all(write(f"t\n2020-01-02\n{text}\n"), Schema.from_user([entry]))
 
