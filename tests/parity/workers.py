@@ -28,6 +28,7 @@ from elasticdl.engines.elastic.worker import (
     WorkerExit,
     WorkerFailure,
 )
+from elasticdl.engines.loop import split_arrays
 from elasticdl.engines.run import Run, TrainResult
 
 if TYPE_CHECKING:
@@ -178,10 +179,6 @@ def _finish(worker: Worker, run: Run) -> TrainResult:
     trainer = run.context.create_trainer()
     # What callbacks keep belongs to the worker that called them; a loop that has ended may
     # publish other weights than it trained.
-    trained = {
-        path: array
-        for path, array in final.checkpoint.state.items()
-        if not path.startswith("callbacks/")
-    }
+    _, trained = split_arrays(final.checkpoint.state)
     trainer.load_state({**trained, **getattr(final, "published", {})})
     return TrainResult(trainer, dict(final.checkpoint.metadata["metrics"]))
