@@ -407,7 +407,7 @@ def test_python_generators_are_refused_on_workers():
     with pytest.raises(DefinitionError) as caught:
         own(pipeline, job_of(num_workers=2))
 
-    assert str(caught.value).startswith(f"{NAME} is a Python generator")
+    assert str(caught.value).startswith(f"{NAME} yields batches that can only be read in order")
     assert own(pipeline, job_of()).num_records == 6
 
 

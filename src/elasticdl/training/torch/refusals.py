@@ -221,6 +221,8 @@ class Refusals:
                 training mode, a warning is logged instead.)
         """
         owners = {name: self._model.get_submodule(name.rpartition(".")[0]) for name in changed}
+        # A row is scaled to max_norm before each use, whether or not it was before.
+        changed = [name for name in changed if getattr(owners[name], "max_norm", None) is None]
         others = [name for name in changed if not isinstance(owners[name], _NormBase)]
         if changed and not others:
             _log.warning(
