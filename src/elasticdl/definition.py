@@ -332,3 +332,9 @@ class ModelDefinition:
         """
         file, line = self.places.get(part, (self.origin.file, self.origin.line))
         return replace(self.origin, file=file, line=line)
+
+    def with_undeclared_schema(self) -> ModelDefinition:
+        """Return the definition with a schema that errors do not tell the user to change."""
+        if not isinstance(self.input, RecordInput) or self.input.schema is None:
+            return self
+        return replace(self, input=replace(self.input, schema=self.input.schema.undeclared()))

@@ -10,6 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 from tests.engines.conftest import write_records
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
@@ -19,14 +20,6 @@ from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, JobStarted
 
 pytest.importorskip("tf_keras")
-
-
-class Notes(Silent):
-    def __init__(self):
-        self.told = []
-
-    def note(self, message):
-        self.told.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +105,7 @@ def test_a_saved_model_trains_evaluates_and_predicts(what, place, tmp_path):
     log = read_events(tmp_path / "out" / "events.jsonl")
     losses = [event.metrics["loss"] for event in log if isinstance(event, EpochFinished)]
     assert losses[-1] < 0.8 * losses[0]
-    assert any("Adam" in note and "0.05" in note for note in notes.told)
+    assert any("Adam" in note and "0.05" in note for note in notes.texts)
     evaluated = elasticdl.evaluate(
         trained_model=outcome.output, data=str(place / "train.recordio"), reporter=Silent()
     )
@@ -228,7 +221,7 @@ def test_a_custom_loss_of_one_hot_rows_is_given_such(place, tmp_path, model):
         compiled_options="{loss: test_loss, optimizer: sgd, metrics: [accuracy]}",
     )
     outcome = train(place, spec, tmp_path / "own", notes)
-    assert "rows of 3: test_loss does not accept class numbers" in " ".join(notes.told)
+    assert "rows of 3: test_loss does not accept class numbers" in " ".join(notes.texts)
 
     named = "{loss: sparse_categorical_crossentropy, optimizer: sgd, metrics: [accuracy]}"
     spec = write_spec(place, model_definition=model, compiled_options=named)

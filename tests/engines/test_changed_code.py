@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
+from tests.notes import Notes
 
 import elasticdl
-from elasticdl.engines.progress import Silent
 
 MODEL = """
 import keras, numpy as np
@@ -26,14 +26,6 @@ def loss(labels, predictions):
 def optimizer():
     return keras.optimizers.SGD(0.01)
 """
-
-
-class Notes(Silent):
-    def __init__(self):
-        self.texts = []
-
-    def note(self, message):
-        self.texts.append(message)
 
 
 @pytest.fixture

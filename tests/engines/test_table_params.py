@@ -10,23 +10,12 @@ from typing import Any
 
 import pytest
 from tests.engines.test_in_process import assert_same_bits, weights
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import SchemaError
-
-
-class Notes(Silent):
-    """Keeps what a person would read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        """Keep a line."""
-        self.lines.append(text)
 
 
 def write(path: Path, number: int, *, seed: int = 1, with_label: bool = True) -> str:
@@ -65,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     data, notes = write(folder / "a.csv", 120), Notes()
     train(data, folder / "out", num_epochs=8, max_steps=5, reporter=notes)
     train(data, folder / "out", num_epochs=8)
-    return folder / "out", notes.lines
+    return folder / "out", notes.texts
 
 
 def test_predictions_are_the_words_of_the_label(

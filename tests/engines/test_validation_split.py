@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl import api
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.split import SplitNumbering
-from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputTakenError, UsageError
 
 MODEL = """
@@ -122,20 +122,12 @@ def test_evaluate_measures_the_records_that_were_held_out(train, tmp_path):
     assert {int(file[-1]) * 50 + int(number) for file, number in parts} == held_out()
 
 
-class Notes(Silent):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, message):
-        self.notes.append(message)
-
-
 def test_both_numbers_are_shown_at_the_start(train):
     notes = Notes()
 
     train(max_steps=1, reporter=notes)
 
-    assert "--validation_split=0.2: 157 records to train on, 43 held out." in notes.notes
+    assert "--validation_split=0.2: 157 records to train on, 43 held out." in notes.texts
 
 
 @pytest.mark.parametrize(("share", "warnings"), [(0.1, 0), (0.2, 0), (0.3, 1)])
@@ -148,10 +140,10 @@ def test_an_evaluation_on_records_of_the_training_warns(train, tmp_path, share, 
         validation_split=share, reporter=notes,
     )  # fmt: skip
 
-    assert [note for note in notes.notes if "its training held out only 0.2" in note] == (
-        notes.notes[:warnings]
+    assert [note for note in notes.texts if "its training held out only 0.2" in note] == (
+        notes.texts[:warnings]
     )
-    assert len(notes.notes) == warnings
+    assert len(notes.texts) == warnings
 
 
 def test_data_in_memory_is_split(train, tmp_path):

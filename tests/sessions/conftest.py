@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
-from elasticdl.engines.progress import Silent
+from tests.notes import Notes
 
 PARTS = """
 import itertools
@@ -91,16 +90,6 @@ export:
   metric: val_loss
   mode: min
 """
-
-
-class Notes(Silent):
-    """Remembers what a person would have been told."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, message):
-        self.notes.append(message)
 
 
 @pytest.fixture

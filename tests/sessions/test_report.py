@@ -151,7 +151,7 @@ def test_test_data_that_never_ends_is_read_as_far_as_was_said_and_noted(report, 
 
     assert splits["test"]["num_examples"] == 10
     assert ids_in(folder, "eval_report", rows_of) == list("abcdefghij")
-    (note,) = [note for note in notes.notes if "yields more than the 10 examples" in note]
+    (note,) = [note for note in notes.texts if "yields more than the 10 examples" in note]
     assert "L.create_test_generator()" in note
 
 
@@ -166,7 +166,7 @@ def test_validation_data_may_be_endless(report, notes):
     )
 
     assert splits["validation"]["num_examples"] == 10
-    assert [note for note in notes.notes if "more than" in note] == []
+    assert [note for note in notes.texts if "more than" in note] == []
 
 
 WHOLE = """
@@ -392,7 +392,7 @@ def test_examples_that_batchify_repeats_are_reported_once(report, rows_of, notes
     )
 
     assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
-    assert [note for note in notes.notes if "more than" in note] == []
+    assert [note for note in notes.texts if "more than" in note] == []
 
 
 DATASETS = """
@@ -427,7 +427,7 @@ def test_batches_of_a_dataset_are_taken_apart(report, rows_of, notes, drop, more
 
     assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
     assert predictions_in(folder, "test") == [i / 2 for i in range(10)]
-    assert [note for note in notes.notes if "more than" in note] == []
+    assert [note for note in notes.texts if "more than" in note] == []
 
 
 def test_a_dataset_that_ends_early_is_refused_though_its_batches_repeat(report):
@@ -444,7 +444,7 @@ def test_a_dataset_without_end_is_read_as_far_as_was_said_and_noted(report, note
         DATASETS.format(drop=False, more=".repeat()"), preprocessor_class="parts.P", **OTHER_LOADER
     )
 
-    assert any("yields more than the 10 examples" in note for note in notes.notes)
+    assert any("yields more than the 10 examples" in note for note in notes.texts)
 
 
 def test_batches_of_different_shapes_are_given_to_the_model_one_after_the_other(report):
@@ -502,7 +502,7 @@ def test_a_way_of_ones_own_to_preprocess_need_not_take_ids(
 
     assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
     assert splits["test"]["means"] == {"label": 4.5}
-    (note,) = [note for note in notes.notes if noted in note]
+    (note,) = [note for note in notes.texts if noted in note]
     assert note.startswith("test: ")
 
 

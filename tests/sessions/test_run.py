@@ -128,7 +128,7 @@ def test_what_sessions_write_is_no_code_where_the_whole_project_is(run):
     code = folder / "training" / "zoo"
     assert (code / "src" / "parts.py").is_file()
     assert not (code / "runs").exists()
-    assert [note for note in notes.notes if "changed" in note] == []
+    assert [note for note in notes.texts if "changed" in note] == []
 
 
 def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatch, tmp_path):
@@ -236,7 +236,7 @@ def test_the_last_model_is_exported_where_nothing_is_ever_a_number(run):
     assert (status.state, status.step) == (SessionState.EVALUATED, 6)
     assert (
         "There is no best checkpoint by val_never: its value was never a number. "
-        "The last model is published." in notes.notes
+        "The last model is published." in notes.texts
     )
     # As JSON, which knows no NaN.
     told, listed = (

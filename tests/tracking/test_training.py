@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.checkpoint import CheckpointStore
@@ -20,14 +21,6 @@ from elasticdl.engines.progress import Silent
 from elasticdl.errors import MissingExtraError, NonFiniteLossError, OutputTakenError, TrackingError
 
 EXPERIMENTS = (f"small {number}" for number in itertools.count())
-
-
-class Notes(Silent):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, message):
-        self.notes.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +155,7 @@ def test_what_was_asked_for_and_who_did_it_is_in_the_run(tracked, train, runs, d
     train({**tracked, "num_epochs": 1, "params": "units=4", "run_name": "first"}, reporter)
 
     where = f"sqlite:///{database}: experiment {tracked['experiment']!r}"
-    assert any(where in note for note in reporter.notes)
+    assert any(where in note for note in reporter.texts)
     (run,) = runs()
     assert run.info.run_name == "first"
     params = run.data.params

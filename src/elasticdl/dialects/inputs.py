@@ -36,7 +36,6 @@ class _Role:
     place: int
 
 
-_PREBUILT = "elasticdl.zoo.prebuilt"
 _RECORDS = frozenset(["record", "records", "batch", "example", "examples", "row", "rows"])
 _DATASETS = frozenset(["dataset", "ds"])
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -99,16 +98,9 @@ def schema_of(
         value = call(symbol, **given)
         if value is None and may_be_none:
             return None
-        schema = Schema.from_user(value, f"{symbol}: {symbol.name}()")
-        return schema.undeclared() if _is_prebuilt(reading) else schema
+        return Schema.from_user(value, f"{symbol}: {symbol.name}()")
 
     return read
-
-
-def _is_prebuilt(reading: DialectReader) -> bool:
-    value = reading.reference.symbol.value
-    module = getattr(value, "__module__", None) or getattr(value, "__name__", "")
-    return str(module).startswith(f"{_PREBUILT}.")
 
 
 def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) -> Input:

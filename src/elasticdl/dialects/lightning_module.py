@@ -93,8 +93,6 @@ _INSTEAD = {
     "configure_callbacks": "Define them in the file: def callbacks(): ...",
     "configure_gradient_clipping": "Set it in the file: gradient_clipping = 1.0",
 }
-
-
 # Lightning's message for `self.trainer` of a module that no Trainer uses.
 _NO_TRAINER = "is not attached to a"
 

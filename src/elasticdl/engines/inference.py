@@ -22,7 +22,7 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records
 from elasticdl.data.wording import did_you_mean, listed
-from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.iterable_data import open_once
 from elasticdl.engines.prefetch import Prefetch
@@ -234,12 +234,8 @@ def define_trained(
         definition = zoo.define(model, context)
     if not definition.classes:
         definition = replace(definition, classes=trained.description.classes)
-    records = definition.input
-    if isinstance(records, RecordInput) and records.schema is not None:
-        # A trained model's schema cannot be corrected, only the data can.
-        fitting = replace(records, schema=records.schema.undeclared())
-        definition = replace(definition, input=fitting)
-    return trained, definition
+    # A user cannot change the schema of a trained model, only the data.
+    return trained, definition.with_undeclared_schema()
 
 
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:

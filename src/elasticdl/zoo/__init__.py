@@ -55,7 +55,10 @@ def define(
         DefinitionError: The file's definition of the model is invalid.
         UserCodeError: A user function raised.
     """
-    return dialects.resolve(load(model, context, opened), model.dialect)
+    opened = opened or open_zoo(model.zoo)
+    definition = dialects.resolve(load(model, context, opened), model.dialect)
+    # A user cannot change the schema of a prebuilt model, only the data.
+    return definition.with_undeclared_schema() if opened.is_prebuilt else definition
 
 
 def preparation(model: ModelReference) -> Preparation:

@@ -52,6 +52,8 @@ _STEPS = (
     "on_save_checkpoint",
     "on_load_checkpoint",
 )
+# A row of these is scaled to max_norm before each use, whether or not it was before.
+_SCALED_WHEN_USED = (nn.Embedding, nn.EmbeddingBag)
 _ALONE = "It trains in one process without --global_batch_size."
 
 
@@ -221,8 +223,7 @@ class Refusals:
                 training mode, a warning is logged instead.)
         """
         owners = {name: self._model.get_submodule(name.rpartition(".")[0]) for name in changed}
-        # A row is scaled to max_norm before each use, whether or not it was before.
-        changed = [name for name in changed if getattr(owners[name], "max_norm", None) is None]
+        changed = [name for name in changed if not isinstance(owners[name], _SCALED_WHEN_USED)]
         others = [name for name in changed if not isinstance(owners[name], _NormBase)]
         if changed and not others:
             _log.warning(

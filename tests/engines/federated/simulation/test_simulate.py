@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import assert_same_bits, make_job
+from tests.notes import Notes
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
@@ -164,16 +165,6 @@ def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place
     assert all(event.metrics == event.party_metrics == {} for event in rounds)
 
 
-class Notes(Silent):
-    """Keeps what people are told."""
-
-    def __init__(self):
-        self.said = []
-
-    def note(self, text):
-        self.said.append(text)
-
-
 @pytest.mark.parametrize(
     ("shares", "measures", "told"),
     [
@@ -194,7 +185,7 @@ def test_that_no_loss_is_known_is_told_once(job, member, place, shares, measures
         "The parties do not report metrics (privacy.metrics: false), so the aggregator has no loss "
         "to show."
     )
-    assert notes.said.count(said) == told
+    assert notes.texts.count(said) == told
 
 
 def test_more_rounds_go_on_and_the_same_again_does_nothing(job, member, run, tmp_path):
