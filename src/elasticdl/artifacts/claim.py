@@ -25,8 +25,6 @@ from elasticdl.errors import OutputError, OutputTakenError
 from elasticdl.job import Job
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.artifacts.lease import Note
     from elasticdl.artifacts.lock import Lock
@@ -74,12 +72,7 @@ class Claim:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.release()
 
 

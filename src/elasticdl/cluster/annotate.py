@@ -33,8 +33,6 @@ from elasticdl.event_file import parse_events
 from elasticdl.events import JobStarted
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from elasticdl.events import Event
     from elasticdl.job import Job
     from elasticdl.tracking.follow import Log
@@ -90,12 +88,7 @@ class ProgressLog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self._queue.put(None)
         self._thread.join(_DRAIN_S)
 

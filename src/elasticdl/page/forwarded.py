@@ -30,8 +30,6 @@ from elasticdl.page.web_app import guarded
 from elasticdl.page.web_server import DEFAULT_LISTEN, parse_address, serve_app
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -198,12 +196,7 @@ class ForwardedPage:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         # The thread may be waiting for the server; it ends with the process.
         self._is_over.set()
 

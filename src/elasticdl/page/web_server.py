@@ -36,8 +36,6 @@ from elasticdl.page.outputs import WatchedOutput, find_outputs
 from elasticdl.page.security import is_loopback, new_token
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import uvicorn
     from starlette.types import ASGIApp
 
@@ -265,12 +263,7 @@ class PageProcess:
         threading.Thread(target=self._announce, args=(self._process,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         if self._process is None:
             return
         with contextlib.suppress(OSError):

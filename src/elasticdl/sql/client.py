@@ -26,7 +26,6 @@ from elasticdl.sql.serving.wire import EXIT_CODE, FETCH, RUN, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
 
 _LONGEST_MESSAGE = 64 << 20
 _FETCH_INTERVAL_S = 1.0
@@ -244,12 +243,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
 

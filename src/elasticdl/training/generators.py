@@ -28,7 +28,6 @@ import ctypes
 import random
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -149,12 +148,7 @@ class _Lock:
             self._exchange(holders[-1], wanted)
         holders.append(wanted)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         holders = self._holders
         last = holders.pop()
         if last is not holders[-1]:

@@ -15,7 +15,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from elasticdl.engines.federated.flower.protocol_constants import JOIN, TAKEN, TASK, UNANSWERED
@@ -74,12 +73,7 @@ class ClientDaemon:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.stop()
         self._thread.join()
         self._listener.close()

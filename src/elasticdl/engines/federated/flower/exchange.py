@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from elasticdl.engines.federated.flower.membership import Membership
@@ -126,12 +125,7 @@ class Exchange:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self._closing.set()
         self._thread.join()
         self._superlink.close()
