@@ -72,7 +72,7 @@ def _report(model, features, labels, ids):
     import tensorflow as tf
 
     from elasticdl.evaluation.functions import EvalFunctions
-    from elasticdl.evaluation.report import ReportWriter
+    from elasticdl.evaluation.report_writer import ReportWriter
 
     # As it stands in the document.
     tfk = tf.keras
@@ -97,10 +97,10 @@ def _report(model, features, labels, ids):
 def _writing():
     import numpy as np
 
-    from elasticdl.evaluation.report import ReportWriter
     from elasticdl.evaluation.report_page import write_page
     from elasticdl.evaluation.report_tables import Report
     from elasticdl.evaluation.report_views import write_views
+    from elasticdl.evaluation.report_writer import ReportWriter
 
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, NUM_WRITTEN)

@@ -251,7 +251,7 @@ def _run_on_data(
     if data["data"] is None:
         raise UsageError("data is None; expected the name of files, or data in memory.")
     given = {name: value for name, value in data.items() if value is not None}
-    names = {name: stored_data.named(value) for name, value in given.items()}
+    names = {name: stored_data.file_names(value) for name, value in given.items()}
     in_memory = {name: value for name, value in given.items() if names[name] is None}
     # Mistakes in other options are reported before data is stored.
     job = job_of(**{name: uri or "memory://" for name, uri in names.items()})

@@ -16,14 +16,14 @@ socket.gethostname = lambda: HOST
 
 import numpy as np  # noqa: E402
 
-from elasticdl.artifacts import lease  # noqa: E402
+from elasticdl.artifacts import output_lease  # noqa: E402
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore  # noqa: E402
 from elasticdl.artifacts.claim import claim  # noqa: E402
 from elasticdl.artifacts.folder import OutputFolder  # noqa: E402
 from elasticdl.errors import OutputBusyError, OutputLostError  # noqa: E402
 from elasticdl.job import Job, ModelReference  # noqa: E402
 
-lease.LEASE_S = LEASE_S
+output_lease.LEASE_S = LEASE_S
 JOB = Job(
     command="train",
     data="data",

@@ -127,13 +127,13 @@ def test_pods_run_the_command_that_was_typed_with_the_zoo_of_the_image():
 def test_the_command_makes_the_same_job_again(job):
     from dataclasses import replace
 
-    from elasticdl.cli.cluster_options import taken
+    from elasticdl.cli.cluster_options import take_cluster_options
     from elasticdl.cli.train import train
     from elasticdl.cluster.command import command
 
     _, _, *arguments = command(job)
     given = train.make_context("train", arguments).params
-    taken(given)
+    take_cluster_options(given)
     del given["dry_run"], given["quiet"], given["with_page"]
 
     # But for where the image has the code, and Ray.

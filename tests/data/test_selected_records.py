@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elasticdl.data.schema import Field, Schema
-from elasticdl.data.selected_records import ChosenRecords
+from elasticdl.data.selected_records import SelectedRecords
 from elasticdl.testing.memory_source import MemorySource
 
 SOURCE = MemorySource([{"x": np.int64([i])} for i in range(10)])
@@ -14,7 +14,7 @@ SCHEMA = Schema((Field("x", (1,), np.dtype("int64")),))
 
 
 def chosen(*numbers):
-    return ChosenRecords(SOURCE, numbers, "p1")
+    return SelectedRecords(SOURCE, numbers, "p1")
 
 
 def values(source, start, stop, schema=None):

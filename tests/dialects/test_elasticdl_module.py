@@ -281,7 +281,7 @@ def test_what_a_function_raises_is_told_with_the_users_lines_only(define, functi
     message = str(caught.value)
     assert message.startswith(f"m.py:{LATER.count(chr(10)) + 3}: {function}() raised:")
     assert "OSError: gone" in message
-    assert "reading.py" not in message
+    assert "dialect_reader.py" not in message
 
 
 def test_a_data_schema_that_raises_is_told_at_once(refused) -> None:

@@ -29,7 +29,7 @@ ELSEWHERE = (
     "import socket, sys\n"
     "host = sys.argv.pop(1)\n"
     "socket.gethostname = lambda: host\n"
-    "from elasticdl.artifacts import lease\n"
+    "from elasticdl.artifacts import output_lease\n"
     f"lease.LEASE_S = {LEASE_S}\n"
     "from elasticdl.cli.main import main\n"
     "main(sys.argv[1:])\n"

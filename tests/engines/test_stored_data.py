@@ -7,7 +7,7 @@ import torch
 
 import elasticdl
 from elasticdl.data import in_memory
-from elasticdl.engines.stored_data import named
+from elasticdl.engines.stored_data import file_names
 from elasticdl.errors import DataError, OutputTakenError, SchemaError, UsageError
 
 MODEL = """
@@ -124,7 +124,7 @@ def test_remote_workers_cannot_read_a_temporary_file():
     [("a", "a"), (["a", "b"], "a,b"), ([], None), ((X, X), None), (["a", 1], None), ({}, None)],
 )
 def test_names_of_files_are_no_data(data, name):
-    assert named(data) == name
+    assert file_names(data) == name
 
 
 def test_a_refused_call_leaves_the_data_of_the_job_that_was_there(train, tmp_path):

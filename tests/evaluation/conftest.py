@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elasticdl.evaluation.functions import EvalFunctions
-from elasticdl.evaluation.report import ReportWriter
+from elasticdl.evaluation.report_writer import ReportWriter
 
 
 @pytest.fixture

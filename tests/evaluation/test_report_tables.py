@@ -83,8 +83,8 @@ def test_elsewhere_the_name_tells_what_is_bad(write) -> None:
 
 
 def test_rows_are_found_by_their_number_in_any_group(write, monkeypatch) -> None:
-    monkeypatch.setattr("elasticdl.evaluation.report._GROUP_ROWS", 4)
-    monkeypatch.setattr("elasticdl.evaluation.report._BLOCK_ROWS", 2)
+    monkeypatch.setattr("elasticdl.evaluation.report_writer._GROUP_ROWS", 4)
+    monkeypatch.setattr("elasticdl.evaluation.report_writer._BLOCK_ROWS", 2)
     report = Report(write(np.zeros(11) + 0.5, np.arange(11.0), batch=2).path)
 
     assert [row["data_id"] for row in report.rows([10, 0, 5])] == ["id10", "id0", "id5"]

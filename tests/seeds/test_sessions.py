@@ -75,11 +75,11 @@ def forked():
 def run_in_one_process(arguments):
     """Run a command that tries what it exports in its own process: another imports TensorFlow."""
     from elasticdl.sessions import export
-    from elasticdl.training.keras import verify
+    from elasticdl.training.keras import verify_export
 
     def tried(command, **options):
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            verify.main(command[command.index("-m") + 2 :])
+            verify_export.main(command[command.index("-m") + 2 :])
         return SimpleNamespace(stdout=said.getvalue())
 
     export.subprocess = SimpleNamespace(run=tried, SubprocessError=OSError)

@@ -141,12 +141,12 @@ def in_this_process(monkeypatch):
     from types import SimpleNamespace
 
     from elasticdl.sessions import export
-    from elasticdl.training.keras import verify
+    from elasticdl.training.keras import verify_export
 
     def run(command, **options):
-        assert command[:4] == [sys.executable, "-P", "-m", "elasticdl.training.keras.verify"]
+        assert command[:4] == [sys.executable, "-P", "-m", "elasticdl.training.keras.verify_export"]
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            verify.main(command[4:])
+            verify_export.main(command[4:])
         return SimpleNamespace(stdout=out.getvalue())
 
     replaced = SimpleNamespace(run=run, SubprocessError=subprocess.SubprocessError)

@@ -919,7 +919,7 @@ SPARSE, ONE_HOT = "sparse_categorical_crossentropy", "categorical_crossentropy"
 def test_labels_must_fit_outputs_and_loss(loss, labels, says) -> None:
     from elasticdl.data.batch import Batch
     from elasticdl.sessions.checks import model
-    from elasticdl.training.keras.facts import ModelFacts, OutputFacts
+    from elasticdl.training.keras.model_facts import ModelFacts, OutputFacts
 
     facts = ModelFacts(((None, 16),), (OutputFacts((None, 3), "softmax", loss, False),))
     batch = Batch(np.zeros((3, 16)), (np.array(labels), np.ones(3)), 3)
@@ -940,7 +940,7 @@ def test_labels_must_fit_outputs_and_loss(loss, labels, says) -> None:
 )
 def test_a_layer_that_is_not_known_is_known_by_its_values(outputs, from_logits, says) -> None:
     from elasticdl.sessions.checks import model
-    from elasticdl.training.keras.facts import ModelFacts, OutputFacts
+    from elasticdl.training.keras.model_facts import ModelFacts, OutputFacts
 
     facts = ModelFacts((), (OutputFacts((), None, SPARSE, from_logits),))
     found = [str(f) for f in model.last_layers(facts, np.array(outputs), "m.py:1", "m.py:2")]

@@ -13,7 +13,7 @@ from elasticdl.config import ConfigStruct
 from elasticdl.data.batch import Batch
 from elasticdl.errors import TrainingError
 from elasticdl.sessions import export
-from elasticdl.training.keras import verify
+from elasticdl.training.keras import verify_export
 
 X = np.float32([[1, 2], [3, 4]])
 # A layer that only its own project can read back.
@@ -222,8 +222,8 @@ def test_a_process_that_ends_without_an_answer_is_told_with_its_last_word(
 
 
 def answers(capsys, tmp_path, features, outputs, *models):
-    verify.write_probe(tmp_path / "probe.npz", features, outputs)
-    verify.main([str(tmp_path / "probe.npz"), *map(str, models)])
+    verify_export.write_probe(tmp_path / "probe.npz", features, outputs)
+    verify_export.main([str(tmp_path / "probe.npz"), *map(str, models)])
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -232,7 +232,7 @@ def test_a_new_process_tries_models_and_tells_of_each(models, tmp_path, monkeypa
     (tmp_path / "csv.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
     probe = tmp_path / "probe.npz"
-    verify.write_probe(probe, X, np.float32([[3], [7]]))
+    verify_export.write_probe(probe, X, np.float32([[3], [7]]))
     asked = [models["plain"] / "saved_model", models["plain"] / "model.keras"]
     asked += [models[OWN_LAYER] / "saved_model", models[OWN_LAYER] / "model.keras"]
 

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from elasticdl.artifacts.event_log import EVENTS_FILE
-from elasticdl.artifacts.lease import ignore_note
 from elasticdl.artifacts.lock import hold
+from elasticdl.artifacts.output_lease import ignore_note
 from elasticdl.errors import OutputError, OutputTakenError
 from elasticdl.job import Job
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
-    from elasticdl.artifacts.lease import Note
     from elasticdl.artifacts.lock import Lock
+    from elasticdl.artifacts.output_lease import Note
 
 JOB_FILE = "job.json"
 LOCK_FILE = ".lock"

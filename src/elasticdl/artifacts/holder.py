@@ -3,7 +3,7 @@
 A process id is only valid on one machine and in one of its PID namespaces: containers on a host
 may share its name, and each may number its processes from 1.
 
-Callers: `lock.py`, `lease.py`; `sessions/` for the processes they start.
+Callers: `lock.py`, `output_lease.py`; `sessions/` for the processes they start.
 """
 
 from __future__ import annotations

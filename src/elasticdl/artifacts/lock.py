@@ -4,7 +4,7 @@ On this machine a lock is `flock` on a file that names its holder: the system dr
 the holder dies, however that happens, and the file is removed on release. NFS passes `flock` on to
 its server, which does the same, unless it is mounted with `nolock` or `local_lock`: then the lock
 only excludes processes of the same machine, and that cannot be detected here. On an object store,
-or a network disk without `flock`, the lock is a lease (`lease.py`).
+or a network disk without `flock`, the lock is a lease (`output_lease.py`).
 
 Callers: `claim.py` for job folders, `prediction/writers.py` for outputs that are not job folders.
 """
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from elasticdl.artifacts.fence import Fence
 from elasticdl.artifacts.holder import is_dead, name_of, parse_holder, start_of, this_process
-from elasticdl.artifacts.lease import Lease, ignore_note
 from elasticdl.artifacts.local_storage import make_folder, output_errors
+from elasticdl.artifacts.output_lease import Lease, ignore_note
 from elasticdl.errors import OutputBusyError, OutputError, OutputLostError
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
-    from elasticdl.artifacts.lease import Note
+    from elasticdl.artifacts.output_lease import Note
 
 __all__ = ["Lock", "hold", "is_held", "start_of"]
 

@@ -8,7 +8,7 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html). 
 on disks without `flock`, the file is read before the write, so two writers at the same moment may
 both succeed; the later write stays. The content of the file is not interpreted here.
 
-Callers: `lease.py`; `remote_storage.py` for files that must not be overwritten by a process that
+Callers: `output_lease.py`; `remote_storage.py` for files that a process must not overwrite after it
 has lost its lease.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from elasticdl import api
-from elasticdl.cli.image_options import REPOSITORY, image_options, taken_image
+from elasticdl.cli.image_options import REPOSITORY, image_options, take_image_options
 from elasticdl.cli.printable import echo, printable
 from elasticdl.errors import UsageError
 
@@ -35,7 +35,7 @@ def image(*, model_zoo: str | None, quiet: bool, **options: Any) -> None:
           --docker_image_repository=registry.example/team/fintech
       elasticdl train ... --cluster=kubernetes --image=$(elasticdl cluster image --quiet ...)
     """
-    asked = taken_image(options)
+    asked = take_image_options(options)
     if asked is None:
         raise UsageError(
             f"Missing: --{REPOSITORY}, the repository to push the image to, such as "

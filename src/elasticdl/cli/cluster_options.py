@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from elasticdl import api
-from elasticdl.cli.image_options import REPOSITORY, flags, image_options, taken_image
+from elasticdl.cli.image_options import REPOSITORY, flags, image_options, take_image_options
 from elasticdl.cli.options import with_options
 from elasticdl.cluster.images.names import image
 from elasticdl.cluster.options import (
@@ -179,7 +179,7 @@ def cluster_options(command: _Command) -> _Command:
     )
 
 
-def taken(options: dict[str, Any]) -> tuple[ClusterRequest, ClusterOptions | None]:
+def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, ClusterOptions | None]:
     """Remove the cluster options from a command's options and return them.
 
     Returns:
@@ -208,7 +208,7 @@ def taken(options: dict[str, Any]) -> tuple[ClusterRequest, ClusterOptions | Non
             "--manifest does nothing, so it builds no image. Build it with  elasticdl cluster "
             "image  and name it with --image."
         )
-    asked = dataclasses.replace(asked, build=taken_image(built_with))
+    asked = dataclasses.replace(asked, build=take_image_options(built_with))
     cpus, memory = given.pop("cpus_per_worker"), given.pop("memory_per_worker")
     return asked, ClusterOptions(
         image=name,

@@ -442,7 +442,7 @@ def _load(model_zoo: str | None, model_def: str) -> Reference:
 
 def _schema_of(reference: Reference) -> Schema:
     from elasticdl.data.schema import Schema  # noqa: PLC0415 - not for `--help`
-    from elasticdl.dialects.reading import call  # noqa: PLC0415
+    from elasticdl.dialects.dialect_reader import call  # noqa: PLC0415
 
     symbol = reference.find("data_schema")
     if symbol is None:

@@ -79,7 +79,7 @@ def image_options(
     )
 
 
-def taken_image(options: dict[str, Any]) -> ImageOptions | None:
+def take_image_options(options: dict[str, Any]) -> ImageOptions | None:
     """Remove the image options from a command's options and return them; None without a repository.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import click
 
 from elasticdl import api, job_options
-from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
+from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, take_cluster_options
 from elasticdl.cli.options import reporter_for
 from elasticdl.cli.printable import echo
 from elasticdl.cli.workers_options import workers_options
@@ -65,7 +65,7 @@ def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
       elasticdl predict --trained_model=s3://bucket/my_model --data="s3://bucket/new/*.recordio" \\
           --output=s3://bucket/p/ --num_workers=3 --cluster=kubernetes
     """
-    asked, cluster = taken(options)
+    asked, cluster = take_cluster_options(options)
     job = job_options.prediction_job(**options)
     if dry_run:
         echo(job.to_json())

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 
 from elasticdl import api, job_options
-from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
+from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, take_cluster_options
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.page_option import is_page_wanted, page_in_pod, page_of, page_option
 from elasticdl.cli.printable import echo
@@ -254,7 +254,7 @@ def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any)
           --num_workers=2..4 --cluster=kubernetes \\
           --docker_image_repository=registry.example/team/fintech
     """
-    asked, cluster = taken(options)
+    asked, cluster = take_cluster_options(options)
     job = job_options.training_job(**options)
     if dry_run:
         echo(job.to_json())

@@ -233,7 +233,7 @@ def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFin
         asked += [(flag, "secret", name, inventory.secret(name)) for name in names]
     for flag, kind, name, answer in asked:
         if answer is Unread.ABSENT:
-            yield findings.named(flag, kind, name)
+            yield findings.missing_object(flag, kind, name)
         elif answer is Unread.FORBIDDEN:
             yield unknown(kind, f"read {name}", _SEEN_LATER)
         else:
@@ -258,7 +258,7 @@ def _queue(inventory: Inventory, name: str, scheduler: str) -> ClusterFinding:
         )
     found = inventory.object_of(group, versions[0], plural, name, in_namespace=is_kueue)
     if found is Unread.ABSENT:
-        return findings.named("queue", "queue", name)
+        return findings.missing_object("queue", "queue", name)
     if isinstance(found, Unread):
         return unknown("queue", f"read {name}", "A job waits in it until it is admitted.")
     return ClusterFinding("queue", ClusterVerdict.OK, f"{scheduler.title()} has {name}")

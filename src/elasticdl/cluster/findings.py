@@ -224,7 +224,7 @@ def pod_security(namespace: Object) -> ClusterFinding:
     )
 
 
-def named(flag: str, kind: str, name: str) -> ClusterFinding:
+def missing_object(flag: str, kind: str, name: str) -> ClusterFinding:
     """Return the finding that the object with a name given by a flag does not exist.
 
     Args:

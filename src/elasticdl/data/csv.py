@@ -12,7 +12,7 @@ all its cells: integers are tried before floating-point numbers, and these befor
 the types reads the files again, the first time they are needed. An index may contain the inferred
 types: workers then do not have to infer them again, and cannot arrive at different types.
 
-`table.py` turns columns into fields, `csv_form.py` detects how a file is written, `csv_index.py`
+`table.py` turns columns into fields, `csv_format.py` detects how a file is written, `csv_index.py`
 finds the starts of rows.
 
 Callers: `sources.py`.
@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticdl.data.csv_blocks import MAY_BE_EMPTY, parse_blocks, read_blocks
-from elasticdl.data.csv_form import notes_on
+from elasticdl.data.csv_format import notes_on
 from elasticdl.data.csv_index import (
     BLOCK_BYTES,
     CSVFile,
@@ -102,7 +102,7 @@ class CSVSource:
         # The blocks (first, stop) of each unit of a file.
         at_once = max(_UNIT_BYTES, unit_bytes([file.uri for file, _ in self._files]))
         self._units = [
-            _units_of(rows, _INFLATED_UNIT_BYTES if rows.form.is_compressed else at_once)
+            _units_of(rows, _INFLATED_UNIT_BYTES if rows.format.is_compressed else at_once)
             for _, rows in self._files
         ]
         # The number of the first unit of each file, counted over all files.
@@ -111,7 +111,7 @@ class CSVSource:
         self._schema: pa.Schema | None = None
         self._here = _ThreadCache()
         read = [
-            (file.uri, rows.form, len(rows.header))
+            (file.uri, rows.format, len(rows.header))
             for file, rows in self._files
             if not isinstance(stored_of(file), IndexedFile)
         ]
@@ -154,7 +154,7 @@ class CSVSource:
         yield file.read(0, index.offsets[0])
         for start, stop in pairwise(index.offsets):
             data = file.read(start, stop)
-            for first, last in pairwise([*row_starts(data, index.form), len(data)]):
+            for first, last in pairwise([*row_starts(data, index.format), len(data)]):
                 yield data[first:last]
 
     def infer_types(self) -> None:

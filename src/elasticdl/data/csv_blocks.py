@@ -1,6 +1,6 @@
 """Cells of CSV files: blocks of rows parsed into Arrow tables by pyarrow.
 
-`csv_index.py` knows where blocks start, `csv_form.py` how a file is written; the types of columns
+`csv_index.py` knows where blocks start, `csv_format.py` how a file is written; the types of columns
 are the caller's.
 
 Callers: `csv.py`.
@@ -114,9 +114,9 @@ def _check_header(file: CSVFile, index: CSVIndex) -> None:
         DataError: It has other columns.
     """
     stored = stored_of(file)
-    if not isinstance(stored, IndexedFile) or stored.is_checked() or not index.form.has_header:
+    if not isinstance(stored, IndexedFile) or stored.is_checked() or not index.format.has_header:
         return
-    if (header := read_header(file, index.offsets[0], index.form)) != index.header:
+    if (header := read_header(file, index.offsets[0], index.format)) != index.header:
         raise stored.differs(f"the columns {listed(index.header)}", listed(header))
     stored.set_checked()
 
@@ -125,10 +125,10 @@ def _utf8(file: CSVFile, index: CSVIndex, start: int, stop: int) -> bytes:
     """Return bytes `start` to `stop` of a file, converted to UTF-8."""
     data = file.read(start, stop)
     try:
-        return index.form.utf8(data)
+        return index.format.utf8(data)
     except UnicodeDecodeError as error:
         raise CorruptDataError(
-            file.uri, start + error.start, f"text in {index.form.encoding}", error.reason
+            file.uri, start + error.start, f"text in {index.format.encoding}", error.reason
         ) from None
 
 
@@ -156,7 +156,7 @@ def parse_blocks(
     first, past = (index.firsts[block] for block in blocks)
     data = _utf8(file, index, start, stop)
     _check_header(file, index)
-    delimiter = index.form.delimiter
+    delimiter = index.format.delimiter
     bad: list[arrow_csv.InvalidRow] = []
 
     def refuse(row: arrow_csv.InvalidRow) -> str:
@@ -177,7 +177,7 @@ def parse_blocks(
                 column_types=types,
                 include_columns=list(types) if types is not None else None,
                 null_values=MISSING_WORDS,
-                decimal_point=index.form.decimal,
+                decimal_point=index.format.decimal,
                 timestamp_parsers=[arrow_csv.ISO8601, *FORMATS],
             ),
         )

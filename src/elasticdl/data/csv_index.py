@@ -4,7 +4,7 @@ A row ends at a line feed, a carriage return or both, outside of quotes; an empt
 row. A quote opens a field only at the field's start; the quote in `5" disk` is content. This is
 also pyarrow's rule, which parses the rows afterwards: both must count the same rows.
 
-The content of the rows is not interpreted here, except for the form of the file (`csv_form.py`).
+The content of the rows is not interpreted here, except for the file's format (`csv_format.py`).
 
 Callers: `csv.py`.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.csv_form import HEAD_BYTES, CSVForm, FormScan, column_names, form_of
+from elasticdl.data.csv_format import HEAD_BYTES, CSVFormat, FormatScan, column_names, format_of
 from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.stored_file import StoredFile
 from elasticdl.errors import CorruptDataError, SchemaError
@@ -51,19 +51,19 @@ class CSVIndex(NamedTuple):
         header: The names of the columns.
         offsets: Start of each block in bytes, and the end of the last one.
         firsts: Number of each block's first row, and one past the last row.
-        form: How the file is written.
+        format: How the file is written.
     """
 
     header: tuple[str, ...]
     offsets: tuple[int, ...]
     firsts: tuple[int, ...]
-    form: CSVForm = CSVForm()
+    format: CSVFormat = CSVFormat()
 
     def pack(self) -> bytes:
-        """Pack for an index entry: size of the JSON, header and form as JSON, offsets, firsts."""
+        """Pack for an index entry: size of the JSON, header and format as JSON, offsets, firsts."""
         words: Any = self.header
-        if self.form != CSVForm():
-            words = {"header": self.header, "form": self.form._asdict()}
+        if self.format != CSVFormat():
+            words = {"header": self.header, "format": self.format._asdict()}
         text = json.dumps(words).encode()
         numbers = np.array([self.offsets, self.firsts], "<i8").tobytes()
         return struct.pack("<I", len(text)) + text + numbers
@@ -76,25 +76,25 @@ def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
         ValueError: The entry is inconsistent.
         struct.error: The entry is truncated.
         KeyError: It has no header.
-        TypeError: Its header is not a list of names, or its form has unknown attributes.
+        TypeError: Its header is not a list of names, or its format has unknown attributes.
     """
     (text_bytes,) = struct.unpack_from("<I", entry.layout)
     numbers_at = 4 + text_bytes
     words = json.loads(entry.layout[4:numbers_at])
-    form = CSVForm()
+    csv_format = CSVFormat()
     if isinstance(words, dict):
-        words, form = words["header"], CSVForm(**words["form"])
+        words, csv_format = words["header"], CSVFormat(**words["format"])
     header = tuple(words)
     offsets, firsts = np.frombuffer(entry.layout, "<i8", offset=numbers_at).reshape(2, -1).tolist()
     if not all(isinstance(name, str) for name in header):
         raise TypeError("a name that is not a string")
     ascends = offsets == sorted(offsets) and firsts == sorted(firsts) and min(offsets) >= 0
-    size_bytes = offsets[-1] if form.is_compressed else entry.size_bytes
+    size_bytes = offsets[-1] if csv_format.is_compressed else entry.size_bytes
     if not ascends or (offsets[-1], firsts[-1]) != (size_bytes, entry.num_records):
         raise ValueError(f"rows up to {firsts[-1]} at byte {offsets[-1]}")
     stored = entry.counted_file()
-    file = InflatedFile(stored) if form.is_compressed else stored
-    return file, CSVIndex(header, tuple(offsets), tuple(firsts), form)
+    file = InflatedFile(stored) if csv_format.is_compressed else stored
+    return file, CSVIndex(header, tuple(offsets), tuple(firsts), csv_format)
 
 
 def stored_of(file: CSVFile) -> StoredFile:
@@ -123,18 +123,18 @@ def index_rows(
         CorruptDataError: A quote is not closed, or a row is longer than `MAX_ROW_BYTES`.
     """
     head = file.read(0, HEAD_BYTES)
-    form = form_of(
+    csv_format = format_of(
         file.uri,
         head,
         is_whole=len(head) < HEAD_BYTES,
         is_compressed=isinstance(file, InflatedFile),
     )
-    seen = FormScan(form)
+    seen = FormatScan(csv_format)
     header_at = -1
     offsets: list[int] = []
     firsts: list[int] = []
     num_rows = 0
-    for starts in _line_starts(file, form, seen, read_bytes):
+    for starts in _line_starts(file, csv_format, seen, read_bytes):
         rows = starts
         if header_at < 0 and len(starts):
             header_at, rows = int(starts[0]), starts[1:]
@@ -153,61 +153,63 @@ def index_rows(
         )
     offsets.append(file.size_bytes)
     firsts.append(num_rows)
-    form = seen.form()
-    header = _header(file, file.read(header_at, offsets[0]), form)
-    if not form.has_header:
+    csv_format = seen.format()
+    header = _header(file, file.read(header_at, offsets[0]), csv_format)
+    if not csv_format.has_header:
         # The first row gets a separate block.
         offsets.insert(0, header_at)
         firsts = [0, *(first + 1 for first in firsts)]
-    return CSVIndex(header, tuple(offsets), tuple(firsts), form)
+    return CSVIndex(header, tuple(offsets), tuple(firsts), csv_format)
 
 
-def row_starts(block: bytes, form: CSVForm) -> list[int]:
+def row_starts(block: bytes, csv_format: CSVFormat) -> list[int]:
     """Return the starts of the rows in a block of complete rows."""
-    scanner = _Scanner(0, form)
+    scanner = _Scanner(0, csv_format)
     starts: list[int] = scanner.scan(block).tolist()
     # The last row of a file may have no end.
     return [*starts, scanner.line_start] if scanner.line_start < len(block) else starts
 
 
-def read_header(file: CSVFile, first_row_at: int, form: CSVForm) -> tuple[str, ...]:
+def read_header(file: CSVFile, first_row_at: int, csv_format: CSVFormat) -> tuple[str, ...]:
     """Return the names of the columns, which are before the first row.
 
     Args:
         file: The file.
         first_row_at: Start of its first row, in bytes.
-        form: Its form; it has a header.
+        csv_format: Its format; it has a header.
 
     Raises:
         SchemaError: The line does not contain names.
     """
-    return _header(file, file.read(form.mark_bytes, first_row_at), form)
+    return _header(file, file.read(csv_format.mark_bytes, first_row_at), csv_format)
 
 
-def _header(file: CSVFile, line: bytes, form: CSVForm) -> tuple[str, ...]:
+def _header(file: CSVFile, line: bytes, csv_format: CSVFormat) -> tuple[str, ...]:
     try:
         # Empty lines may precede the header.
-        text = form.text(line).lstrip("\r\n")
+        text = csv_format.text(line).lstrip("\r\n")
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"{file.uri}: its header is not {form.encoding} ({error.reason} at byte "
+            f"{file.uri}: its header is not {csv_format.encoding} ({error.reason} at byte "
             f"{error.start}). Save the file as UTF-8."
         ) from None
-    return column_names(file.uri, text, form)
+    return column_names(file.uri, text, csv_format)
 
 
-def _line_starts(file: CSVFile, form: CSVForm, seen: FormScan, read_bytes: int) -> Iterator[Array]:
+def _line_starts(
+    file: CSVFile, csv_format: CSVFormat, seen: FormatScan, read_bytes: int
+) -> Iterator[Array]:
     """Yield the starts of the non-empty lines of a file, the header first."""
-    offset = form.mark_bytes
-    scanner = _Scanner(offset, form)
+    offset = csv_format.mark_bytes
+    scanner = _Scanner(offset, csv_format)
     # A code unit is never cut in two.
-    read_bytes = max(read_bytes - read_bytes % form.width, form.width)
+    read_bytes = max(read_bytes - read_bytes % csv_format.width, csv_format.width)
     while (isinstance(file, InflatedFile) or offset < file.size_bytes) and (
         data := file.read(offset, offset + read_bytes)
     ):
-        if len(data) % form.width:
+        if len(data) % csv_format.width:
             raise CorruptDataError(
-                file.uri, offset + len(data), f"text in {form.encoding}", "half a character"
+                file.uri, offset + len(data), f"text in {csv_format.encoding}", "half a character"
             )
         seen.add(data)
         yield scanner.scan(data)
@@ -240,15 +242,15 @@ class _Scanner:
         inside: Whether a quoted field has not ended yet.
     """
 
-    def __init__(self, offset: int, form: CSVForm) -> None:
+    def __init__(self, offset: int, csv_format: CSVFormat) -> None:
         self.line_start = offset
         self.inside = False
         self._offset = offset
         self._previous = _FEED
-        order = ">" if form.encoding.endswith("be") else "<"
-        self._unit = np.dtype(f"{order}u{form.width}")
+        order = ">" if csv_format.encoding.endswith("be") else "<"
+        self._unit = np.dtype(f"{order}u{csv_format.width}")
         # A quote after a quote is the second half of an escaped one.
-        self._before_a_field = [_FEED, _RETURN, _QUOTE, ord(form.delimiter)]
+        self._before_a_field = [_FEED, _RETURN, _QUOTE, ord(csv_format.delimiter)]
 
     def scan(self, data: bytes) -> Array:
         """Return the starts of the non-empty lines that end in the next bytes."""

@@ -3,7 +3,7 @@
 `example.py` decodes examples without a schema, `schema.py` with one; this module only chooses
 between them.
 
-Callers: `serialized_unit.py`, `recordio.py`, `tfrecord.py`.
+Callers: `bytes_unit.py`, `recordio.py`, `tfrecord.py`.
 """
 
 from __future__ import annotations

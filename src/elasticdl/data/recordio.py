@@ -32,6 +32,7 @@ import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.atomic_writer import AtomicWriter
+from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.data_index import DataIndex, entries_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_decoding import decode_records
@@ -48,7 +49,6 @@ from elasticdl.data.recordio_chunk import (
     parse_header,
 )
 from elasticdl.data.recordio_index import ChunkTable, pack
-from elasticdl.data.serialized_unit import BytesUnit
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.units import Units, is_remote, sample
 from elasticdl.errors import CorruptDataError, DataError, UsageError

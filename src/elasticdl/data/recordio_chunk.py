@@ -24,7 +24,7 @@ import cramjam
 import numpy as np
 from isal.isal_zlib import crc32
 
-from elasticdl.data.serialized_unit import BytesUnit, fresh_memory
+from elasticdl.data.bytes_unit import BytesUnit, fresh_memory
 from elasticdl.errors import CorruptDataError, DataError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
 
 
-class ChosenRecords:
+class SelectedRecords:
     """Selected records of another source; see `record_source.RecordSource`.
 
     They are read once for each form requested (serialized, or decoded with a schema) and kept.

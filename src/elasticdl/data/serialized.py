@@ -1,10 +1,10 @@
 """Serialized records as blocks: records of one length are the rows of one array.
 
 Many records are decoded at once if they are in one 2-D array. How they are copied there depends on
-their storage: `Listed` copies them from a list, `serialized_unit.py` directly from the units of a
+their storage: `Listed` copies them from a list, `bytes_unit.py` directly from the units of a
 source, without a `bytes` object for each.
 
-Callers: `example_groups.py`, `serialized_unit.py`.
+Callers: `example_groups.py`, `bytes_unit.py`.
 """
 
 from __future__ import annotations

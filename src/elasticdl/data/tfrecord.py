@@ -34,13 +34,13 @@ import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.atomic_writer import AtomicWriter
+from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.masked_crc import masked_crc32c
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
-from elasticdl.data.serialized_unit import BytesUnit
 from elasticdl.data.stored_file import local_path, open_stored
 from elasticdl.data.tfrecord_index import pack_starts, unpack_starts
 from elasticdl.data.units import Units, is_remote, unit_bytes

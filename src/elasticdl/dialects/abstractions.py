@@ -33,8 +33,8 @@ from elasticdl.dialects.component_classes import (
     missing_methods,
     replaces_the_whole,
 )
+from elasticdl.dialects.dialect_reader import DialectReader, call, locations_of
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import DialectReader, call, locations_of
 from elasticdl.dialects.reference import location_of
 from elasticdl.dialects.split_examples import SplitMethod
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
@@ -363,7 +363,7 @@ def own_callbacks(model_builder: Any) -> Sequence[Any]:
     if not hasattr(model_builder, "get_callbacks"):
         return []
     callbacks = _call(model_builder, "get_callbacks") or []
-    return [each for each in callbacks if not is_kept_by_us(each)]
+    return [each for each in callbacks if not is_replaced(each)]
 
 
 def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
@@ -401,7 +401,7 @@ def _call(component: Any, method: str, *args: Any) -> Any:
         ) from error
 
 
-def is_kept_by_us(callback: Any) -> bool:
+def is_replaced(callback: Any) -> bool:
     """Return whether ElasticDL replaces a Keras callback, such as `ModelCheckpoint`."""
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.dialects.params import signature_of
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import DialectReader
+    from elasticdl.dialects.dialect_reader import DialectReader
     from elasticdl.dialects.reference import Symbol
 
 OUTPUTS = frozenset(

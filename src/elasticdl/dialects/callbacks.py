@@ -6,8 +6,8 @@ import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.dialects.dialect_reader import DialectReader, call
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elasticdl.data.class_weights import checked
-from elasticdl.dialects.reading import DialectReader, call
+from elasticdl.dialects.dialect_reader import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.dialects.dialect_reader import call
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reading import call
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import DialectReader
+    from elasticdl.dialects.dialect_reader import DialectReader
     from elasticdl.dialects.reference import Symbol
 
 _FEWEST = 2

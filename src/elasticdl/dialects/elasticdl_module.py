@@ -29,6 +29,7 @@ from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.default_input import default_input
 from elasticdl.dialects.default_input import note as input_note
+from elasticdl.dialects.dialect_reader import DialectReader, LateBoundFunction, call, locations_of
 from elasticdl.dialects.frameworks import framework_of, framework_of_model, is_lightning
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
@@ -38,7 +39,6 @@ from elasticdl.dialects.near_names import near_names
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
-from elasticdl.dialects.reading import DialectReader, LateBoundFunction, call, locations_of
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
 from elasticdl.dialects.argument_order import role_of
 from elasticdl.dialects.class_weight import as_class_weight
-from elasticdl.dialects.inputs import as_input, schema_of, with_schema
-from elasticdl.dialects.losses import as_loss
-from elasticdl.dialects.metrics import evaluation_metrics
-from elasticdl.dialects.models import as_model_factory
-from elasticdl.dialects.optimizers import as_optimizer_factory
-from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reading import (
+from elasticdl.dialects.dialect_reader import (
     DialectReader,
     LateBoundFunction,
     call,
     locations_of,
     without_self,
 )
+from elasticdl.dialects.inputs import as_input, schema_of, with_schema
+from elasticdl.dialects.losses import as_loss
+from elasticdl.dialects.metrics import evaluation_metrics
+from elasticdl.dialects.models import as_model_factory
+from elasticdl.dialects.optimizers import as_optimizer_factory
+from elasticdl.dialects.params import Params, described, signature_of
 from elasticdl.dialects.reference import Reference, Symbol, location_of
 from elasticdl.spec import ElasticDLSpec
 

@@ -31,9 +31,9 @@ from elasticdl.definition import (
     RecordInput,
     no_metrics,
 )
+from elasticdl.dialects.dialect_reader import DialectReader, locations_of
 from elasticdl.dialects.inputs import as_input
 from elasticdl.dialects.params import Params
-from elasticdl.dialects.reading import DialectReader, locations_of
 from elasticdl.dialects.reference import Symbol
 from elasticdl.dialects.saved_input import BatchSignature, InputSignature, SavedInput
 from elasticdl.dialects.saved_spec import SavedSpec

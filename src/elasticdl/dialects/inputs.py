@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from elasticdl.data.schema import Schema
 from elasticdl.definition import DatasetInput, Input, Mode, RecordInput
+from elasticdl.dialects.dialect_reader import DialectReader, call
 from elasticdl.dialects.params import signature_of
-from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

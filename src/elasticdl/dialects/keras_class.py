@@ -26,12 +26,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.classes import as_classes
-from elasticdl.dialects.inputs import as_input, schema_of, with_schema
-from elasticdl.dialects.losses import as_loss
-from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
-from elasticdl.dialects.optimizers import as_optimizer_factory
-from elasticdl.dialects.params import Params, described
-from elasticdl.dialects.reading import (
+from elasticdl.dialects.dialect_reader import (
     DialectReader,
     LateBoundFunction,
     call,
@@ -39,6 +34,11 @@ from elasticdl.dialects.reading import (
     mro_has,
     without_self,
 )
+from elasticdl.dialects.inputs import as_input, schema_of, with_schema
+from elasticdl.dialects.losses import as_loss
+from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
+from elasticdl.dialects.optimizers import as_optimizer_factory
+from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import BatchesInput, Input, Mode, ModelDefinition
 from elasticdl.dialects.callbacks import as_callbacks
+from elasticdl.dialects.dialect_reader import DialectReader, call, locations_of
 from elasticdl.dialects.frameworks import is_lightning, overridden
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import with_parameters
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reading import DialectReader, call, locations_of
 from elasticdl.dialects.reference import INPUT_FUNCTIONS, Symbol, location_of
 from elasticdl.dialects.torch_loaders import (
     SharedGeneratorCheck,

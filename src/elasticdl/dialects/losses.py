@@ -18,9 +18,9 @@ from elasticdl.dialects.argument_order import (
     by_name,
     takes_outputs_and_labels,
 )
+from elasticdl.dialects.dialect_reader import DialectReader, call, mro_has
 from elasticdl.dialects.frameworks import framework_of_model, is_of_torch
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import DialectReader, call, mro_has
 from elasticdl.dialects.reference import Symbol
 
 

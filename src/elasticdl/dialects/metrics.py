@@ -18,8 +18,8 @@ from typing import Any
 from elasticdl.definition import MetricFunctions, Mode, NamedMetric, no_metrics
 from elasticdl.dialects import keras_objects, torch_metrics
 from elasticdl.dialects.argument_order import by_name, takes_outputs_and_labels
+from elasticdl.dialects.dialect_reader import DialectReader, call, mro_has
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reading import DialectReader, call, mro_has
 from elasticdl.dialects.reference import Symbol
 
 

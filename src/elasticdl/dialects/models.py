@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.dialects.dialect_reader import DialectReader, call
 from elasticdl.dialects.params import described
-from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from elasticdl.dialects.reference import Symbol

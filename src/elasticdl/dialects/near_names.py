@@ -21,7 +21,7 @@ from elasticdl.dialects.reference import function_of, symbol_of
 from elasticdl.dialects.source_lines import names_used
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import DialectReader
+    from elasticdl.dialects.dialect_reader import DialectReader
 
 # The names that are checked in a Keras model file.
 _OF_KERAS = ("callbacks", "eval_metrics_fn")

@@ -15,8 +15,8 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects import keras_objects
+from elasticdl.dialects.dialect_reader import DialectReader, call, mro_has
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import DialectReader, call, mro_has
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

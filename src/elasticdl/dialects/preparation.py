@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.data.schema import Schema
+from elasticdl.dialects.dialect_reader import call
 from elasticdl.dialects.params import signature_of
-from elasticdl.dialects.reading import call
 from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import DefinitionError
 

@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.data.batch import Batch, batch_of
 from elasticdl.definition import BatchesInput, Epochs, Mode
 from elasticdl.dialects.batch_state import BatchState
+from elasticdl.dialects.dialect_reader import call
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import call
 from elasticdl.dialects.sampler_changes import SamplerChanges
 from elasticdl.dialects.sampler_orders import SamplerOrders, set_epoch
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import DialectReader
+    from elasticdl.dialects.dialect_reader import DialectReader
     from elasticdl.dialects.reference import Symbol
 
 _PAIR = len(("x", "y"))

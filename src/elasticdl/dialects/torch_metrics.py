@@ -16,7 +16,7 @@ from elasticdl.dialects.argument_order import role_of
 from elasticdl.errors import UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
-    from elasticdl.dialects.reading import DialectReader
+    from elasticdl.dialects.dialect_reader import DialectReader
     from elasticdl.dialects.reference import Symbol
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

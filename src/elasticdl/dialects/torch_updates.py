@@ -25,8 +25,8 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from elasticdl.definition import GradientClipping, Precision
+from elasticdl.dialects.dialect_reader import DialectReader, call
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import DialectReader, call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

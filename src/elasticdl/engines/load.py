@@ -31,7 +31,7 @@ from elasticdl.engines.inference import (
 )
 from elasticdl.engines.loaded_model import with_additions
 from elasticdl.engines.record_data import open_records
-from elasticdl.engines.stored_data import ASIDE, named
+from elasticdl.engines.stored_data import ASIDE, file_names
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.job import Job, TrainingOptions
 
@@ -44,7 +44,7 @@ _NUM_EXAMPLES = 2
 
 def load(trained_model: str, data: Any) -> Any:
     """Return the model with its trained weights; see `api.load`."""
-    name = None if data is None else named(data)
+    name = None if data is None else file_names(data)
     if data is None or name is not None:
         return _loaded(trained_model, name)
     with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix=ASIDE) as folder:

@@ -27,7 +27,7 @@ from elasticdl.data.in_memory import arrow_rows, has_columns, named_in_errors, s
 from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
-from elasticdl.engines.stored_data import named
+from elasticdl.engines.stored_data import file_names
 from elasticdl.errors import ElasticDLError, UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class TablePredictor:
                 f"predict() of a table takes no argument after the table; got "
                 f"{listed([*args, *sorted(others)])}."
             )
-        if (files := named(x)) is not None:
+        if (files := file_names(x)) is not None:
             return self._outputs(files)
         with tempfile.TemporaryDirectory(dir=scratch.folder(), prefix="data-") as folder:
             uri, _ = store(arrow_rows(x), folder, Path(folder), lambda _: None)
@@ -124,7 +124,7 @@ class TablePredictor:
             return bool(self._names) and not self._names <= x.keys()
         if isinstance(x, list) and x and isinstance(x[0], Mapping):
             return True
-        return has_columns(x) or named(x) is not None
+        return has_columns(x) or file_names(x) is not None
 
     def _outputs(self, uri: str) -> Any:
         opened = self._opened

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 ASIDE = "data-"
 
 
-def named(data: Any) -> str | None:
+def file_names(data: Any) -> str | None:
     """Return the names of data files, joined by commas; None if the data is in memory."""
     if isinstance(data, (str, Path)):
         return str(data)
     if isinstance(data, (list, tuple)) and data:
-        names = [named(each) for each in data]
+        names = [file_names(each) for each in data]
         return None if None in names else ",".join(map(str, names))
     return None
 

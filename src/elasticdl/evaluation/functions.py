@@ -12,7 +12,7 @@ whole block of rows; the block's column is used only if it passes checks against
 
 How the columns are used is decided elsewhere.
 
-Callers: `report.py`, and through it sessions and `elasticdl evaluate --report`.
+Callers: `report_writer.py`, and through it sessions and `elasticdl evaluate --report`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The task, and whether outputs are probabilities or logits, is decided once, on t
 column means the same in every row. A row that does not fit has no value in the column. Confidence
 is the probability of the predicted class.
 
-Callers: `report.py`.
+Callers: `report_writer.py`.
 """
 
 from __future__ import annotations

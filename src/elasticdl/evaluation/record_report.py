@@ -17,10 +17,10 @@ from elasticdl.data.split_source import runs_in_whole, whole
 from elasticdl.errors import DataError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.evaluation.png import as_picture
-from elasticdl.evaluation.report import ReportWriter
 from elasticdl.evaluation.report_page import write_page
 from elasticdl.evaluation.report_tables import Report
 from elasticdl.evaluation.report_views import write_views
+from elasticdl.evaluation.report_writer import ReportWriter
 from elasticdl.prediction.rows import RecordKeys
 from elasticdl.training.trainer import PerExampleEvaluator
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
     from elasticdl.definition import ModelDefinition
-    from elasticdl.evaluation.report import ReportResult
+    from elasticdl.evaluation.report_writer import ReportResult
     from elasticdl.training.trainer import MetricStates, Trainer
 
 # A larger difference than rounding: then the loss of a batch is not the mean of its examples'.

@@ -19,8 +19,8 @@ import numpy as np
 
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.evaluation.png import as_picture, data_uri, smaller
-from elasticdl.evaluation.report import METRIC
 from elasticdl.evaluation.report_tables import Report, ReportSummary
+from elasticdl.evaluation.report_writer import METRIC
 
 if TYPE_CHECKING:
     import os

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from elasticdl.artifacts.folder import local_path_of
 from elasticdl.data.stored_file import filesystem
 from elasticdl.errors import CorruptDataError, NoDataError
-from elasticdl.evaluation.report import METADATA, METRIC
+from elasticdl.evaluation.report_writer import METADATA, METRIC
 
 # Normal distribution: 95 % lie within this many standard deviations.
 _Z95 = 1.959963984540054

@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
-from elasticdl.evaluation.report import METRIC
 from elasticdl.evaluation.report_tables import Report
+from elasticdl.evaluation.report_writer import METRIC
 
 if TYPE_CHECKING:
     import os

@@ -15,7 +15,7 @@ Trust (`trust.py`) does not lift these bounds. The memory of computations is not
 layer that repeats or pads its input may need more memory than is available.
 
 Callers: `archive.py`, `hdf5.py`, `file_format.py`, `pickle_sizes.py`, `saved_model.py`,
-`tf_keras.py`, `torch_sizes.py`, `weights.py`.
+`tf_keras.py`, `torch_sizes.py`, `weight_limits.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import h5py
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
-from elasticdl.saved_models.numbers import refuse_complex
+from elasticdl.saved_models.finite_weights import refuse_complex
 
 _DEFLATE = 1
 # Filters that do not make data larger: shuffling, and checksums.

@@ -20,10 +20,10 @@ import keras
 from elasticdl import scratch
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
-from elasticdl.saved_models.numbers import Weight
+from elasticdl.saved_models.finite_weights import Weight
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
-from elasticdl.saved_models.weights import bounded
+from elasticdl.saved_models.weight_limits import bounded
 
 if TYPE_CHECKING:
     from elasticdl.saved_models.file_format import ModelFile

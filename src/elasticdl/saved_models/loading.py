@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import MissingExtraError, ModelFileError, framework_needed
-from elasticdl.saved_models.numbers import Weight, check_finite
+from elasticdl.saved_models.finite_weights import Weight, check_finite
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from elasticdl.saved_models.keras import (
 )
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
-from elasticdl.saved_models.weights import bounded
+from elasticdl.saved_models.weight_limits import bounded
 
 if TYPE_CHECKING:
     from elasticdl.saved_models.file_format import ModelFile

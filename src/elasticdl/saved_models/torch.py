@@ -28,7 +28,7 @@ from torch import nn
 
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models import archive
-from elasticdl.saved_models.numbers import Weight, refuse_complex
+from elasticdl.saved_models.finite_weights import Weight, refuse_complex
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 

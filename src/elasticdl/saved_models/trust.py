@@ -22,7 +22,7 @@ from elasticdl.saved_models.file_format import ModelFile, sha256_of
 _log = logging.getLogger("elasticdl")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEYS = ("allow_pickle", "allow_lambda", "sha256")
-_told: set[TrustUsed] = set()
+_logged: set[TrustUsed] = set()
 
 Flag: TypeAlias = Literal["allow_pickle", "allow_lambda"]
 
@@ -137,7 +137,7 @@ def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
             "  Get the file again from its author, or correct model.trust.sha256."
         )
     used = TrustUsed(str(file.path), digest, flag, finding)
-    if used not in _told:
-        _told.add(used)
+    if used not in _logged:
+        _logged.add(used)
         _log.warning("%s (sha256 %s) is trusted by %s: %s.", file.path, digest, flag, finding)
     return used

@@ -23,7 +23,7 @@ from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.batch import leaves
 from elasticdl.errors import OutputError, TrainingError
-from elasticdl.training.keras.verify import write_probe
+from elasticdl.training.keras.verify_export import write_probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ def export(trained: TrainedSession) -> dict[str, Any]:
 def verify_command(probe: Path, models: Sequence[Path]) -> list[str]:
     """Return the command that runs exported models on the batch in the file `probe`."""
     # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
-    python = [sys.executable, "-P", "-m", "elasticdl.training.keras.verify"]
+    python = [sys.executable, "-P", "-m", "elasticdl.training.keras.verify_export"]
     return [*python, str(probe), *map(str, models)]
 
 

@@ -142,15 +142,15 @@ def _end_of(client: Any, job: str, asked_to_end: Sequence[int]) -> Any:
         TrainingError: The cluster no longer answers.
     """
     heard_s = time.monotonic()
-    is_told = False
+    is_stop_requested = False
     while True:
         try:
             found = client.get_job_info(job)
             heard_s = time.monotonic()
             if found.status.is_terminal():
                 return found
-            if asked_to_end and not is_told:
-                is_told = client.stop_job(job)
+            if asked_to_end and not is_stop_requested:
+                is_stop_requested = client.stop_job(job)
         except (OSError, RuntimeError) as error:
             if time.monotonic() - heard_s > _PATIENCE_S:
                 raise TrainingError(

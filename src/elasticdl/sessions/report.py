@@ -25,10 +25,10 @@ from elasticdl.dialects.params import described
 from elasticdl.engines.randomness import Stream
 from elasticdl.errors import DataError, DefinitionError
 from elasticdl.evaluation.functions import EvalFunctions
-from elasticdl.evaluation.report import ReportResult, ReportWriter
 from elasticdl.evaluation.report_page import write_page
 from elasticdl.evaluation.report_tables import Report
 from elasticdl.evaluation.report_views import write_views
+from elasticdl.evaluation.report_writer import ReportResult, ReportWriter
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays

@@ -160,7 +160,7 @@ class _LiveBatches:
     def epochs(self) -> Epochs:
         """Return the epochs of the generator, one after the other."""
         if self._first is None:
-            self._going = self._anew()
+            self._going = self._restarted()
             self._first = next(self._going, None)
         if self._first is None:
             raise UsageError(f"{self._name} yields nothing; expected batches (x, y, weight).")
@@ -174,13 +174,13 @@ class _LiveBatches:
             name=self._name,
         )
 
-    def _anew(self) -> Iterator[Batch]:
+    def _restarted(self) -> Iterator[Batch]:
         parts = pipelines.elements(self._generator, self._name)
         return (batch_of(part, self._name, self._weights) for part in parts)
 
     def _begin(self, epoch: int, first: int) -> Iterator[Batch]:
         if pipelines.kind_of(self._generator, self._name) != "iterable":
-            return itertools.islice(self._anew(), first, self._num_batches)
+            return itertools.islice(self._restarted(), first, self._num_batches)
         assert self._going is not None  # noqa: S101 - made with the first batch
         again = self._first_again() if epoch == 0 and not self._is_first_taken else ()
         return itertools.islice(itertools.chain(again, self._going), first, self._num_batches)

@@ -106,8 +106,8 @@ def audit(
     Example:
         >>> from elasticdl.sharding.epoch_order import ShardPlan
         >>> plan = ShardPlan(num_records=8, minibatch_size=2, minibatches_per_shard=4)
-        >>> told = np.array([[0, 0, 0, 0, 2], [0, 1, 0, 1, 3]])
-        >>> epochs, _ = audit(plan, told, {0}, by_record=True)
+        >>> committed = np.array([[0, 0, 0, 0, 2], [0, 1, 0, 1, 3]])
+        >>> epochs, _ = audit(plan, committed, {0}, by_record=True)
         >>> [(found.first, found.times) for found in epochs[0].findings]
         [(1, 2), (3, 0)]
     """

@@ -34,10 +34,10 @@ from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.column_types import note_on_times
 from elasticdl.sql.database import RowSource
 from elasticdl.sql.error_locations import check_distinct
-from elasticdl.sql.labelled import Labelled
+from elasticdl.sql.label_filter import Labelled
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.settings import for_rows
-from elasticdl.sql.target import check_takes
+from elasticdl.sql.target_checks import check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -220,7 +220,7 @@ def check_into(into: Name | None, found: Sequence[str], database: Database) -> l
     if into is None or table is None:
         return columns
     kept = [name for name in columns if name in found or matching(name, table.columns) is not None]
-    check_takes(table, into, kept)
+    check_columns(table, into, kept)
     return kept
 
 

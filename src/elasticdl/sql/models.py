@@ -24,16 +24,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.artifacts.lease import ignore_note
 from elasticdl.artifacts.lock import hold
+from elasticdl.artifacts.output_lease import ignore_note
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import OutputBusyError, UsageError
-from elasticdl.sql.waiting import retry_while_busy
+from elasticdl.sql.retry import retry_while_busy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from elasticdl.artifacts.lease import Note
+    from elasticdl.artifacts.output_lease import Note
 
 ENVIRONMENT = "ELASTICDL_MODELS"
 DEFAULT_FOLDER = "models"

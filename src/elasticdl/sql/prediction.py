@@ -32,7 +32,7 @@ from elasticdl.sql.error_locations import check_distinct
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows
-from elasticdl.sql.target import check_appended, is_read, view_of
+from elasticdl.sql.target_checks import check_appended, is_read, view_of
 from elasticdl.zoo.prebuilt.label import as_array
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from elasticdl.sql.database import RowSource
 from elasticdl.sql.error_locations import check_distinct, location_of, pointed_in
 from elasticdl.sql.evaluation import metrics_table
 from elasticdl.sql.features import resolve
-from elasticdl.sql.labelled import LabelError, Labelled
+from elasticdl.sql.label_filter import LabelError, Labelled
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
 from elasticdl.sql.statements import Span

@@ -60,7 +60,7 @@ def follow_finished_job(
 
     This cannot make the job fail: if a tracker is unreachable, only a note is shown.
     """
-    if job.tracking is None or _is_told(job, job.tracking, folder):
+    if job.tracking is None or _is_tracked(job, job.tracking, folder):
         return
     try:
         follow_job(events, job, folder, attempt_of(job, attempt), step)
@@ -181,7 +181,7 @@ def _history(log: Path, step: int) -> list[Event]:
     return [event for event in history if isinstance(event, JobStarted) or event.step <= step]
 
 
-def _is_told(job: Job, tracking: Tracking, folder: OutputFolder) -> bool:
+def _is_tracked(job: Job, tracking: Tracking, folder: OutputFolder) -> bool:
     if tracking.tensorboard and not folder.list(LOGS_FOLDER):
         return False
     if tracking.uri is None:

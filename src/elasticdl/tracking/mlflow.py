@@ -93,7 +93,7 @@ class MlflowTracker:
         self._sent: dict[str, set[int]] = {}
         self._sent_epochs: set[int] = set()
         self._names = MetricNames()
-        self._tags_told: set[str] = set()
+        self._tags_logged: set[str] = set()
 
     def start(self, attempt: TrackedAttempt) -> None:
         """Start the run of a job, or continue its existing one.
@@ -113,7 +113,7 @@ class MlflowTracker:
             self._run_id = run.info.run_id
             mark = run.data.tags.get(_MARK_TAG, "")
             self._kept = self._keep(attempt, run_id=self._run_id, mark=mark)
-            self._remember_told(run)
+            self._read_logged(run)
             tags = {"attempt": str(attempt.number), **attempt.tags}
             tags |= self._log_params(run, attempt)
             self._log_tags(tags)
@@ -290,7 +290,7 @@ class MlflowTracker:
             run_name=self._tracking.run_name or attempt.run_name,
         )
 
-    def _remember_told(self, run: Any) -> None:
+    def _read_logged(self, run: Any) -> None:
         self._sent = {
             key: {metric.step for metric in self._client.get_metric_history(self._run_id, key)}
             for key in run.data.metrics
@@ -305,18 +305,18 @@ class MlflowTracker:
             if key.startswith(_RENAMED_TAG)
         }
         self._names = MetricNames(known, kept=(_EPOCH, _STEP_LOSS, _RECORDS_PER_S))
-        self._tags_told = {_RENAMED_TAG + name for name in known}
+        self._tags_logged = {_RENAMED_TAG + name for name in known}
 
     # --- what is logged -------------------------------------------------------------------
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         names = self._names.of(values)
         new = {_RENAMED_TAG + name: was for name, was in self._names.renamed.items()}
-        untold = {tag: was for tag, was in new.items() if tag not in self._tags_told}
-        if untold:
+        new_tags = {tag: was for tag, was in new.items() if tag not in self._tags_logged}
+        if new_tags:
             # Before the metric: if the attempt dies in between, no metric lacks its original name.
-            self._log_tags(untold)
-            self._tags_told |= untold.keys()
+            self._log_tags(new_tags)
+            self._tags_logged |= new_tags.keys()
         return {names[original]: value for original, value in values.items()}
 
     def _log_metrics(self, point: MetricPoint, values: Mapping[str, float], *epoch: str) -> None:

@@ -59,7 +59,7 @@ class TensorBoardTracker:
         self._folder = folder
         self.where = f"TensorBoard in {folder.where(LOGS_FOLDER)}"
         self._files: dict[str, _File] = {}
-        self._told: dict[tuple[str, str], set[int]] = {}
+        self._logged: dict[tuple[str, str], set[int]] = {}
 
     def start(self, attempt: TrackedAttempt) -> None:
         """Delete the files of earlier attempts; their contents are sent again.
@@ -96,7 +96,9 @@ class TensorBoardTracker:
                 }
                 self._write(_VALIDATION, point.step, point.time, values)
             case Kind.STEPS:
-                if point.step > max(self._told.get((_TRAIN, _STEP_NAMES["loss"]), ()), default=-1):
+                if point.step > max(
+                    self._logged.get((_TRAIN, _STEP_NAMES["loss"]), ()), default=-1
+                ):
                     values = {_STEP_NAMES.get(n, n): value for n, value in point.training.items()}
                     self._write(_TRAIN, point.step, point.time, values)
 
@@ -124,7 +126,7 @@ class TensorBoardTracker:
         new = {
             tag: value
             for tag, value in values.items()
-            if step not in self._told.get((part, tag), ())
+            if step not in self._logged.get((part, tag), ())
         }
         if not new:
             return
@@ -144,7 +146,7 @@ class TensorBoardTracker:
         except (OSError, OutputError) as error:
             raise self._unwritable(error) from error
         for tag in new:
-            self._told.setdefault((part, tag), set()).add(step)
+            self._logged.setdefault((part, tag), set()).add(step)
 
     def _unwritable(self, error: Exception) -> TrackingError:
         reason = getattr(error, "strerror", None) or error

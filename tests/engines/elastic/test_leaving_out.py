@@ -11,7 +11,7 @@ from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.controller import _timeouts_of
 from elasticdl.engines.elastic.crash_note import BatchInWork
-from elasticdl.engines.elastic.give_up_policy import RepeatedFailure
+from elasticdl.engines.elastic.failure_policy import RepeatedFailure
 from elasticdl.engines.elastic.worker import Assignment, Worker
 from elasticdl.engines.training_context import open_context
 from elasticdl.errors import TrainingError, UsageError

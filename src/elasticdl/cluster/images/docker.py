@@ -36,7 +36,7 @@ Tell: TypeAlias = Callable[[str], None]
 _ANY_VERSION = "1.41"
 _ANSWERS_WITHIN_S = 10
 _SILENT_FOR_S = 600
-_TOLD_EVERY_S = 5.0
+_REPORT_INTERVAL_S = 5.0
 _STEP = re.compile(r"step (\d+)/(\d+) ?: (.+)", re.IGNORECASE)
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _LARGE = re.compile(r"\s*Downloading (\S+) \((\d{2,}(?:\.\d+)? MB|[\d.]+ GB)\)")
@@ -144,14 +144,14 @@ class DockerEngine:
             UsageError: The registry rejects it.
             UnavailableError: The registry cannot be reached.
         """
-        digest, layers, told_s = None, _Layers(), time.monotonic()
+        digest, layers, reported_s = None, _Layers(), time.monotonic()
         with _engine_errors(f"push to {repository}"):
             for message in self._client.push(repository, tag, stream=True, decode=True):
                 if "error" in message:
                     raise build_errors.push_failed(str(message["error"]), repository)
                 layers.add(message)
-                if layers.num_bytes and time.monotonic() - told_s > _TOLD_EVERY_S:
-                    told_s = time.monotonic()
+                if layers.num_bytes and time.monotonic() - reported_s > _REPORT_INTERVAL_S:
+                    reported_s = time.monotonic()
                     print_fn(f"  pushed {layers}")
                 found = (message.get("aux") or {}).get("Digest")
                 said = _DIGEST.search(str(message.get("status", "")))

@@ -5,7 +5,7 @@ Ray places the processes, torchft forms the quorums, and the training loop is El
 scaling_policy.py    which workers to start, assign, replace or abandon         (pure)
 voting.py            decides on a step from the workers' votes                  (pure)
 inference_ranges.py            assigns ranges of records, and decides when to give up     (pure)
-give_up_policy.py    ends a job whose workers keep dying at the same batch      (pure)
+failure_policy.py    ends a job whose workers keep dying at the same batch      (pure)
 controller.py        the driver: starts and watches workers, writes their events
 worker.py            a worker: prepares, runs the loop, reports to the controller
 worker_process.py    runs a worker in a separate process, for Ray's actor

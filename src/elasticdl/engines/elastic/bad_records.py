@@ -22,7 +22,7 @@ from elasticdl.sharding.left_out import BatchId, records_of
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.engines.elastic.crash_note import BatchInWork
-    from elasticdl.engines.elastic.give_up_policy import RepeatedFailure
+    from elasticdl.engines.elastic.failure_policy import RepeatedFailure
     from elasticdl.engines.run import Run
 
 # Limit of the skipped records: the larger of a number of batches and a share of the data. The

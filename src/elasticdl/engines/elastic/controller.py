@@ -36,7 +36,7 @@ from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.encryption import KEY_BYTES
 from elasticdl.engines.elastic.event_buffer import WAITING, StateSnapshot
 from elasticdl.engines.elastic.event_writer import EventWriter
-from elasticdl.engines.elastic.give_up_policy import (
+from elasticdl.engines.elastic.failure_policy import (
     MAX_MEMORY_LOSSES_A_WORKER,
     FailureCounter,
     MemoryFailures,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.training.trainer import MetricStates, Trainer
 
-_TELL_INTERVAL_S = 0.5
+_REPORT_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,11 +170,11 @@ class InferenceWorker:
                 yield Finished({})
                 return
             trainer = self._trainer_for(opened, first[1])
-            told_s = time.monotonic()
+            reported_s = time.monotonic()
             states: MetricStates = {}
             for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - the last one
-                if time.monotonic() - told_s >= _TELL_INTERVAL_S:
-                    told_s = time.monotonic()
+                if time.monotonic() - reported_s >= _REPORT_INTERVAL_S:
+                    reported_s = time.monotonic()
                     yield done
         yield Finished(states)
 
@@ -195,7 +195,7 @@ class InferenceWorker:
                 files, columns = opened.source.files, opened.job.columns
                 read = InputColumns(opened.source, columns) if columns else None
                 self._predictor = Predictor(trainer, opened.definition, files, classes, read)
-            told_s = time.monotonic()
+            reported_s = time.monotonic()
             for done in self._predictor.predict(
                 drain(feed),
                 lambda _, keys, outputs: part.write(keys, outputs),
@@ -203,8 +203,8 @@ class InferenceWorker:
                 stop=range_.stop,
                 worker_id=worker_id,
             ):
-                if time.monotonic() - told_s >= _TELL_INTERVAL_S:
-                    told_s = time.monotonic()
+                if time.monotonic() - reported_s >= _REPORT_INTERVAL_S:
+                    reported_s = time.monotonic()
                     yield done - range_.start
         yield Finished({})
 

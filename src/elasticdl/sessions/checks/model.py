@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elasticdl.config import ConfigStruct
     from elasticdl.data.batch import Batch
     from elasticdl.sessions.checks.batches import Places
-    from elasticdl.training.keras.facts import ModelFacts, OutputFacts
+    from elasticdl.training.keras.model_facts import ModelFacts, OutputFacts
 
 _SPARSE = "sparse_categorical_crossentropy"
 _ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy")

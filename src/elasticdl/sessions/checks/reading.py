@@ -177,8 +177,8 @@ def order(split: Split, seed: int) -> list[int]:
         for leaf in leaves(example[:2]):
             array = np.asarray(leaf)
             # Strings are objects: the array holds their addresses, not their content.
-            told = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-            value = zlib.crc32(told, value)
+            content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+            value = zlib.crc32(content, value)
         found.append(value)
         if time.monotonic() - started > _READING_S / 2:
             break

@@ -12,7 +12,7 @@ from elasticdl.data.batch import Batch
 from elasticdl.definition import Mode
 from elasticdl.engines.iterable_data import IterableData, PipelineReader
 from elasticdl.engines.randomness import seeded
-from elasticdl.evaluation.report import as_texts
+from elasticdl.evaluation.report_writer import as_texts
 from elasticdl.sessions import report
 from elasticdl.sessions.checks import batches, reading
 from elasticdl.sessions.checks.check_context import CheckContext, made

@@ -13,11 +13,11 @@ from elasticdl import scratch, user_files
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.batch import leaves
-from elasticdl.dialects.abstractions import is_kept_by_us
+from elasticdl.dialects.abstractions import is_replaced
 from elasticdl.engines.finite import StateCheck
 from elasticdl.errors import ElasticDLError, NonFiniteLossError
 from elasticdl.evaluation.functions import EvalFunctions
-from elasticdl.evaluation.report import ReportWriter, as_texts
+from elasticdl.evaluation.report_writer import ReportWriter, as_texts
 from elasticdl.sessions.checks import model as rules
 from elasticdl.sessions.checks import reading
 from elasticdl.sessions.checks.check_context import CheckContext, made
@@ -43,7 +43,7 @@ def check_model(context: CheckContext) -> Iterator[CheckFinding]:
     except ElasticDLError as problem:
         yield from _why_no_trainer(context, problem, where)
         return
-    from elasticdl.training.keras.facts import facts_of  # noqa: PLC0415 - imports TensorFlow
+    from elasticdl.training.keras.model_facts import facts_of  # noqa: PLC0415 - imports TensorFlow
 
     outputs = trainer.predict(batch.features)
     facts = facts_of(made(context.components).newest_model, len(leaves(outputs)))
@@ -80,9 +80,9 @@ def check_callbacks(context: CheckContext) -> Iterator[CheckFinding]:
     everything = list((getattr(builder, "get_callbacks", list)()) or [])
     where = context.place("model_builder_class", "get_callbacks")
     for callback in everything:
-        if is_kept_by_us(callback):
+        if is_replaced(callback):
             yield info(f"{type(callback).__name__} is ignored: ElasticDL replaces it.", where)
-    kept = [callback for callback in everything if not is_kept_by_us(callback)]
+    kept = [callback for callback in everything if not is_replaced(callback)]
     yield from rules.monitors(kept, made(context.metrics), where)
     context.said = ", ".join(type(callback).__name__ for callback in kept) or "none"
 
@@ -213,7 +213,7 @@ def _why_no_trainer(
     newest, some = made(context.components).newest_model, made(context.batches)
     found: list[CheckFinding] = []
     if getattr(newest, "compiled", False):
-        from elasticdl.training.keras.facts import facts_of, outputs_of  # noqa: PLC0415 - as above
+        from elasticdl.training.keras.model_facts import facts_of, outputs_of  # noqa: PLC0415 - as above
 
         facts = facts_of(newest)
         found = list(rules.shapes(facts, some[0], where, context.places("training")))

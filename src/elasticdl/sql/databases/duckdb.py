@@ -24,7 +24,7 @@ from elasticdl.sql.database import BATCH_ROWS, DatabaseError, RowSource, TableIn
 from elasticdl.sql.databases.plain import plain_rows
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts, shown
-from elasticdl.sql.waiting import retry_while_busy
+from elasticdl.sql.retry import retry_while_busy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.keras.metric_states import MetricVariables
 from elasticdl.training.keras.metrics import direction_of, in_numbers, tracked_metrics
-from elasticdl.training.keras.states import MetricVariables
 from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 

@@ -22,17 +22,17 @@ import tensorflow as tf
 
 from elasticdl.definition import WeighableLoss, made
 from elasticdl.errors import DefinitionError
-from elasticdl.training.keras import compiled, examples, overrides, reduction, splitting
-from elasticdl.training.keras.coupled_outputs import ModelRunner
+from elasticdl.training.keras import compiled, loss_part_checks, overrides, per_example, reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
+from elasticdl.training.keras.output_part_checks import ModelRunner
 from elasticdl.training.keras.statistics import means_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elasticdl.definition import ModelDefinition
+    from elasticdl.training.keras.loss_part_checks import ExampleBatch
     from elasticdl.training.keras.reduction import Divisor
-    from elasticdl.training.keras.splitting import ExampleBatch
 
     Forward: TypeAlias = Callable[[ExampleBatch, int, bool], tuple[Any, Sequence[float]]]
     """Takes a trial, a seed, and whether in training; returns outputs, losses added by layers."""
@@ -58,7 +58,7 @@ class TrainingLoss:
     ) -> None:
         self._model, self._definition, self._adapt = model, definition, adapt
         self.num_added = 0
-        self._shapes_are_checked = self._randomness_is_told = False
+        self._shapes_are_checked = self._randomness_is_noted = False
         self.of_the_model = overrides.own(model, overrides.COMPUTE_LOSS) is not None
         if self.of_the_model and not definition.compiled:
             compiled.give_loss(model, self.without_added)
@@ -86,7 +86,7 @@ class TrainingLoss:
             weights: Sample weights, or None.
             training: Whether it is for a training step.
         """
-        splitting.check_averages(self._members(), self._definition.where("loss"))
+        loss_part_checks.check_averages(self._members(), self._definition.where("loss"))
         if self._definition.compiled:
             found = compiled.loss(self._model, features, outputs, labels, training=training)
             return tf.cast(found, tf.float32)
@@ -124,7 +124,7 @@ class TrainingLoss:
             masked = reduction.with_masks(outputs, given)
             return self._with_added(self.without_added(masked, labels, beside.get("weights")))
 
-        return examples.one_by_one(one, outputs, labels, beside, eager=eager)
+        return per_example.one_by_one(one, outputs, labels, beside, eager=eager)
 
     def averaged_parts(self, trial: ExampleBatch, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
         """Return the average loss of a batch's parts, as workers would compute it; traced.
@@ -133,7 +133,7 @@ class TrainingLoss:
         """
         if self._is_known(trial.outputs, trial.labels):
             return loss
-        return splitting.averaged_parts(
+        return loss_part_checks.averaged_parts(
             lambda part: self(
                 part.features, part.outputs, part.labels, part.weights, training=True
             ),
@@ -154,10 +154,12 @@ class TrainingLoss:
         """
         origin = self._definition.where("loss")
         if self.is_there and not self.of_the_model:
-            splitting.check_ignores_nothing(self._members(), origin)
+            loss_part_checks.check_ignores_nothing(self._members(), origin)
         in_labels = self._definition.compiled
         trial = replace(trial, outputs=forward(trial, 0, False)[0])
-        kind = splitting.find_divisor(self._of_trial, trial, origin, weights_in_labels=in_labels)
+        kind = loss_part_checks.find_divisor(
+            self._of_trial, trial, origin, weights_in_labels=in_labels
+        )
         if kind is not None:
             self.check_added(trial, forward, kind)
         return kind
@@ -205,7 +207,7 @@ class TrainingLoss:
             outputs, losses = forward(part, step, training)
             return outputs, sum(losses)
 
-        reason = splitting.check_added(
+        reason = loss_part_checks.check_added(
             added,
             given,
             divisor,
@@ -213,8 +215,8 @@ class TrainingLoss:
             in_training=training,
             differs_in_parts=differs,
         )
-        if reason is not None and not self._randomness_is_told:
-            self._randomness_is_told = True
+        if reason is not None and not self._randomness_is_noted:
+            self._randomness_is_noted = True
             _log.warning(
                 "%s: cannot determine whether the loss that layers add is a mean over examples, "
                 "because %s. Workers treat it as a mean.",

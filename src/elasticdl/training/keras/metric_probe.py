@@ -1,7 +1,7 @@
 """Tests early, on a few examples, whether the states of user metrics add up over batches.
 
-A metric's states after two parts of a batch are compared with their sum (`states.py`): those of a
-mean add up, those of a maximum do not.
+A metric's states after two parts of a batch are compared with their sum (`metric_states.py`): those
+of a mean add up, those of a maximum do not.
 
 Callers: `trainer.py`.
 """

@@ -1,6 +1,6 @@
 """Keras metrics as states that add up over batches and workers.
 
-Keras keeps a metric's state in variables; `states.py` computes the share that a batch adds to them.
+Keras keeps a metric's state in variables; `metric_states.py` computes the share that a batch adds.
 The shares are summed, and the sum is written into the variables to read the result. Metrics that
 are attributes of layers or the model are updated while the model is called, and reported as by
 Keras. Plain scalars (first-generation `eval_metrics_fn`, a spec's `create_metrics`) become
@@ -19,7 +19,7 @@ import tensorflow as tf
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
-from elasticdl.training.keras.states import MetricVariables, is_foreign
+from elasticdl.training.keras.metric_states import MetricVariables, is_foreign
 from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from elasticdl.definition import Origin
-    from elasticdl.training.keras.splitting import ExampleBatch
+    from elasticdl.training.keras.loss_part_checks import ExampleBatch
 
 
 @contextlib.contextmanager

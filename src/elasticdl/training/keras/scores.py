@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.definition import WeighableLoss, made
-from elasticdl.training.keras.facts import facts_of, loss_of, name_and_logits
+from elasticdl.training.keras.model_facts import facts_of, loss_of, name_and_logits
 from elasticdl.training.scores import Array, Scores, scores_by_loss
 
 if TYPE_CHECKING:

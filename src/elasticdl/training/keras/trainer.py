@@ -33,21 +33,22 @@ from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.gradient_weights import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
-    coupled_outputs,
     evaluation,
     failures,
     inputs,
+    loss_part_checks,
     moved_weights,
     optimizers,
+    output_part_checks,
     overrides,
     reduction,
-    splitting,
 )
 from elasticdl.training.keras import export as exporting
 from elasticdl.training.keras.attributes import Attributes
 from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.loss import TrainingLoss
+from elasticdl.training.keras.loss_part_checks import ExampleBatch
 from elasticdl.training.keras.metric_probe import MetricProbe
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
 from elasticdl.training.keras.proximal import ProximalTerm
@@ -56,7 +57,6 @@ from elasticdl.training.keras.random_ops import RandomOpReplacer
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.scores import scores_of
 from elasticdl.training.keras.seeds import StepSeeder
-from elasticdl.training.keras.splitting import ExampleBatch
 from elasticdl.training.keras.statistics import ChangesOf, KerasStatistics, change_of, means_of
 from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
 from elasticdl.training.keras.untracked_state import UntrackedVariables
@@ -248,7 +248,7 @@ class KerasTrainer:
             # Some models do not accept a half; this must not end a running job.
             with contextlib.suppress(Exception):
                 self._changes.compare_again(batch.num_examples, self._changes_by(batch), self.step)
-        splitting.check_parts(
+        loss_part_checks.check_parts(
             float(loss), float(averaged), batch.num_examples, self._definition.where("loss")
         )
         self._record_outside_at_first()
@@ -806,7 +806,7 @@ class KerasTrainer:
         trial = ExampleBatch(features, None, labels, weights, batch.num_examples)
         if trial.num_examples == 1 and is_early:
             # A single example cannot be split, so it is joined with the previous one.
-            pair = None if self._single is None else coupled_outputs.joined(self._single, trial)
+            pair = None if self._single is None else output_part_checks.joined(self._single, trial)
             self._single, trial = trial, pair or trial
         predict = self._predict_uncompiled
         with (
@@ -838,7 +838,7 @@ class KerasTrainer:
                     lambda part: self._moves_statistics(part.features),
                 )
                 with contextlib.nullcontext() if is_early else self._repeated.reported(self.step):
-                    normalizes = coupled_outputs.check(
+                    normalizes = output_part_checks.check(
                         runs, trial, self.model, definition.origin, definition.where("loss")
                     )
                     if normalizes and not self._has_reported_normalization:

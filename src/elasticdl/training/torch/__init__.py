@@ -8,7 +8,7 @@ losses.py       the loss of a batch, and the divisor of its mean
 buffers.py      persistent buffers of a module: BatchNorm's running statistics
 statistics.py   how changes of buffers add up over workers
 optimizer.py    the user's optimizer, and its state as named arrays
-memory.py       the state of an optimizer's hooks
+hook_memory.py       the state of an optimizer's hooks
 schedulers.py   learning rate schedulers: when they step, and their state
 clipping.py     gradient clipping
 averages.py     averages of the weights: EMA, SWA

@@ -36,7 +36,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.memory import has_state, is_of_library
+from elasticdl.training.torch.hook_memory import has_state, is_of_library
 
 if TYPE_CHECKING:
     from torch import nn
@@ -249,7 +249,7 @@ class Callbacks:
                 "__dict__.",
                 "Remove __slots__ (slots=True).",
             )
-        outside = next(_kept_around(kind), None)
+        outside = next(_closure_state(kind), None)
         if outside is not None and not has_state(each):
             method, variable = outside
             raise self._error(
@@ -301,7 +301,7 @@ def _moments_of(each: Any) -> list[str]:
     return [moment for moment in MOMENTS if callable(getattr(each, moment, None))]
 
 
-def _kept_around(kind: type[Any]) -> Iterator[tuple[str, str]]:
+def _closure_state(kind: type[Any]) -> Iterator[tuple[str, str]]:
     """Yield (method, variable) for each closure variable that a method of `kind` may change."""
     methods = {
         name: value

@@ -7,7 +7,7 @@
     optimizer/NAME/exp_avg                   a *slot*: state of the parameter NAME
     optimizer/NAME/step:number               a slot that is a plain number
     optimizer/beside/values                  state outside groups and parameters
-    optimizer/step_hooks/values              state of its hooks (`memory.py`)
+    optimizer/step_hooks/values              state of its hooks (`hook_memory.py`)
 
 Slots are created at a parameter's first update; a parameter that never receives a gradient has no
 slots. A state therefore contains only the slots that exist, and loading a state without slots
@@ -33,7 +33,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.torch.failures import device_advice
-from elasticdl.training.torch.memory import Codec, HookMemory, UnkeepableValueError
+from elasticdl.training.torch.hook_memory import Codec, HookMemory, UnkeepableValueError
 from elasticdl.training.torch.tensors import to_array, to_tensor
 from elasticdl.training.torch.untracked_state import digest
 

@@ -32,7 +32,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.torch.memory import Codec, UnkeepableValueError
+from elasticdl.training.torch.hook_memory import Codec, UnkeepableValueError
 
 if TYPE_CHECKING:
     from torch import nn

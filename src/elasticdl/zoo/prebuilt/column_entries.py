@@ -143,11 +143,11 @@ class _Reader:
         return Time(entry["column"], tuple(cycles), _flag(entry, "nullable", where))
 
     def _category(self, entry: Mapping[str, Any], where: str) -> Category:
-        return Category(entry["column"], *_words(entry, where))
+        return Category(entry["column"], *_vocabulary(entry, where))
 
     def _sequence(self, entry: Mapping[str, Any], where: str) -> IdSequence:
         delimiter = _text(entry, "delimiter", where)
-        return IdSequence(entry["column"], *_words(entry, where), delimiter=delimiter)
+        return IdSequence(entry["column"], *_vocabulary(entry, where), delimiter=delimiter)
 
     def _sparse(self, entry: Mapping[str, Any], where: str) -> Sparse:
         delimiter = _text(entry, "delimiter", where)
@@ -243,7 +243,7 @@ def _column_of(entry: Any) -> str | None:
     return column if isinstance(column, str) else None
 
 
-def _words(
+def _vocabulary(
     entry: Mapping[str, Any], where: str
 ) -> tuple[tuple[Word, ...] | None, int | None, bool, bool]:
     """Return (vocabulary, number of buckets, is_text, is_whole) of a categorical column."""

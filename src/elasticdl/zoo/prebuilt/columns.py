@@ -267,7 +267,7 @@ def _whole(source: Category | IdSequence, digits: Any) -> bytes | None:
     return None if math.isnan(number) else _as_bytes(number)
 
 
-def _words(source: IdSequence, record: Record) -> list[Any]:
+def _present_values(source: IdSequence, record: Record) -> list[Any]:
     """Return the values of a sequence, without missing ones."""
     values = record[source.column].ravel().tolist()
     if source.delimiter is None:
@@ -291,7 +291,7 @@ def _as_number(source: Number | Category | IdSequence, word: bytes) -> float:
 
 def _padded(source: IdSequence, records: Sequence[Record]) -> Array:
     """Return the ids of sequences, [batch, longest]."""
-    lists = [_words(source, record) for record in records]
+    lists = [_present_values(source, record) for record in records]
     lengths = [len(words) for words in lists]
     # Not every layer accepts an axis of length 0.
     every = np.full((len(lists), max(*lengths, 1)), source.padding, np.int32)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data import recordio
-from elasticdl.data.selected_records import ChosenRecords
+from elasticdl.data.selected_records import SelectedRecords
 from elasticdl.data.sources import open_source
 from elasticdl.data.units import HasDecodedSize
 from elasticdl.engines.federated.simulation import partition
@@ -249,7 +249,7 @@ def _labels_of(source: RecordSource, label: str | None, *, needed: bool) -> Any:
 
 
 def _write(path: Path, source: RecordSource, numbers: Any) -> None:
-    chosen = ChosenRecords(source, numbers, path.parent.name)
+    chosen = SelectedRecords(source, numbers, path.parent.name)
     with recordio.Writer(str(path)) as writer:
         for start in range(0, chosen.num_records, _READ_AT_ONCE):
             stop = min(start + _READ_AT_ONCE, chosen.num_records)

@@ -112,7 +112,7 @@ class AggregatorCommands:
     aggregator: Aggregator | None = None
     definition: ModelDefinition | None = None
     stopping: bool = False
-    _told_to_train: bool = field(default=False, init=False)
+    _is_train_requested: bool = field(default=False, init=False)
     _published_round: int = field(default=0, init=False)
     _ended_early: bool = field(default=False, init=False)
 
@@ -139,7 +139,7 @@ class AggregatorCommands:
             raise OutputBusyError("The aggregator is stopping. Start it again after it has ended.")
         if verb == "train":
             self._refuse_to_train(str(options.get("config", "CONFIG")))
-            self._told_to_train = True
+            self._is_train_requested = True
         return None
 
     def status(self) -> AggregatorStatus:
@@ -176,7 +176,7 @@ class AggregatorCommands:
         one = self.aggregator
         if one.phase == "waiting for parties":
             return one.phase
-        if one.phase == "idle" and self.serves and not self._told_to_train:
+        if one.phase == "idle" and self.serves and not self._is_train_requested:
             return one.phase
         reached = 0 if one.model is None else one.model.round
         # Just after a `train` command has arrived, `until` is still the previous one.
@@ -202,7 +202,7 @@ class AggregatorCommands:
             raise OutputBusyError(
                 "A training is starting or ending; run the command again in a few seconds."
             )
-        if self._told_to_train or (not self.serves and status.state == "waiting for parties"):
+        if self._is_train_requested or (not self.serves and status.state == "waiting for parties"):
             raise OutputBusyError(
                 "The aggregator is waiting for parties, and trains as soon as they have joined: "
                 f"see elasticdl federated status {config}"
@@ -394,7 +394,7 @@ class AggregatorCommands:
             self.reporter.follower = None
             self.reporter.ended()
             # Before the answer, because its receiver may send the next `train` at once.
-            self._told_to_train = False
+            self._is_train_requested = False
         if failure is None:
             order.done(facts_of(self._trained(stopped=self._ended_early)))
         else:

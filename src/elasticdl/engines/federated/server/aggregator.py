@@ -165,7 +165,7 @@ class Aggregator:
             if self.safe_point():
                 return False
             self.model = model = self._next_round(model)
-        if not self._measures_at_once:
+        if not self._evaluates_at_once:
             self._evaluate(model)
             self._keep(model)
         return True
@@ -259,7 +259,7 @@ class Aggregator:
         )
         for name, why in left_out.items():
             without_recording(self.attempt.reporter).note(f"Round {number} without {name!r}: {why}")
-        if self._measures_at_once:
+        if self._evaluates_at_once:
             self._evaluate(after)
         self._keep(after)
         self.attempt.reporter.advanced(
@@ -281,13 +281,13 @@ class Aggregator:
             proximal_mu=self._fusion.proximal_mu(self._fusion_params),
             keeps_own_weights=self._fusion.keeps_own_weights,
             sends_gradients=self._fusion.sends_gradients,
-            evaluate_before=evaluates and not self._measures_at_once,
+            evaluate_before=evaluates and not self._evaluates_at_once,
         )
 
     # --- evaluation ----------------------------------------------------------------------------
 
     @property
-    def _measures_at_once(self) -> bool:
+    def _evaluates_at_once(self) -> bool:
         """Whether to evaluate a model right after its round; else the next round evaluates it.
 
         True if the result may end training, or if the aggregator evaluates on its own data.

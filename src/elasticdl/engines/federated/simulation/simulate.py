@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.artifacts.checkpoint import Checkpoint
-from elasticdl.data.selected_records import ChosenRecords
+from elasticdl.data.selected_records import SelectedRecords
 from elasticdl.data.units import decoded_bytes
 from elasticdl.definition import Mode, RecordInput
 from elasticdl.engines.engine import context_of
@@ -281,11 +281,11 @@ def _party(
     )
 
 
-def _kept(data: str, definition: ModelDefinition, name: str) -> RecordSource | ChosenRecords:
+def _kept(data: str, definition: ModelDefinition, name: str) -> RecordSource | SelectedRecords:
     """Open a party's records; read a small data set into memory, because each round uses it."""
     source = open_records(definition, data)
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
     record_bytes = max(len(source.read_bytes(0, 1)[0]), decoded_bytes(source, schema))
     if source.num_records * record_bytes > _MAX_KEPT_BYTES:
         return source
-    return ChosenRecords(source, range(source.num_records), name)
+    return SelectedRecords(source, range(source.num_records), name)

@@ -1,6 +1,6 @@
 """Checks, in a new process, that an exported model loads and returns the same outputs.
 
-    python -m elasticdl.training.keras.verify PROBE MODEL [MODEL ...]
+    python -m elasticdl.training.keras.verify_export PROBE MODEL [MODEL ...]
 
 PROBE is a file of `write_probe`: a batch, and the model's outputs for it. Prints one JSON line per
 model: its largest difference, or the error. Does not import user code, like a process that will

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elasticdl.errors import DefinitionError
 from elasticdl.evaluation.functions import EvalFunctions
-from elasticdl.evaluation.report import ReportWriter
+from elasticdl.evaluation.report_writer import ReportWriter
 
 PROBABLE = np.float32([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6]])
 

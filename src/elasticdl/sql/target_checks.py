@@ -101,10 +101,10 @@ def check_appended(
                 "Write the prediction into a column of another name, or do not select that one."
             )
     if table is not None:
-        check_takes(table, name, [*selected, *written])
+        check_columns(table, name, [*selected, *written])
 
 
-def check_takes(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
+def check_columns(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
     """Raise a `UsageError` if a table's columns are not exactly those of the rows to append."""
     if table.definition:
         raise UsageError(

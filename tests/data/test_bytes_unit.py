@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.example import encode
 from elasticdl.data.schema import Field, Schema
-from elasticdl.data.serialized_unit import BytesUnit
 from elasticdl.data.units import Selection
 from elasticdl.errors import SchemaError
 

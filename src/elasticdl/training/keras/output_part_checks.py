@@ -34,13 +34,13 @@ import tensorflow as tf
 
 from elasticdl.data.batch import leaves, map_arrays
 from elasticdl.errors import DefinitionError
-from elasticdl.training.keras import splitting
+from elasticdl.training.keras import loss_part_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from elasticdl.definition import Origin
-    from elasticdl.training.keras.splitting import ExampleBatch
+    from elasticdl.training.keras.loss_part_checks import ExampleBatch
 
 # The order of summation in kernels depends on the batch size; deep models amplify the difference.
 _RTOL = 1e-3
@@ -161,7 +161,7 @@ def _compare(
     if moves:
         # In inference mode, the loss is compared as well.
         return _Found.NOTHING
-    splitting.check_run(
+    loss_part_checks.check_run(
         loss, [of_one[0], of_other[0]], [of_one[1], of_other[1]], (first, size - first), of_loss
     )
     return _Found.EQUAL

@@ -1,4 +1,4 @@
-"""Form of a CSV file: delimiter, encoding, decimal point and header, detected from its content.
+"""Format of a CSV file: delimiter, encoding, decimal point and header, detected from its content.
 
     delimiter   comma, semicolon, tab or vertical bar. Only characters that the first line contains
                 are candidates; if there are several, the one that splits the next rows into as many
@@ -53,7 +53,7 @@ _COMMA_NUMBER = re.compile(rb'(?<=[;\n\r"])[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0,\d+)
 _NUMBER = re.compile(r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*")
 
 
-class CSVForm(NamedTuple):
+class CSVFormat(NamedTuple):
     """How a CSV file is written.
 
     Attributes:
@@ -93,8 +93,8 @@ class CSVForm(NamedTuple):
         return data if self.encoding == "utf-8" else self.text(data).encode()
 
 
-def form_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = False) -> CSVForm:
-    """Detect the form of a file from its first bytes; `FormScan` completes it.
+def format_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = False) -> CSVFormat:
+    """Detect the format of a file from its first bytes; `FormatScan` completes it.
 
     Args:
         uri: URI of the file.
@@ -110,13 +110,13 @@ def form_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = Fals
     )
     text = _decoded(head[len(mark) :], encoding)
     delimiter = _delimiter(uri, text, is_whole=is_whole)
-    form = CSVForm(delimiter, encoding, is_compressed=is_compressed, mark_bytes=len(mark))
+    csv_format = CSVFormat(delimiter, encoding, is_compressed=is_compressed, mark_bytes=len(mark))
     try:
         cells = next(_rows(text, delimiter), [])
     except csv.Error:
         # Reported where the header is read.
         cells = []
-    return form._replace(has_header=not _are_data(uri, cells, delimiter))
+    return csv_format._replace(has_header=not _are_data(uri, cells, delimiter))
 
 
 def _decoded(data: bytes, encoding: str) -> str:
@@ -202,7 +202,7 @@ def _number(text: str, delimiter: str) -> float | None:
         return None
 
 
-def column_names(uri: str, line: str, form: CSVForm) -> tuple[str, ...]:
+def column_names(uri: str, line: str, csv_format: CSVFormat) -> tuple[str, ...]:
     """Return the names of the columns.
 
     A column without a name is called `column_` and its position, counted from 1.
@@ -210,20 +210,20 @@ def column_names(uri: str, line: str, form: CSVForm) -> tuple[str, ...]:
     Args:
         uri: URI of the file.
         line: Its first line.
-        form: Its form.
+        csv_format: Its format.
 
     Raises:
         SchemaError: The line does not contain names.
     """
     text = line.strip("\r\n")
     try:
-        names = next(csv.reader([text], delimiter=form.delimiter), [])
+        names = next(csv.reader([text], delimiter=csv_format.delimiter), [])
     except csv.Error as error:
         raise SchemaError(
             f"{uri}: its first line is not a header ({error}). A CSV file begins with a line of "
             "names."
         ) from None
-    if not form.has_header:
+    if not csv_format.has_header:
         names = [""] * len(names)
     names = [name or f"column_{place}" for place, name in enumerate(names, 1)]
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -238,20 +238,20 @@ def column_names(uri: str, line: str, form: CSVForm) -> tuple[str, ...]:
 # --- encoding and decimal point, which need the whole file --------------------------------------
 
 
-class FormScan:
+class FormatScan:
     """Detects encoding and decimal point while the file is read.
 
     Args:
-        form: The form detected from the first bytes.
+        csv_format: The format detected from the first bytes.
     """
 
-    def __init__(self, form: CSVForm) -> None:
-        self._form = form
-        marked = form.mark_bytes > 0
+    def __init__(self, csv_format: CSVFormat) -> None:
+        self._format = csv_format
+        marked = csv_format.mark_bytes > 0
         self._decoder = None if marked else codecs.getincrementaldecoder("utf-8")()
         self._is_partial = False
         self._is_utf8 = self._is_1252 = True
-        self._may_have_commas = form.delimiter == ";" and form.width == 1
+        self._may_have_commas = csv_format.delimiter == ";" and csv_format.width == 1
         self._has_points = self._has_commas = False
 
     def add(self, data: bytes) -> None:
@@ -273,9 +273,9 @@ class FormScan:
         except UnicodeDecodeError:
             self._is_utf8 = False
 
-    def form(self) -> CSVForm:
-        """Return the completed form; to be called after the last bytes."""
-        found = self._form
+    def format(self) -> CSVFormat:
+        """Return the completed format; to be called after the last bytes."""
+        found = self._format
         if self._decoder is not None and (not self._is_utf8 or self._is_partial):
             found = found._replace(encoding="cp1252" if self._is_1252 else "latin-1")
         if self._has_commas and not self._has_points:
@@ -288,30 +288,30 @@ def _has(data: bytes, character: bytes, pattern: re.Pattern[bytes]) -> bool:
     return character in data and pattern.search(data) is not None
 
 
-def notes_on(forms: Sequence[tuple[str, CSVForm, int]]) -> list[str]:
+def notes_on(formats: Sequence[tuple[str, CSVFormat, int]]) -> list[str]:
     """Return messages about what was assumed: other encodings than UTF-8, no header, text.
 
     Args:
-        forms: URI, form and number of columns of each.
+        formats: URI, format and number of columns of each.
     """
     notes = []
-    odd = [(uri, form) for uri, form, _ in forms if form.encoding in {"cp1252", "latin-1"}]
+    names = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}
+    odd = [(uri, names[found.encoding]) for uri, found, _ in formats if found.encoding in names]
     if odd:
-        uri, form = odd[0]
-        name = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}[form.encoding]
+        uri, name = odd[0]
         notes.append(
             f"{_and_more(uri, odd)} not UTF-8 and read as {name}. If letters come out wrong, save "
             "as UTF-8."
         )
-    mixed = [(uri, form) for uri, form, _ in forms if form.mixes_decimals]
+    mixed = [uri for uri, found, _ in formats if found.mixes_decimals]
     if mixed:
-        uri, _ = mixed[0]
+        uri = mixed[0]
         notes.append(
             f"{_and_more(uri, mixed)} written with both decimal points and decimal commas: numbers "
             "with a comma are read as text. To have them read as numbers, write all numbers of a "
             "file in one way, without separators of thousands."
         )
-    bare = [(uri, count) for uri, form, count in forms if not form.has_header]
+    bare = [(uri, count) for uri, found, count in formats if not found.has_header]
     if bare:
         uri, count = bare[0]
         last = f" to column_{count}" if count > 1 else ""

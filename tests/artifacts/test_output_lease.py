@@ -17,7 +17,7 @@ from typing import Self
 
 import pytest
 
-from elasticdl.artifacts import lease, versioned_file
+from elasticdl.artifacts import output_lease, versioned_file
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.claim import LOCK_FILE
 from elasticdl.artifacts.folder import OutputFolder
@@ -135,7 +135,7 @@ def test_a_namesake_in_another_container_is_not_taken_for_dead(on_s3, monkeypatc
     held = hold(on_s3, LOCK_FILE)
     monkeypatch.setattr("elasticdl.artifacts.holder._machine", lambda: "another PID namespace")
     monkeypatch.setattr("elasticdl.artifacts.holder.start_of", lambda pid: None)
-    monkeypatch.setattr(lease, "LEASE_S", LEASE_S)
+    monkeypatch.setattr(output_lease, "LEASE_S", LEASE_S)
 
     assert is_held(on_s3, LOCK_FILE)
     held.release()
@@ -225,7 +225,7 @@ def test_a_lock_that_a_person_deleted_is_lost(on_s3, monkeypatch) -> None:
 
 
 def test_a_store_that_ignores_conditions_is_found_out(s3, monkeypatch) -> None:
-    monkeypatch.setattr(lease, "LEASE_S", LEASE_S)
+    monkeypatch.setattr(output_lease, "LEASE_S", LEASE_S)
     folder = OutputFolder(f"s3://plain/{uuid.uuid4().hex}")
     held = hold(folder, LOCK_FILE)
     assert not held.checks_conditions

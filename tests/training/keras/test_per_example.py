@@ -28,7 +28,7 @@ def without_a_form_for_many(outputs, labels):
 def test_each_example_is_a_batch_of_its_own(function, eager) -> None:
     import tensorflow as tf
 
-    from elasticdl.training.keras.examples import one_by_one
+    from elasticdl.training.keras.per_example import one_by_one
 
     def run(outputs, labels):
         return one_by_one(function, outputs, labels, eager=eager)

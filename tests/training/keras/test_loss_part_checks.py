@@ -309,8 +309,8 @@ def test_a_mean_that_layers_add_in_training_only_is_trained(before, told, caplog
 
 
 def test_two_draws_that_are_nearly_equal_are_random_all_the_same():
+    from elasticdl.training.keras.loss_part_checks import ExampleBatch, check_added
     from elasticdl.training.keras.reduction import Divisor
-    from elasticdl.training.keras.splitting import ExampleBatch, check_added
 
     def added(part, seed):
         # A unit is dropped that hardly counts, in one of the parts and in the third draw.
