@@ -369,6 +369,21 @@ def test_a_traceback_in_a_script_ends_at_its_own_line(call, tmp_path, monkeypatc
     assert sum("src/elasticdl" in frame.filename for frame in traceback.extract_tb(caught.tb)) > 2
 
 
+def test_an_interrupt_ends_at_the_line_of_the_script(tmp_path):
+    (tmp_path / "m.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        elasticdl.train(
+            model_zoo=str(tmp_path),
+            model_def="m",
+            data=str(tmp_path / "a.csv"),
+            output=str(tmp_path / "out"),
+        )
+
+    files = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert sum("src/elasticdl" in file for file in files) == 1
+
+
 @pytest.mark.parametrize(
     ("call", "meant"),
     [

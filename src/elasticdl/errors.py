@@ -72,7 +72,7 @@ class ElasticDLError(Exception):
 
 
 def with_short_traceback(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return the function with errors whose traceback ends at the caller's line.
+    """Return the function with errors and interrupts whose traceback ends at the caller's line.
 
     For the functions that people call in scripts: the message has everything that they can act
     on. With the environment variable `ELASTICDL_DEBUG`, tracebacks are complete.
@@ -82,7 +82,7 @@ def with_short_traceback(function: Callable[_Arguments, _Result]) -> Callable[_A
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         try:
             return function(*args, **kwargs)
-        except ElasticDLError as error:
+        except (ElasticDLError, KeyboardInterrupt) as error:
             if os.environ.get(DEBUG):
                 raise
             raise error.with_traceback(None) from None
