@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch) -> None:
     """Let each test hear of what is trusted: files are shared, and a process is told once."""
-    monkeypatch.setattr(trust, "_told", set())
+    monkeypatch.setattr(trust, "_logged", set())
 
 
 @pytest.fixture(scope="session")
