@@ -202,7 +202,7 @@ def pack_array(tag: str, value: Any, path: str, arrays: Arrays) -> Any:
     """Store an array separately and return the JSON that refers to it.
 
     Raises:
-        CannotKeepError: It does not hold numbers.
+        CannotKeepError: The array does not hold numbers.
     """
     array = np.asarray(value)
     if array.dtype.kind not in _STORABLE_KINDS and array.dtype.name != "bfloat16":

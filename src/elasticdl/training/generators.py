@@ -110,12 +110,12 @@ class _KeptState:
         self._normal: dict[str, Any] = {}
 
     def take(self, address: int) -> None:
-        """Save the state of the process' generator; the caller must hold its lock."""
+        """Save the state of the process' NumPy generator; the caller must hold its lock."""
         ctypes.memmove(self._bits, address, _STATE_BYTES)
         self._normal = np.random.get_state(legacy=False)  # noqa: NPY002 - as `put`
 
     def put(self, address: int) -> None:
-        """Set the process' generator to the saved state; the caller must hold its lock."""
+        """Set the process' NumPy generator to the saved state; the caller must hold its lock."""
         ctypes.memmove(address, self._bits, _STATE_BYTES)
         np.random.set_state({**_NO_BITS, **self._normal})  # noqa: NPY002 - the number, not the bits
 
@@ -199,7 +199,7 @@ class MT19937(np.random.MT19937):
 
 
 class _Python(random.Random):
-    """Draws from the generators of the current thread; see `random.Random`."""
+    """A `random.Random` that draws from the current thread's generator."""
 
     def random(self) -> float:
         generators = _thread.generators

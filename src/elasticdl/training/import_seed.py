@@ -31,7 +31,7 @@ def seeded_import(seed: int) -> Iterator[None]:
     """Seed the global random generators for a file that is imported in the block.
 
     Args:
-        seed: The seed of the training job, also where its trained model is used.
+        seed: The training job's seed; a process that uses its trained model passes the same seed.
     """
     with kept_state(), _seeding_keras():
         random.seed(seed)

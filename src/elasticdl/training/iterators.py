@@ -2,7 +2,7 @@
 
     a generator               where it waits, its variables, and the iterators of its loops
     of Python and itertools   what their `__reduce__` returns
-    another                   unknown; `RecordedIterator` counts how often it was advanced
+    any other                 unknown; `RecordedIterator` counts how often it was advanced
 
 Callers: `torch/untracked_state.py`, `keras/attributes.py`.
 """
@@ -26,7 +26,7 @@ class RecordedIterator:
         inner: The iterator.
 
     Attributes:
-        num_calls: How often the next item was taken.
+        num_calls: Number of items taken so far.
     """
 
     def __init__(self, inner: Iterator[Any]) -> None:

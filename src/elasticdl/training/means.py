@@ -18,7 +18,7 @@ def mean_of(total: Any, count: Any) -> float:
         count: The divisor, of shape [].
 
     Raises:
-        ValueError: They have other shapes. (A party of a federation may send anything.)
+        ValueError: The shape of one is not []. (A party of a federation may send anything.)
 
     Example:
         >>> mean_of(np.float64(6.0), np.float64(4.0))

@@ -89,7 +89,7 @@ def num_scores(outputs: Sequence[int], labels: Arrays) -> int:
     Args:
         outputs: Shape of the model's outputs, examples first. Scores are the last axis or, as
             PyTorch's losses have them, the second one.
-        labels: Labels of these examples, or of others.
+        labels: Labels, of these or other examples; only their shape matters.
     """
     arrays = leaves(labels)
     if len(arrays) != 1:

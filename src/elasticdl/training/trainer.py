@@ -361,7 +361,7 @@ class PerExampleResults:
     """The results of one forward pass over a batch, per example.
 
     Attributes:
-        states: As `Trainer.evaluate` returns them.
+        states: Additive metric states, as `Trainer.evaluate` returns them.
         outputs: As `Trainer.predict` returns them.
         values: Name -> float64, one value per example: `loss`, and the metrics that are functions
             of one value per example. An example's loss is that of a batch of that example alone.
@@ -440,8 +440,8 @@ class SupportsWarmup(Protocol):
     def rehearse(self, contribution: Contribution) -> None:
         """Compile `apply`, and restore the state from before the contribution was computed.
 
-        If a trainer lacks this method, a worker applies an example's contribution before it joins
-        the others, and then restores the previous state.
+        If a trainer lacks this method, a worker applies an example's contribution before it joins,
+        and then restores the previous state.
         """
         ...
 
@@ -457,7 +457,7 @@ class ExportProbe(Protocol):
 
 @runtime_checkable
 class ScoresProbe(Protocol):
-    """A trainer that can tell probabilities, their logarithms and logits apart."""
+    """A trainer that can distinguish probabilities, their logarithms and logits."""
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
         """Return the kind of the model's outputs; None if unknown or not a classifier.

@@ -140,7 +140,7 @@ def test_a_job_ends_when_the_worker_that_writes_has_written(stopping):
 
 
 def test_a_warning_of_two_workers_is_printed_once(stopping):
-    (found,) = [text for text in stopping.warnings if "neither by a mean" in text]
+    (found,) = [text for text in stopping.warnings if "neither like a mean" in text]
 
     assert found.startswith(f"{stopping.model}:1: ")
 

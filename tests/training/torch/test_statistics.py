@@ -147,9 +147,9 @@ def now_and_then(kept, x):
 @pytest.mark.parametrize(
     ("initial", "change", "why"),
     [
-        (torch.tensor(0.0), largest, "changes in a way other than by a mean"),
+        (torch.tensor(0.0), largest, "changes neither like a mean"),
         (torch.tensor(-torch.inf), largest, "has numbers that become infinite or NaN"),
-        (torch.tensor(1.0), forgetting_count, "changes in a way other than by a mean"),
+        (torch.tensor(1.0), forgetting_count, "changes neither like a mean"),
         (torch.zeros(70_000, dtype=torch.int64), count_steps, "holds 70,000 whole numbers"),
     ],
 )
@@ -382,7 +382,7 @@ ALIKE, MIXED = signs(*[1] * 12), signs(*[-1] * 5, *[2] * 7)
 def test_the_sign_of_a_mean_is_refused_where_single_examples_have_another_sign():
     trainer = trainer_of(definition_of(lambda: Keeps(torch.zeros(4), sign_of_mean)))
 
-    with pytest.raises(DefinitionError, match="buffer kept changes in a way other than by a mean"):
+    with pytest.raises(DefinitionError, match="buffer kept changes neither like a mean"):
         trainer.gradients(signs(-1, *[2] * 11))
 
 
@@ -410,7 +410,7 @@ def test_a_buffer_that_is_no_mean_in_a_later_step_is_reported_once(caplog):
     kept = trained_on(*[ALIKE] * 3, *[MIXED] * 6)
 
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "since step 4 at the latest, the model's buffer kept changes in a way other" in warning
+    assert "since step 4 at the latest, the model's buffer kept no longer behaves" in warning
     assert "so the numbers differ from those of one process" in warning
     np.testing.assert_allclose(kept, 0.09, rtol=1e-5)
 
@@ -423,8 +423,8 @@ def test_a_count_that_does_not_add_up_in_a_later_step_is_reported(caplog):
     trained_on(*[few] * 3, *[ALIKE] * 2, change=count_up_to_30, initial=torch.tensor(5))
 
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "since step 4 at the latest, the model's buffer kept changes" in warning
-    assert "It changes by the sum of the changes by all minibatches" in warning
+    assert "at the latest, the model's buffer kept no longer behaves like a sum" in warning
+    assert "Its update is the sum of the minibatches' updates" in warning
 
 
 @pytest.mark.parametrize(

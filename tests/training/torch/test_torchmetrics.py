@@ -162,7 +162,7 @@ def test_a_sum_that_is_none_is_found_out_on_workers_and_right_in_one_process():
 def test_what_a_metric_keeps_beside_its_states_is_refused():
     with pytest.raises(DefinitionError, match=r"'hides' \(Hides\) keeps .* in self.seen"):
         measuring(hides=Hides).evaluate(BATCHES[0])
-    with pytest.raises(DefinitionError, match=r"\(MinMaxMetric\) keeps values outside its states"):
+    with pytest.raises(DefinitionError, match=r"\(MinMaxMetric\) is a wrapper that keeps values"):
         measuring(least=lambda: torchmetrics.MinMaxMetric(Share()))
 
 

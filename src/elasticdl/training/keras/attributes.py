@@ -1,17 +1,17 @@
 """Python attributes (numbers, arrays, switches) that a step reads when it is compiled.
 
 A step reads `optimizer.weight_decay`, `layer.rate` or `layer.trainable` when it is compiled, and
-never again; so it does with attributes of the objects that these hold, such as a regularizer, a
+never again. The same holds for attributes of the objects in them, such as a regularizer, a
 constraint, a learning rate schedule or an object of the user's. `fit` compiles it at the first
 batch, after the first calls of callbacks; a resumed run compiles it in the middle, and workers
 compile it before training begins:
 
-    made by the model file          as_made(): every step is compiled with these
+    set by the model file           as_made(): every step is compiled with these
     changed before the first step   rejected: only `fit` would see it, once
     changed later                   not seen, as in `fit`
 
-A model that requests to run eagerly would change them in each step, also numbers in lists and the
-positions of iterators. Such a change is rejected when a step is compiled.
+A model that requests to run eagerly may change them in each step, and with them numbers in lists
+and positions of iterators. Such a change is rejected when a step is compiled.
 
 Callers: `trainer.py`.
 """
@@ -78,7 +78,7 @@ class Attributes:
 
     @contextlib.contextmanager
     def as_made(self) -> Iterator[None]:
-        """Set attributes to the model file's values in the block, then to the present ones again.
+        """Give attributes the model file's values in the block; restore the present ones after it.
 
         An attribute that changes in the block keeps its new value.
         """
@@ -101,8 +101,8 @@ class Attributes:
         Args:
             who: The code that may change them, for the error message.
             advice: What to do instead.
-            within: Whether to reject changes of what attributes hold, too: the numbers in a list or
-                a dict, and the positions of iterators.
+            within: Whether to also reject changes inside attribute values: of numbers in lists and
+                dicts, and of positions of iterators.
 
         Raises:
             DefinitionError: An attribute has another value at the end.
@@ -129,7 +129,7 @@ def _values(owner: Any) -> dict[str, Any]:
 
 
 def _copied(value: Any, depth: int) -> Any:
-    """Return a copy of an array, or a list or dict of plain values; `_MISSING` for others."""
+    """Copy a plain value, a small array, or a list or dict of these; `_MISSING` for others."""
     value = _number(value)
     if type(value) in _PLAIN:
         return value
@@ -151,7 +151,7 @@ def _name(owner: Any) -> str:
 
 
 def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield objects that an object holds and that a step may read: their names, and they."""
+    """Yield (name, object) for each object in an attribute of `owner` that a step may read."""
     for attribute, value in list(vars(owner).items()):
         if attribute.startswith("_") and attribute != _LEARNING_RATE:
             continue
@@ -182,7 +182,7 @@ def _is_of_user(value: Any) -> bool:
 
 
 def _values_within(owner: Any) -> dict[str, Any]:
-    """Return the values of an object's attributes, and those within them by their place."""
+    """Return name -> plain value; a value inside an attribute is named by its place, `a[0]`."""
     values = {name: each for name, each in _values(owner).items() if type(each) in _PLAIN}
     for name, value in list(vars(owner).items()):
         if not name.startswith("_") and type(value) not in _PLAIN:
@@ -197,7 +197,7 @@ def _entries(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     elif depth == 0:
         return
     elif isinstance(value, Iterator):
-        # It is one value: where it is.
+        # An iterator counts as one value, its position.
         position = [_entries("", each, depth - 1) for each in position_of(value)]
         yield name, repr([list(each) for each in position])
     elif isinstance(value, (list, tuple, Mapping)):
@@ -215,7 +215,7 @@ def _number(value: Any) -> Any:
 
 
 def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return the values in `now` that differ from `before` or, if not there, from the class."""
+    """Return the values in `now` that differ from `before`, or from the class if not in it."""
     return {
         name: value
         for name, value in now.items()

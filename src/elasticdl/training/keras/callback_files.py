@@ -7,8 +7,8 @@ Callbacks are called on every worker, because they have state. Only one worker w
                       in that commit, it has written the same files, and those held back are
                       dropped. If it has died, the next worker moves its own to the final path.
 
-    commit -> callbacks write -> commit: which leads?  -- another one --> drop
-                                                       -- this one -----> move to the final path
+    commit -> callbacks write -> commit: who leads?  -- another worker --> drop
+                                                       -- this worker -----> move to the final path
 
 Whole models are held back in a temporary folder (`model.save`, `save_weights`, `export`, so also
 those of `ModelCheckpoint` and users' own callbacks), and so are TensorBoard's event files. The rows

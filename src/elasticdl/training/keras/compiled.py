@@ -125,7 +125,7 @@ class CompiledMetrics:
 
     @property
     def ordered(self) -> frozenset[str]:
-        """See `trainer.Metrics`."""
+        """Names of metrics whose states are carried from batch to batch, not summed."""
         return self.variables.ordered
 
     @property

@@ -1,6 +1,6 @@
 """Detects weights that a model's `call` changes outside training, by calling it once.
 
-    total.assign_add(sum(x))                   in every call: also in validation of `fit`
+    total.assign_add(sum(x))                   in every call, even in validation of `fit`
     if training: total.assign_add(sum(x))      in training only: can be kept and summed
 
 In a plain script such a weight changes from batch to batch of the validation, and training
@@ -55,7 +55,7 @@ def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) 
     Args:
         model: The model that owns the variables.
         changed: The variables that a call with training=False changes.
-        origin: Prefix of errors, where the layer has no line.
+        origin: Prefix of errors if the line of the layer is unknown.
 
     Raises:
         DefinitionError: It changes something other than statistics of BatchNormalization.

@@ -230,8 +230,8 @@ def _check_same(outputs: Any, example: Example, it: str) -> None:
         bound = _TOLERANCE * max(1.0, float(finite.max(initial=0.0)))
         if not np.allclose(one, other, rtol=_TOLERANCE, atol=bound, equal_nan=True):
             raise ExportError(
-                f"{it} has other outputs than the trained model: does a layer draw random numbers, "
-                "or keep state outside the model's variables?"
+                f"{it} gives different outputs from the trained model: does a layer draw random "
+                "numbers, or keep state outside the model's variables?"
             )
 
 

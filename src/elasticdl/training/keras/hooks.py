@@ -117,7 +117,7 @@ class KerasHooks:
 
     @property
     def monitored(self) -> Mapping[str, str]:
-        """See `trainer.Hooks`; Keras' own callbacks only warn of a metric that is not there."""
+        """Metric -> the callback that monitors it; empty if a user callback may add metrics."""
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
             return {}
         names = {
@@ -127,7 +127,7 @@ class KerasHooks:
         return {name: who for name, who in names.items() if isinstance(name, str)}
 
     def check_sharing(self) -> None:
-        """See `trainer.Hooks`; Keras' own callbacks only display the batches of an evaluation."""
+        """Reject user callbacks that observe evaluation batches, which workers share."""
         for each in self._callbacks:
             for moment in _TEST_BATCH_MOMENTS:
                 if _is_own(each, moment):
@@ -254,12 +254,12 @@ class KerasHooks:
     # --- the state of callbacks -----------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """See `trainer.Hooks`: `EarlyStopping.wait`, `.best`, ..."""
+        """Return the callbacks' state as JSON values: `EarlyStopping.wait`, `.best`, ..."""
         # A callback may have requested to stop training just before a checkpoint.
         return {**self._keep()[0], _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
-        """See `trainer.Hooks`: `EarlyStopping.best_weights`, ..."""
+        """Return the callbacks' arrays: `EarlyStopping.best_weights`, ..."""
         return self._keep()[1]
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
@@ -434,6 +434,6 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
 
 
 def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
-    """Whether a method is user code; Keras' own callbacks only display what they observe."""
+    """Whether a method is user code, not that of one of Keras' own callbacks."""
     method = vars(callback).get(moment, getattr(type(callback), moment))
     return not str(method.__module__).startswith("keras.")

@@ -194,7 +194,7 @@ def unwrap(value: Any) -> Any:
 
 
 def as_numpy(labels: Arrays) -> Arrays:
-    """Return labels as the user's functions take them: numpy arrays, or wrapped tensors."""
+    """Convert labels to the form that the user's functions expect: numpy arrays or a wrapper."""
     if tf.inside_function():
         return map_arrays(wrap, labels)
     return map_arrays(np.asarray, labels)

@@ -184,13 +184,13 @@ class TrainingLoss:
         )
 
     def check_added(self, trial: ExampleBatch, forward: Forward, divisor: Divisor) -> None:
-        """Make sure that losses added by layers are means over the batch, too.
+        """Check that losses added by layers are means over the batch.
 
         The check is repeated in later batches, because such a loss may be zero at first, as with a
         weight that warms up.
 
         Raises:
-            DefinitionError: They are not.
+            DefinitionError: An added loss is not a mean.
         """
         counts = [len(forward(trial, 0, training)[1]) for training in (False, True)]
         self.num_added = max(counts)
@@ -225,7 +225,7 @@ class TrainingLoss:
             )
 
     def _of_trial(self, trial: ExampleBatch) -> float:
-        """Return the loss of some examples, without losses added by layers if separable."""
+        """Return the loss of some examples; includes added losses unless `is_by_example`."""
         if not self.is_there:
             return 0.0
         if self.is_by_example:
@@ -288,7 +288,7 @@ class TrainingLoss:
                 )
 
     def _theirs(self, labels: Any) -> Any:
-        """Return labels in the form that the user's function takes."""
+        """Return labels in the form that the user's function expects."""
         return as_numpy(labels) if self._definition.labels_as_numpy else labels
 
     def _with_added(self, loss: tf.Tensor) -> tf.Tensor:

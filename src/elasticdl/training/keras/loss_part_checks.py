@@ -47,7 +47,7 @@ class ExampleBatch:
     num_examples: Any
 
     def rows(self, rows: Any) -> ExampleBatch:
-        """Return some of the examples."""
+        """Return the examples with these indices."""
 
         def take(tensor: Any) -> Any:
             is_by_example = tensor.shape.rank and tensor.shape[0] == self.num_examples
@@ -250,7 +250,7 @@ def check_added(
     in_training: bool,
     differs_in_parts: bool,
 ) -> str | None:
-    """Make sure that losses added by layers are means over the batch, too.
+    """Check that losses added by layers are means over the batch.
 
     Args:
         added: Runs the model on some examples and returns its outputs and the sum of the losses
@@ -266,7 +266,7 @@ def check_added(
         The reason why the check was inconclusive, if it was.
 
     Raises:
-        DefinitionError: They are not.
+        DefinitionError: An added loss is not a mean.
     """
     whole, parts = _cut(batch)
     _, loss = added(whole, 0)

@@ -62,7 +62,7 @@ class MetricProbe:
         Does nothing if the example has no labels.
 
         Raises:
-            DefinitionError: Its name is reserved, or it has a state that cannot be kept.
+            DefinitionError: A metric's name is reserved, or it has a state that cannot be kept.
         """
         if example.labels is None or not metrics.needs_outputs:
             return

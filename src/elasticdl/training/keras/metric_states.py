@@ -56,7 +56,7 @@ class MetricVariables:
 
     @property
     def ordered(self) -> frozenset[str]:
-        """See `trainer.Metrics`."""
+        """Names of metrics whose states are carried from batch to batch, not summed."""
         if self._must_add_up:
             return frozenset()
         return frozenset({*self.unproved, *self.failures})
@@ -135,7 +135,7 @@ class MetricVariables:
     # --- whether they add up ----------------------------------------------------------------
 
     def require_sums(self, why: str) -> None:
-        """See `trainer.Trainer`.
+        """Reject metrics whose states do not add up; from now on, all states are summed.
 
         Raises:
             DefinitionError: A metric's states do not add up.

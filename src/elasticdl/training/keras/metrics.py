@@ -65,7 +65,7 @@ class KerasMetrics:
 
     @property
     def ordered(self) -> frozenset[str]:
-        """See `trainer.Metrics`."""
+        """Names of metrics whose states are carried from batch to batch, not summed."""
         return self.variables.ordered
 
     @property
@@ -136,7 +136,7 @@ class KerasMetrics:
         return values
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """See `trainer.Metrics`."""
+        """Return whether low or high values of a metric are better; None if unknown."""
         return direction_of(self.variables.members.get(name))
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:

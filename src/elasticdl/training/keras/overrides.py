@@ -119,7 +119,7 @@ class TrainedWeights:
         """Make sure that the property still returns the weights that it returned at first.
 
         Raises:
-            DefinitionError: It returns others.
+            DefinitionError: It returns different weights.
         """
         if not self._is_own:
             return

@@ -1,8 +1,8 @@
 """Random numbers drawn outside layers: `tf.random.*`, and `keras.random.*` without a seed.
 
 TensorFlow's operations draw from states that cannot be read or set. Keras' functions without a seed
-draw from one generator per thread. Steps would then draw other numbers after a resume, and the same
-ones on every worker. While a step is traced, both are made to draw from a generator of the trainer
+draw from one generator per thread. Steps would then draw different numbers after a resume, and the
+same on every worker. While a step is traced, both are made to draw from a generator of the trainer
 instead. The trainer sets the generator's state for every step, as it does for dropout layers. Draws
 that cannot be replaced are rejected.
 
@@ -210,7 +210,7 @@ class RandomOpReplacer:
         op_name: str | None = None,
         graph: Any = None,
     ) -> Sequence[Any] | None:
-        """Return the outputs of a drawing operation as a function of this generator's seed."""
+        """Hook: return seeded outputs in place of a random operation's; None for any other."""
         del attrs
         if graph is None or (op_type not in _STATELESS and op_type not in _REFUSED):
             return None

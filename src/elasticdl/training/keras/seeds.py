@@ -58,7 +58,7 @@ class StepSeeder:
             variable.assign(tf.cast(values, variable.dtype))
 
     def set_for_update(self, step: tf.Tensor) -> None:
-        """Make the draws of an update the same on all workers: a function of its number only.
+        """Seed the draws of an update, as a function of its number only: the same on all workers.
 
         Optimizers and constraints may draw during an update. They do not belong to a layer, so only
         the last variable is set, that of draws outside layers.
@@ -82,7 +82,7 @@ class StepSeeder:
 
     @contextlib.contextmanager
     def drawing(self, step: int, moment: str, number: int = 0) -> Iterator[None]:
-        """Seed what Python code draws in the block, by the job's seed and the arguments.
+        """Seed what Python code draws in the block, from the job's seed and the arguments.
 
         Args:
             step: Number of the step.

@@ -62,13 +62,13 @@ Changes: TypeAlias = "Sequence[np.ndarray[Any, Any]]"
 
 
 class ChangesOf(Protocol):
-    """Computes each variable's change by some examples of a batch; int64 or float64."""
+    """Computes how much each variable changes in a call on some examples of a batch."""
 
     def __call__(self, rows: Sequence[int], seed: int = 0) -> Changes:
-        """Return the changes by the examples with these indices.
+        """Return each variable's change, int64 or float64, in a call on the examples `rows`.
 
         Args:
-            rows: The indices; one may be repeated.
+            rows: Indices of the examples; one may be repeated.
             seed: Another number gives other random numbers.
         """
         ...
@@ -82,7 +82,7 @@ class _Statistic:
         variable: A Keras variable.
         kind: Determines how its change is encoded.
         first: Index of its first number in the block.
-        size: Number of values in it.
+        size: Number of elements of the variable.
     """
 
     variable: Any
@@ -252,7 +252,7 @@ class KerasStatistics:
         )
 
     def compare_again(self, num_examples: int, changes: ChangesOf, step: int) -> None:
-        """Warn of variables that change in another way than on the batch that classified them.
+        """Warn of variables that no longer change as on the batch that classified them.
 
         Args:
             num_examples: Number of examples in the batch.
@@ -275,10 +275,10 @@ class KerasStatistics:
                 continue
             self._settled[number] = True
             _log.warning(
-                "%s: since step %d at the latest, %s changes in a way other than by a %s over "
-                "examples, as before. It changes by the %s of the changes by all minibatches of an "
-                "update, so the numbers differ from those of one process. If this is not meant, "
-                "train in one process without --global_batch_size.",
+                "%s: since step %d at the latest, %s no longer behaves like a %s over examples. "
+                "Its update is the %s of the minibatches' updates, so the numbers differ from "
+                "those of one process. If this is not meant, train in one process without "
+                "--global_batch_size.",
                 self._origin,
                 step,
                 each.variable.path,
@@ -324,7 +324,7 @@ class KerasStatistics:
     def _are_near(
         self, number: int, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
     ) -> bool:
-        """Return whether changes of a variable are equal but for rounding."""
+        """Return whether two changes of a variable are equal but for rounding."""
         each = self._statistics[number]
         if each.kind == "whole":
             return np.array_equal(one, other)
@@ -339,8 +339,8 @@ class KerasStatistics:
     def _warn_of_neither(self, number: int) -> None:
         self._settled[number] = True
         _log.warning(
-            "%s: %s changes neither by a mean nor by a sum over examples. On several workers it "
-            "changes by the mean of the changes on their batches.",
+            "%s: %s changes neither like a mean nor like a sum over examples. On several workers "
+            "its change is the mean of the changes on their batches.",
             self._origin,
             self._statistics[number].variable.path,
         )
@@ -469,7 +469,7 @@ def _all_rows(num_examples: int) -> Sequence[int]:
 
 
 def _by_halves(num_examples: int, changes: ChangesOf) -> tuple[Changes, Changes, Changes, float]:
-    """Return the changes by a batch and by its two halves, and the share of the first."""
+    """Return the changes by a batch, its first and its second half, and the first's share of it."""
     rows = _all_rows(num_examples)
     half = len(rows) // 2
     return changes(rows), changes(rows[:half]), changes(rows[half:]), half / len(rows)

@@ -1,6 +1,6 @@
 """Compiles and caches a trainer's functions, by the shapes of their arguments.
 
-    batch --shapes--> open axes (`sequence_lengths.py`) --> compiled function: found, or made now
+    batch --shapes--> open axes (`sequence_lengths.py`) --> compiled function: cached or new
                                                         | TensorFlow cannot compile the model
                                                         +--> all functions run uncompiled
 

@@ -204,12 +204,12 @@ class KerasTrainer:
         self._recorded_outside = False
         self._is_evaluation_checked = False
 
-    # --- the seven methods -------------------------------------------------------------
+    # --- the Trainer protocol ----------------------------------------------------------
 
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
     ) -> StepResult:
-        """See `trainer.Trainer`."""
+        """Apply one update per batch, all in one compiled call; see `trainer.Trainer`."""
         self.training_metrics.variables.resume(so_far)
         group = (
             stack([batch.features for batch in batches]),
@@ -228,7 +228,7 @@ class KerasTrainer:
     def gradients(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> tuple[Contribution, StepResult]:
-        """See `trainer.Trainer`."""
+        """Compute the batch's contribution to the next update; see `trainer.Trainer`."""
         self._check_loss_splits(batch)
         variables = self.training_metrics.variables
         is_compared = self._repeated_comparisons.is_due(
@@ -261,7 +261,7 @@ class KerasTrainer:
         )
 
     def apply(self, total: Contribution) -> None:
-        """See `trainer.Trainer`."""
+        """Apply one update from summed contributions; see `trainer.Trainer`."""
         if total.num_examples == 0:
             return
         if self._with_gradient is None:
@@ -280,7 +280,7 @@ class KerasTrainer:
         self.step += 1
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.SupportsWarmup`; also forget which statistics are means or sums.
+        """Compile `apply`; restore the state and forget which statistics are means or sums.
 
         An example batch repeats a few records, so all of its parts are alike and do not show how
         statistics add up.
@@ -291,7 +291,7 @@ class KerasTrainer:
         self._changes.forget()
 
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
-        """See `trainer.Trainer`."""
+        """Return the batch's additive metric states; see `trainer.Trainer`."""
         self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
@@ -301,7 +301,7 @@ class KerasTrainer:
         return states
 
     def require_sums(self, why: str) -> None:
-        """See `trainer.Trainer`."""
+        """Reject metrics whose states do not add up; see `trainer.Trainer`."""
         for metrics in (self.training_metrics, self.evaluation_metrics):
             if metrics.ordered:
                 # A step that is already compiled leaves their states to be carried.
@@ -309,16 +309,16 @@ class KerasTrainer:
             metrics.variables.require_sums(why)
 
     def predict(self, features: Arrays) -> Arrays:
-        """See `trainer.Trainer`."""
+        """Return the model's outputs as numpy arrays, one row per example."""
         self.check_evaluation(Batch(features, None, 0))
         return self._predicted(features)
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """See `trainer.ScoresProbe`."""
+        """Return the kind of the model's outputs; see `trainer.ScoresProbe`."""
         return scores_of(self.model, self._definition, shape)
 
     def check_evaluation(self, batch: Batch) -> None:
-        """See `trainer.EvaluationProbe`."""
+        """Check that evaluation changes no weight; see `trainer.EvaluationProbe`."""
         if self._is_evaluation_checked:
             return
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
@@ -345,7 +345,7 @@ class KerasTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """See `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch and keep the per-example values; see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
@@ -359,28 +359,28 @@ class KerasTrainer:
         )
 
     def finish(self) -> None:
-        """See `trainer.Trainer`; as in `fit`, an optimizer's averages become the weights."""
+        """Replace the weights by the optimizer's averages of them, if any, as `fit` does."""
         self.optimizer.finalize_variable_values(self._trainable)
 
     @property
     def keeps_averages(self) -> bool:
-        """See `trainer.Trainer`."""
+        """Whether the optimizer averages the weights (`use_ema`), so that `finish` changes them."""
         return any(each.use_ema for each in optimizers.plain(self.optimizer))
 
     @property
     def measures_averages(self) -> bool:
-        """See `trainer.Trainer`; only the callback `SwapEMAWeights` swaps averages in."""
+        """False: averages are evaluated only if the callback `SwapEMAWeights` swaps them in."""
         return False
 
     def state(self) -> State:
-        """See `trainer.Trainer`; dropout seeds are not included, since the step determines them."""
+        """Return copies of all variables, except dropout seeds, which the step determines."""
         self._outside.check_unmoved()
         state = {path: np.array(variable.numpy()) for path, variable in self._variables().items()}
         state["step"] = np.array(self.step, np.int64)
         return state
 
     def load_state(self, state: State) -> None:
-        """See `trainer.Trainer`."""
+        """Restore a state; see `trainer.Trainer`."""
         variables = self._variables()
         problems = [
             f"{path}: {_shape_of(state.get(path))} in the checkpoint, "
@@ -408,7 +408,7 @@ class KerasTrainer:
             return exporting.export(self.model, folder, self._export_example())
 
     def why_not_exported(self) -> Mapping[str, str]:
-        """See `trainer.ExportProbe`."""
+        """Return the exports that `export` would omit: name -> reason. Writes no files."""
         if exporting.is_of_keras_only(self.model):
             # Nothing to find out, and trying a large model would take as long as several steps.
             return {}
@@ -434,7 +434,7 @@ class KerasTrainer:
                 variable.assign(value)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """See `trainer.SupportsProximalTerm`."""
+        """Add the gradient of FedProx's proximal term from now on; None ends it."""
         if weights is None:
             self._pull.release()
             return
@@ -442,7 +442,7 @@ class KerasTrainer:
         self._pull.set_anchor(weights, [paths[id(v)] for v in self._trainable], strength)
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
-        """See `trainer.SupportsNamedGradients`."""
+        """Return the mean gradients and the mean changes of statistics, each by variable path."""
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
         divisor, sums = contribution.buffer[0], contribution.buffer[1:]
         check_divides_by_examples(
@@ -871,7 +871,7 @@ def _check_backend(definition: ModelDefinition) -> None:
     """Make sure that Keras uses the TensorFlow backend.
 
     Raises:
-        DefinitionError: KERAS_BACKEND or keras.json selects another one.
+        DefinitionError: KERAS_BACKEND or keras.json selects a different backend.
     """
     backend = keras.backend.backend()
     if backend != "tensorflow":

@@ -96,7 +96,7 @@ def _difference(outputs: Any, expected: Mapping[str, Any]) -> float:
     """Return the largest difference of outputs; infinite if only one of two values is NaN.
 
     Raises:
-        ValueError: There are other outputs, or one has another shape.
+        ValueError: The names of the outputs, or the shape of one, differ from the expected ones.
     """
     found = _named(outputs)
     if found.keys() != expected.keys():
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> None:
         answer: dict[str, Any] = {"model": name}
         try:
             answer["difference"] = _difference(_outputs_of(Path(name), features), expected)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the model cannot be used so
+        except Exception as error:  # noqa: BLE001 - whatever the error is, the model cannot be used
             answer["error"] = f"{type(error).__name__}: {plain(error)}"
         sys.stdout.write(json.dumps(answer) + "\n")
 

@@ -49,7 +49,7 @@ class Averages:
         return self._averaged is not None
 
     def update(self) -> None:
-        """Update the averages after an update of the weights."""
+        """Update the averages from the weights; called after each update of the weights."""
         if self._averaged is None:
             return
         try:
@@ -112,7 +112,7 @@ class Averages:
             raise self._error("the averaged model is the model itself.")
         shapes = [[t.shape for t in _tensors(each)] for each in (made.module, self._model)]
         if shapes[0] != shapes[1]:
-            raise self._error("its weights have other shapes than those of the model.")
+            raise self._error("the shapes of its weights differ from those of the model.")
         return made.requires_grad_(requires_grad=False)
 
     def _error(self, problem: str) -> DefinitionError:

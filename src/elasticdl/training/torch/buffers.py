@@ -64,7 +64,7 @@ class Buffers:
 
     @contextmanager
     def restored(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield copies of the buffers; restore the same tensors with the same values afterwards."""
+        """Yield copies of the buffers; after the block, restore the buffers' tensors and values."""
         before = self.tensors()
         copies = {name: tensor.detach().clone() for name, tensor in before.items()}
         try:

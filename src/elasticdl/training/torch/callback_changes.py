@@ -46,13 +46,13 @@ _LOSS = "loss"
 
 
 class Modes:
-    """Sets a model's mode, training or evaluation; keeps modes that callbacks gave modules.
+    """Sets a model's mode, training or evaluation; keeps the modes that callbacks set on modules.
 
     Args:
         model: The module.
-        keeps: Whether modules keep the mode that they were created in, or given by a callback, in
-            all epochs. Lightning's `Trainer` never calls `train()`; a plain loop calls it at the
-            start of each epoch.
+        keeps: Whether modules keep, in all epochs, the mode that they were created in or that a
+            callback has set. Lightning's `Trainer` never calls `train()`; a plain loop calls it at
+            the start of each epoch.
     """
 
     def __init__(self, model: nn.Module, *, keeps: bool = False) -> None:
@@ -79,7 +79,7 @@ class Modes:
         self._is_set = False
 
     def forget(self) -> None:
-        """Forget the modes that callbacks gave modules; called when an epoch begins."""
+        """Forget the modes that callbacks have set on modules; called when an epoch begins."""
         if not self._keeps:
             self.differing, self._is_set = {}, False
 
@@ -139,7 +139,7 @@ class CallbackChanges:
             in_training: Whether the model is in training mode.
 
         Raises:
-            DefinitionError: They have changed state that checkpoints do not contain.
+            DefinitionError: A callback has changed state that checkpoints do not contain.
         """
         if in_training:
             self._modes.train()
@@ -221,7 +221,7 @@ class CallbackChanges:
         self._modes.differing = dict(state["modes"])
 
     def _parts(self) -> dict[str, Any]:
-        """Return the identities of objects that callbacks must not replace, by kind.
+        """Return kind -> identities of the objects of this kind that callbacks must not replace.
 
         Stored values refer to these objects by name.
         """
@@ -256,7 +256,7 @@ class CallbackChanges:
         return {**dict(self._model.named_modules()), **self._of_loss}
 
     def _values_of_attributes(self) -> dict[tuple[str, str], Any]:
-        """Return the values of objects' attributes, or fingerprints that differ if they change."""
+        """Return (owner, attribute) -> its value, or a fingerprint that differs if it changes."""
         of_model = [
             (prefix, name, value)
             for prefix, module in self._model.named_modules()

@@ -75,7 +75,7 @@ class TorchValues(CallbackValues):
         self.begin()
 
     def begin(self) -> None:
-        """Index the current weights by their storage, and clear `made`."""
+        """Prepare to encode: index the current weights by their storage, and clear `made`."""
         self.made = {}
         self._by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, weight in self._weights().items():
@@ -294,7 +294,7 @@ class CallbackMemory:
         return kept
 
     def _check_made(self, below: str) -> None:
-        """Check that a resumed run will have the objects found under the path `below`.
+        """Check that a resumed run will have the objects found at and below the path `below`.
 
         Raises:
             CannotKeepError: An object was created after `on_train_begin`.

@@ -32,7 +32,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def be_deterministic() -> None:
-    """Make PyTorch use deterministic kernels where it has them, in all of this process."""
+    """Make PyTorch use deterministic kernels where they exist, for the whole process."""
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Torch's compiler reads it when it is first used.

@@ -34,7 +34,7 @@ _DEVICE = re.compile(
 
 
 class _FoundError(Exception):
-    """Ends a run of the model at an id that is out of range for an embedding."""
+    """Raised by a hook at an id that is out of range for an embedding, to end the run."""
 
     def __init__(self, name: str, num_rows: int) -> None:
         super().__init__(name)
@@ -96,7 +96,7 @@ def device_advice(error: Exception) -> str:
 
 
 def _row_missing(model: nn.Module, run: Callable[[], object]) -> _FoundError | None:
-    """Run the model again and return the embedding that receives an id out of range, if any."""
+    """Run the model again; return the first embedding that receives an id out of range, if any."""
 
     def checking(name: str, num_rows: int) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def check(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:

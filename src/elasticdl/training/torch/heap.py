@@ -43,7 +43,7 @@ def keep_freed_memory() -> None:
 
 
 class ReusedArray:
-    """Provides a large float32 array per step, in the same memory if the earlier one is unused."""
+    """Provides a large float32 array per step; reuses the last one's memory once it is unused."""
 
     def __init__(self) -> None:
         self._array = np.empty(0, np.float32)

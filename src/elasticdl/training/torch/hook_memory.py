@@ -59,7 +59,7 @@ class UnkeepableValueError(Exception):
 
 @dataclass(frozen=True)
 class _Place:
-    """The location of a value, with functions to read and to replace the value."""
+    """A variable or attribute that a hook can change: its name, how to read and how to set it."""
 
     name: str
     get: Callable[[], Any]
@@ -101,7 +101,7 @@ class HookMemory:
             )
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the state as arrays; empty if there is none.
+        """Return the state of the hooks as arrays; empty if there is none.
 
         Raises:
             DefinitionError: A value cannot be stored.

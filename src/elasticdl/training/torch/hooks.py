@@ -82,11 +82,11 @@ class TorchHooks:
 
     @property
     def monitored(self) -> Mapping[str, str]:
-        """See `trainer.Hooks`."""
+        """Name of each metric that a scheduler monitors -> the scheduler, for errors."""
         return self._schedulers.monitored
 
     def check_sharing(self) -> None:
-        """See `trainer.Hooks`."""
+        """Reject callbacks that observe evaluation batches, which workers share."""
         found = self._callbacks.with_one_of(TEST_BATCH_MOMENTS)
         if found is not None:
             callback, moment = found
@@ -157,7 +157,7 @@ class TorchHooks:
         self._call("on_train_end", logs=logs, in_training=False)
 
     def state(self) -> dict[str, Any]:
-        """See `trainer.Hooks`; the state of schedulers is part of the trainer's state."""
+        """Return the callbacks' state as JSON values; the trainer keeps that of schedulers."""
         if not self._callbacks:
             return {}
         # A callback may have requested the end just before a checkpoint.
@@ -165,7 +165,7 @@ class TorchHooks:
         return {**kept, _TOUCHED: touched, _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
-        """See `trainer.Hooks`."""
+        """Return the callbacks' arrays, to which `state` refers by name."""
         if not self._callbacks:
             return {}
         arrays: dict[str, np.ndarray[Any, Any]] = self._memory.keep()[1]

@@ -68,13 +68,13 @@ class InnerLossSteps:
         self._precision, self._no_side_effects = precision, looking
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
-        """See `Steps`; called without labels, so the outputs contain no loss."""
+        """Call `forward` without labels and return its outputs, which contain no loss."""
         args, kwargs = self._adapt(features)
         with self._precision.autocast():
             return model(*args, **kwargs)
 
     def training(self, model: nn.Module, batch: Tensors) -> Stepped:
-        """See `Steps`.
+        """Call `forward` with the labels, and find the loss among its outputs.
 
         Raises:
             DefinitionError: There is no loss among the outputs, or no labels.
@@ -96,34 +96,37 @@ class InnerLossSteps:
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
     ) -> Stepped:
-        """See `Steps`."""
+        """Call `forward` with the labels; if there are none, without them and without a loss."""
         del so_far
         if batch.labels is None:
             return Stepped(None, detached(self.outputs(model, batch.features)))
         return self.training(model, batch)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """See `Steps`."""
+        """Call `forward` with the labels and return its outputs."""
         args, kwargs = self._adapt(batch.features)
         with self._precision.autocast():
             return model(*args, **{**kwargs, "labels": batch.labels})
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments:
-        """See `Steps`."""
+        """Return the arguments of `forward`, without labels."""
         del model
         return self._adapt(features)
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
-        """See `Steps`."""
+        """Call `forward` without labels and return its outputs, detached."""
         return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """See `Steps`: the model is run on parts, in evaluation mode."""
+        """Check that the losses of the parts add up, by running the model on each part.
+
+        It runs in evaluation mode, on the whole batch too. Raises as `Steps`.
+        """
         del stepped
         check_parts(self, self._loss, self._no_side_effects, model, batch)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """See `Steps`; does nothing, because no results are computed from rows of outputs."""
+        """Do nothing, because no results are computed from rows of outputs."""
 
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):

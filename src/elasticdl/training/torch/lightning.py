@@ -132,12 +132,12 @@ class LightningSteps:
         self._metrics: Sequence[LoggedMetric] = ()
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
-        """See `Steps`."""
+        """Return the result of `predict_step`."""
         with self._attached(model, "predict_step"), self._precision.autocast():
             return self._call(model, "predict_step", features)
 
     def training(self, model: nn.Module, batch: Tensors) -> Stepped:
-        """See `Steps`.
+        """Run `training_step`; return its loss and the logged values.
 
         Raises:
             DefinitionError: The step returns no loss, or logs a value that is not a mean.
@@ -162,7 +162,7 @@ class LightningSteps:
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
     ) -> Stepped:
-        """See `Steps`: the loss is the result of `validation_step`, else its logged `loss`."""
+        """Run `validation_step` or `test_step`; the loss is its result, else its logged `loss`."""
         step = "validation_step" if _has(model, "validation_step") else "test_step"
         if not _has(model, step):
             raise DefinitionError(
@@ -180,35 +180,38 @@ class LightningSteps:
         return Stepped(loss, None, addends, logged.metrics)
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """See `Steps`."""
+        """Run `training_step` and return its result."""
         with self._attached(model, "training_step"), self._precision.autocast():
             return self._call(model, "training_step", _joined(batch))
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments | None:
-        """See `Steps`."""
+        """Return the features as the argument of `forward`; None if there is no `forward`."""
         return ((features,), {}) if _has(model, "forward") else None
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
-        """See `Steps`."""
+        """Run `validation_step`; if the batch has features only, `predict_step`."""
         if batch.num_examples:
             self.evaluation(model, batch)
         else:
             self.outputs(model, batch.features)
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """See `Steps`: runs a training step on the batch and on parts, in evaluation mode."""
+        """Check that the losses of the parts add up.
+
+        Runs `training_step` on the batch and on each part in evaluation mode. Raises as `Steps`.
+        """
         del stepped
         check_parts(self, self._loss, self._no_side_effects, model, batch)
 
     def _call(self, model: nn.Module, name: str, given: Any) -> Any:
-        """Call a step with its arguments: the batch, and the batch index if it takes one."""
+        """Call a step of the module with a batch, and with a `_BatchIndex` if it takes an index."""
         step = getattr(model, name)
         parameters = inspect.signature(step).parameters.values()
         several = sum(p.default is p.empty for p in parameters) > 1
         return step(given, self._batch_index) if several else step(given)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """See `Steps`; does nothing, because no results are computed from rows of outputs."""
+        """Do nothing, because no results are computed from rows of outputs."""
 
     def _loss_in(self, returned: Any, step: str) -> torch.Tensor:
         loss = _loss_of(returned)
@@ -310,8 +313,8 @@ class _Logged:
             return
         if reduce_fx not in (*_MEANS, torch.mean):
             raise self._error(
-                f"self.log({name!r}, reduce_fx={reduce_fx!r}): what steps log is reported as the "
-                "mean over examples. Leave out reduce_fx."
+                f"self.log({name!r}, reduce_fx={reduce_fx!r}): logged values are reported as means "
+                "over examples. Leave out reduce_fx."
             )
         if not isinstance(value, (int, float, torch.Tensor)):
             raise self._error(

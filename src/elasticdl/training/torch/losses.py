@@ -231,7 +231,7 @@ class TorchLoss:
             raise DefinitionError(
                 f"{self._definition.where('loss')}: the loss has {whole.unsplittable}, which "
                 "divides by the targets that are not ignored or by their class weights, and other "
-                f"terms beside it, so the sums of workers cannot be divided correctly. {_ALONE} Or "
+                f"terms, so sums over workers cannot be divided correctly. {_ALONE} Or "
                 "return one value per example (reduction='none')."
             )
         known = whole.is_known
@@ -299,7 +299,7 @@ class TorchLoss:
         )
 
     def compare_replaced(self, num_examples: int, losses: Sequence[BatchLoss]) -> None:
-        """Check that a change of some examples changes the loss by as much, whatever the others.
+        """Check that replacing some examples changes the loss equally, whatever the other examples.
 
         Args:
             num_examples: Examples in the batch.
@@ -344,7 +344,7 @@ class TorchLoss:
         return call.function(**{**call.arguments, "reduction": "none"})
 
     def _spread(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Expand weights to the shape of the values; see `spread`."""
+        """Expand weights to the shape of the values; reject weights that do not fit it."""
         of_each = spread(weights, values)
         if of_each is None:
             raise DefinitionError(
@@ -398,7 +398,7 @@ def rows_of(
 
 
 def _divides_oddly(call: _Call) -> bool:
-    """Return whether a mean has another divisor than the number of its values."""
+    """Return whether the divisor of a mean loss differs from its number of values."""
     if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
         return False
     target, ignored = call.arguments["target"], call.arguments["ignore_index"]

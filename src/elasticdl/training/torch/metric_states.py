@@ -85,8 +85,8 @@ class StatefulMetric:
                 kind.__name__ not in _WRAPPERS
             ):
                 raise self._error(
-                    "keeps values outside its states, which no checkpoint stores",
-                    "Measure the metric itself.",
+                    "is a wrapper that keeps values outside its states, which no checkpoint stores",
+                    "Use the metric that it wraps.",
                 )
         if not self._places:
             raise self._error("has no state", "Add them by self.add_state(name, default, ...).")
@@ -133,14 +133,14 @@ class StatefulMetric:
             )
 
     def share(self, outputs: Any, labels: Any) -> States:
-        """Return the states of a batch alone, to be added to those of other batches."""
+        """Return the states of this batch alone, to be added to those of other batches."""
         self._try_on(outputs, labels, sums=True)
         self.begin(None)
         self._update(outputs, labels)
         return self.end(carried=False)
 
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
-        """Update the states `so_far` (None: empty ones) by a batch and return the new states."""
+        """Return the states after a batch, updated from `so_far`; None starts from empty states."""
         self._try_on(outputs, labels, sums=False)
         self.begin(so_far)
         self._update(outputs, labels)

@@ -40,7 +40,7 @@ class TorchMetrics:
             carried from one batch to the next.
 
     Raises:
-        DefinitionError: A metric is of another kind, or is called `loss`.
+        DefinitionError: A metric is neither, or is called `loss`.
     """
 
     def __init__(self, functions: MetricFunctions, *, where: str, why_sums: str = "") -> None:
@@ -80,7 +80,7 @@ class TorchMetrics:
         return frozenset([*self._with_states, *self._logged])
 
     def require_sums(self, why: str) -> None:
-        """See `trainer.Trainer`.
+        """Reject metrics whose states do not add up; from now on, none is carried.
 
         Raises:
             DefinitionError: The states of a metric cannot be added up.
@@ -98,11 +98,11 @@ class TorchMetrics:
         """Return the states of a batch; for metrics in `ordered`, the states after it.
 
         Args:
-            outputs: See `addends`, as the next three.
+            outputs: The model's outputs, detached.
             labels: As tensors.
             weights: Sample weights.
             num_examples: Examples in the batch.
-            so_far: The states before it.
+            so_far: The states before the batch.
 
         Raises:
             DefinitionError: See `addends`; or a TorchMetrics metric keeps values outside its
@@ -218,7 +218,7 @@ class TorchMetrics:
         return values
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
-        """See `trainer.Metrics`; None for a function."""
+        """Return whether low or high values of a metric are better; None for a function."""
         metric, _ = self._with_states.get(name, (self._logged.get(name), None))
         better = None if metric is None else metric.higher_is_better
         return None if better is None else "max" if better else "min"

@@ -17,10 +17,7 @@ from elasticdl.data.batch import rebuilt
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], outputs: Any) -> Any:
-    """Return the same nested structure with `function` applied to every tensor.
-
-    Other values are kept.
-    """
+    """Return the same nested structure with `function` applied to every tensor in it."""
     if isinstance(outputs, torch.Tensor):
         return function(outputs)
     if isinstance(outputs, Mapping):

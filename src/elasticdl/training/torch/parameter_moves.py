@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ParameterMoves:
-    """A snapshot of a model's parameters, to detect changes since.
+    """A snapshot of a model's parameters, to find those that change later.
 
     Args:
         parameters: The parameters, by name.

@@ -170,7 +170,7 @@ class PartCheck:
         return True
 
     def _compare_replaced(self, batch: Tensors, whole: _Made, *, training: bool) -> bool:
-        """Replace the examples of each part; return whether the model could be compared.
+        """Compare a batch with copies whose parts are replaced; return whether that was possible.
 
         The runs have the same shapes and the same seed, so the model draws the same numbers for
         the examples that stay. If it does not, they cannot be compared.
@@ -217,8 +217,8 @@ class PartCheck:
         """Check a model that raises on a part of a batch, by replacing examples.
 
         Raises:
-            DefinitionError: The result for an example depends on the other examples, or that
-                cannot be found out.
+            DefinitionError: The result for an example depends on the other examples, or this
+                cannot be determined.
         """
         size, is_small = batch.num_examples, len(rows) < _FEWEST
         matrices = _matrices(batch.features, size)
@@ -300,7 +300,7 @@ def _first_part(size: int) -> int:
 
 
 def _matrices(features: Any, size: int) -> list[str]:
-    """Return the names of the features with a row and a column for each example: a graph."""
+    """Return the names of features of shape [examples, examples, ...], such as a graph's edges."""
     if isinstance(features, Mapping):
         entries = {str(name): value for name, value in features.items()}
     elif isinstance(features, (list, tuple)):
@@ -315,12 +315,12 @@ def _matrices(features: Any, size: int) -> list[str]:
 
 
 def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torch.Tensor:
-    """Combine outputs into those for the batch, if the other examples make no difference.
+    """Return the outputs to expect for the batch if no example affects another.
 
     Args:
         runs: The outputs for the batch, with its last examples replaced, with its first examples
             replaced, and with all of them replaced.
-        first: Number of the first examples.
+        first: Number of examples in the first part.
         num_examples: Examples in the batch.
     """
     whole, one, other, neither = runs

@@ -213,14 +213,14 @@ class Refusals:
             )
 
     def check_unchanged(self, changed: Sequence[str]) -> None:
-        """Check that evaluation has changed no parameter or buffer.
+        """Reject a model that changes a parameter or buffer in evaluation mode.
 
         Args:
-            changed: Names of the parameters and buffers that a call in evaluation mode changes.
+            changed: Names of the parameters and buffers that a call in evaluation mode has changed.
 
         Raises:
-            DefinitionError: One has changed. (For running averages of a BatchNorm that is always in
-                training mode, a warning is logged instead.)
+            DefinitionError: `changed` is not empty. (For running averages of a BatchNorm that is
+                always in training mode, a warning is logged instead.)
         """
         owners = {name: self._model.get_submodule(name.rpartition(".")[0]) for name in changed}
         changed = [name for name in changed if not isinstance(owners[name], _SCALED_WHEN_USED)]
@@ -257,7 +257,7 @@ class Refusals:
         """Check that a step has not frozen or unfrozen parameters.
 
         Raises:
-            DefinitionError: It has.
+            DefinitionError: A step has changed `requires_grad` of a parameter.
         """
         if [p.requires_grad for p in parameters.values()] == self._trainable:
             return

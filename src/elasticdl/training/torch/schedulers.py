@@ -157,8 +157,8 @@ class Schedulers:
                     f"{self._where}: {type(schedule.scheduler).__name__} monitors "
                     f"{schedule.monitor!r}, which was not measured in epoch {epoch + 1} "
                     f"(measured: {', '.join(sorted(metrics))}). Give --validation_data or "
-                    "--validation_split, without --evaluation_steps or with no more than an epoch "
-                    "has, or set what else it monitors: "
+                    "--validation_split (with --evaluation_steps of at most one epoch, if set), or "
+                    "monitor another metric: "
                     '{"scheduler": scheduler, "monitor": "loss"}.'
                 )
             self._step(schedule.scheduler, float(metrics[monitored]))
@@ -271,7 +271,7 @@ class Schedulers:
         return _Schedule(scheduler, interval or "epoch", frequency, monitor)
 
     def _note_idle_epoch(self) -> None:
-        """Warn of a warm-up that counts epochs, so that nothing is learned in the first one."""
+        """Warn of a warm-up by epochs that starts at 0: the first epoch would learn nothing."""
         by_epoch = [each.scheduler for each in self._schedules if each.interval == "epoch"]
         if by_epoch and all(float(group["lr"]) == 0 for group in self._optimizer.param_groups):
             _log.warning(
@@ -312,13 +312,13 @@ def _described(value: Any) -> str:
 
 
 def _too_short(scheduler: Any) -> str:
-    """Return advice if a schedule of fixed length has fewer steps than training has; else ""."""
+    """Return advice for a schedule of fixed length that has run out of steps; else ""."""
     length = getattr(scheduler, "total_steps", None)
     if not isinstance(length, int) or scheduler.last_epoch < length:
         return ""
     return (
         f"\n  The schedule has {length} steps, and the training makes more updates: the number of "
-        "minibatches in an epoch, times --num_epochs. On workers, an update takes a minibatch of "
-        "each worker that is there, so their number is fixed only with --global_batch_size: the "
+        "minibatches in an epoch, times --num_epochs. On workers, an update uses one minibatch of "
+        "each live worker, so the number of updates is fixed only with --global_batch_size: the "
         "number of records, divided by it and rounded up, times --num_epochs."
     )

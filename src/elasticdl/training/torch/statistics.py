@@ -85,8 +85,8 @@ _TOLERANCE = 0.02
 # Roundings of a buffer's value in a step and in a comparison, in units of its last place.
 _NUM_ROUNDINGS = 8
 _NEITHER = (
-    "changes in a way other than by a mean over examples (running statistics), by a sum over them "
-    "(a count), or by the same in each step"
+    "changes neither like a mean over examples (running statistics), nor like a sum over them (a "
+    "count), nor by the same amount in each step"
 )
 # Shifts of a buffer's value that reveal a change that depends on it: below and above the usual
 # sizes of ring buffers.
@@ -132,14 +132,14 @@ class BatchParts:
 
 
 class Draws(Protocol):
-    """Computes changes of buffers by random numbers that are the same on all workers."""
+    """Computes changes of buffers in a call whose random numbers are the same on all workers."""
 
     def __call__(self, seed: int, examples: tuple[int, int] = (0, 0)) -> Tensors:
-        """Return the changes by a call whose random numbers depend on `seed` and the step.
+        """Return each buffer's change in a call whose random numbers depend on `seed` and step.
 
         Args:
             seed: A small number.
-            examples: Indices of the two examples that the call is made with; they may be the same.
+            examples: Indices of the two examples of the call; they may be the same.
         """
         ...
 
@@ -169,7 +169,7 @@ class TorchStatistics:
 
     @property
     def size(self) -> int:
-        """Number of float32 values that the changes take, including how each adds up (votes)."""
+        """Number of float32 values in a contribution: the encoded changes and their votes."""
         tensors = self._buffers.tensors()
         payload = sum(tensors[name].numel() * width for name, width in self._widths.items())
         return payload + _VOTES * len(self._widths)
@@ -324,7 +324,7 @@ class TorchStatistics:
         return change
 
     def _drawn(self, name: str, draws: Draws, change: torch.Tensor) -> torch.Tensor:
-        """Return the draw for all workers; zeros if it changes nothing."""
+        """Return the change that all workers draw alike; zeros if the draw changes nothing."""
         drawn = draws(0).get(name)
         return torch.zeros_like(change) if drawn is None else self._finite(name, drawn)
 
@@ -350,7 +350,7 @@ class TorchStatistics:
         self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
 
     def _check_is_mean(self, name: str, draws: Draws) -> None:
-        """Check a change that is the same by all parts of a batch, but differs between examples.
+        """Check a change that is the same for all parts of a batch, but differs between examples.
 
         Both orders of two examples are compared, because each row may have a random mask.
 
@@ -383,15 +383,15 @@ class TorchStatistics:
             return
         self._settled.add(name)
         _log.warning(
-            "%s: since step %d at the latest, the model's buffer %s %s. It changes by the %s of "
-            "the changes by all minibatches of an update, so the numbers differ from those of one "
-            "process. If this is not meant, train in one process without --global_batch_size, or "
-            "let forward only count or average what the change is computed from, in another "
-            "buffer, and change this one in a pre-hook of the optimizer's step.",
+            "%s: since step %d at the latest, the model's buffer %s no longer behaves like a %s "
+            "over examples. Its update is the %s of the minibatches' updates, so the numbers "
+            "differ from those of one process. If this is not meant, train in one process without "
+            "--global_batch_size, or let forward only count or average what the change is computed "
+            "from, in another buffer, and change this one in a pre-hook of the optimizer's step.",
             self._origin,
             step,
             name,
-            _NEITHER,
+            "sum" if way is Reduction.SUM else "mean",
             "sum" if way is Reduction.SUM else "mean",
         )
 
@@ -463,7 +463,7 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
 def _way(
     changes: _Changes, sizes: tuple[int, int], values: torch.Tensor, known: Reduction | None
 ) -> Reduction | None:
-    """Return how changes by parts of a batch combine; None if in no way.
+    """Return how changes by parts of a batch combine; None if no way fits.
 
     Args:
         changes: The changes by the batch, the first part and the rest.
@@ -533,14 +533,14 @@ def _close(
 
 
 def _are_near(one: torch.Tensor, other: torch.Tensor, values: torch.Tensor) -> bool:
-    """Return whether changes of a buffer with these values are equal but for rounding."""
+    """Return whether two changes of a buffer with these values are equal but for rounding."""
     if not values.is_floating_point():
         return torch.equal(one, other)
     return _close(one, other, _TOLERANCE, _rounding(values))
 
 
 def _rounding(values: torch.Tensor) -> torch.Tensor:
-    """Return for each value a bound on the rounding of its changes."""
+    """Return, for each value of a buffer, a bound on the rounding error of its changes."""
     eps = max(torch.finfo(dtype).eps for dtype in (values.dtype, torch.float32))
     return _NUM_ROUNDINGS * eps * values.double().abs().nan_to_num()
 

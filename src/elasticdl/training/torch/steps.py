@@ -138,7 +138,7 @@ class Pairs:
         self._before: tuple[Tensors, Any] | None = None
 
     def with_the_one_before(self, batch: Tensors) -> Tensors | None:
-        """Join a batch with the previous one; None if there is none, or it is equal or unlike."""
+        """Join a batch with the previous one; None if none exists, it is equal or shapes differ."""
         found = self.joined(batch, None)
         return None if found is None else found[0]
 
@@ -243,40 +243,40 @@ class ForwardSteps:
         self._pairs = Pairs()
 
     def outputs(self, model: nn.Module, features: Any) -> Any:
-        """See `Steps`."""
+        """Call `forward` and return its outputs."""
         args, kwargs = self._adapt(features)
         with self._precision.autocast():
             return model(*args, **kwargs)
 
     def training(self, model: nn.Module, batch: Tensors) -> Stepped:
-        """See `Steps`."""
+        """Call `forward`, and compute the loss from its outputs."""
         outputs = self.outputs(model, batch.features)
         return Stepped(self._loss_of(outputs, batch), detached(outputs))
 
     def evaluation(
         self, model: nn.Module, batch: Tensors, so_far: MetricStates | None = None
     ) -> Stepped:
-        """See `Steps`."""
+        """Call `forward`; compute the loss if the batch has labels and the file has a loss."""
         del so_far
         outputs = self.outputs(model, batch.features)
         has_loss = self._has_loss and batch.labels is not None
         return Stepped(self._loss_of(outputs, batch) if has_loss else None, detached(outputs))
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """See `Steps`."""
+        """Call `forward` and return its outputs."""
         return self.outputs(model, batch.features)
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments:
-        """See `Steps`."""
+        """Return the arguments of `forward` for these features."""
         del model
         return self._adapt(features)
 
     def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
-        """See `Steps`."""
+        """Call `forward` and return its outputs, detached."""
         return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """See `Steps`: the loss of parts is computed from the same outputs."""
+        """Check that the losses of the parts add up, computed from the outputs for the batch."""
         del model
         outputs, whole = stepped.outputs, stepped.loss
         assert whole is not None  # noqa: S101 - a training step has one
@@ -295,7 +295,7 @@ class ForwardSteps:
         self._loss.check_splits(batch.num_examples, whole, of)
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """See `Steps`."""
+        """Store, for each of the model's output tensors, whether it has a row per example."""
         self._has_rows = has_rows
 
     def of_each(self, batch: Tensors, outputs: Any) -> torch.Tensor:

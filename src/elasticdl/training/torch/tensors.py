@@ -49,7 +49,7 @@ def batch_tensors(
 
 
 def _on_gpu(array: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
-    """Start copying an array to a GPU, without waiting for what the GPU computes."""
+    """Start copying an array to a GPU, without waiting for the GPU's pending work."""
     dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
     # Only a copy from pinned memory runs in the background. PyTorch reuses that memory, and not
     # before the copy has ended.

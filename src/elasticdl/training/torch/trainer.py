@@ -221,7 +221,7 @@ class TorchTrainer:
     def train_steps(
         self, batches: Sequence[Batch], so_far: MetricStates | None = None
     ) -> StepResult:
-        """See `trainer.Trainer`."""
+        """Apply one update per batch; see `trainer.Trainer`."""
         del so_far
         steps = []
         for batch in batches:
@@ -233,7 +233,7 @@ class TorchTrainer:
     def gradients(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> tuple[Contribution, StepResult]:
-        """See `trainer.Trainer`.
+        """Compute the batch's contribution to the next update; see `trainer.Trainer`.
 
         Raises:
             DefinitionError: The batch's contribution cannot be added to those of other batches.
@@ -285,7 +285,7 @@ class TorchTrainer:
         return Contribution(buffer, batch.num_examples), _result([step])
 
     def apply(self, total: Contribution) -> None:
-        """See `trainer.Trainer`.
+        """Apply one update from summed contributions; see `trainer.Trainer`.
 
         Raises:
             DefinitionError: Workers disagree about a statistic.
@@ -305,15 +305,15 @@ class TorchTrainer:
         self._update()
 
     def rehearse(self, contribution: Contribution) -> None:
-        """See `trainer.SupportsWarmup`; does nothing, because updates are not compiled."""
+        """Do nothing, because updates are not compiled; see `trainer.SupportsWarmup`."""
 
     def require_sums(self, why: str) -> None:
-        """See `trainer.Trainer`."""
+        """Reject metrics whose states do not add up; see `trainer.Trainer`."""
         for metrics in (self.training_metrics, self.evaluation_metrics):
             metrics.require_sums(why)
 
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
-        """See `trainer.Trainer`."""
+        """Return the batch's additive metric states; see `trainer.Trainer`."""
         self.check_evaluation(batch)
         with (
             self._naming_errors("evaluate", batch),
@@ -325,7 +325,7 @@ class TorchTrainer:
             return self._states(stepped, tensors, so_far)
 
     def predict(self, features: Arrays) -> Arrays:
-        """See `trainer.Trainer`."""
+        """Return the model's outputs as numpy arrays, one row per example."""
         self.check_evaluation(Batch(features, None, 0))
         batch = Batch(features, None, 0)
         with (
@@ -339,7 +339,7 @@ class TorchTrainer:
     def evaluate_per_example(
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> PerExampleResults:
-        """See `trainer.PerExampleEvaluator`."""
+        """Evaluate a batch and keep the per-example values; see `trainer.PerExampleEvaluator`."""
         self.check_evaluation(batch)
         with (
             self._naming_errors("evaluate", batch),
@@ -363,11 +363,11 @@ class TorchTrainer:
         )
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """See `trainer.ScoresProbe`."""
+        """Return the kind of the model's outputs; see `trainer.ScoresProbe`."""
         return scores_of(self.model, self._definition, shape, self._device)
 
     def check_evaluation(self, batch: Batch) -> None:
-        """See `trainer.EvaluationProbe`."""
+        """Check that evaluation changes no parameter or buffer; see `trainer.EvaluationProbe`."""
         if self._is_evaluation_checked:
             return
         changed: list[str] = []
@@ -391,7 +391,7 @@ class TorchTrainer:
         self._is_evaluation_checked = is_checked
 
     def _carried(self, so_far: MetricStates | None) -> MetricStates | None:
-        """Return the states that the model's own metrics continue from; None if all add up."""
+        """Return `so_far` if metrics are carried from batch to batch; None if all are summed."""
         return so_far if self.evaluation_metrics.ordered else None
 
     def _states(
@@ -409,21 +409,21 @@ class TorchTrainer:
         return {"loss": loss, **states}
 
     def finish(self) -> None:
-        """See `trainer.Trainer`."""
+        """Replace the weights by their averages, if the model file defines any."""
         self._averages.finish()
 
     @property
     def keeps_averages(self) -> bool:
-        """See `trainer.Trainer`."""
+        """Whether the model file averages the weights, so that `finish` changes them."""
         return bool(self._averages)
 
     @property
     def measures_averages(self) -> bool:
-        """See `trainer.Trainer`."""
+        """Whether `evaluate` measures the averages of the weights, which `finish` leaves."""
         return bool(self._averages)
 
     def state(self) -> State:
-        """See `trainer.Trainer`; the optimizer's part grows as parameters receive gradients."""
+        """Return copies of all state; the optimizer's part grows with the parameters updated."""
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
         state |= {f"optimizer/{path}": a for path, a in self._optimizer.state().items()}
         state |= {f"average/{path}": a for path, a in self._averages.state().items()}
@@ -433,7 +433,7 @@ class TorchTrainer:
         return state
 
     def load_state(self, state: State) -> None:
-        """See `trainer.Trainer`."""
+        """Restore a state; see `trainer.Trainer`."""
         tensors = self._tensors_kept()
         arrays = _below("model/", state)
         problems = [
@@ -476,7 +476,7 @@ class TorchTrainer:
             return export.export(self.model, arguments, folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """See `trainer.SupportsProximalTerm`."""
+        """Add the gradient of FedProx's proximal term from now on; None ends it."""
         self._pull = strength
         self._anchors = {
             name: to_tensor(weights[name]).to(parameter)
@@ -485,7 +485,7 @@ class TorchTrainer:
         }
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
-        """See `trainer.SupportsNamedGradients`.
+        """Return the mean gradients and the mean changes of statistics, each by name.
 
         Raises:
             DefinitionError: Also if gradients are clipped or learning rates scheduled, because the
@@ -578,7 +578,7 @@ class TorchTrainer:
         return _Step(loss, {**metrics, **stepped.metrics}, states)
 
     def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> BatchParts:
-        """Compute the changes of buffers by the batch and by two parts of it.
+        """Return the changes of buffers by the batch and by two parts of it.
 
         Runs without dropout, and with BatchNorm in evaluation mode: their changes for the parts of
         a batch do not add up, and would hide the changes by other modules.
@@ -610,9 +610,9 @@ class TorchTrainer:
         seed: int,
         examples: tuple[int, int],
     ) -> dict[str, torch.Tensor]:
-        """Compute the changes of buffers by two examples, with random numbers of all workers.
+        """Return the buffer changes by a batch of two examples, drawn alike on all workers.
 
-        Other random numbers of a call may depend on the number of examples, so it is always two.
+        A call's random numbers may depend on its number of examples, so there are always two.
         """
         tensors = self._batch_tensors(_pair(batch, examples))
         return self._changes_from(before, tensors, _EVERY_RANK, seed + 1)
@@ -620,7 +620,7 @@ class TorchTrainer:
     def _changes_from(
         self, start: Mapping[str, torch.Tensor], batch: Tensors, rank: int, *moment: int
     ) -> dict[str, torch.Tensor]:
-        """Compute the changes of buffers by a batch; restore the buffers."""
+        """Return name -> change of the buffers by a batch, from `start`; restore the buffers."""
         quiet = [m for m in self.model.modules() if isinstance(m, QUIET) and m.training]
         now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
         try:
@@ -768,10 +768,10 @@ class TorchTrainer:
         return ForwardSteps(definition, adapt, loss, precision)
 
     def _find_adapter(self, example: Batch) -> Adapter:
-        """Find out how `forward` takes the features, by running a copy of the model on the example.
+        """Find how to pass features to `forward`, by running a copy of the model on the example.
 
         A model that initializes itself from its first batch does so in training only. The model
-        itself is run if that gives it parameters: lazy modules, and layers made in `forward`.
+        itself is run if that creates parameters: lazy modules, and layers created in `forward`.
         """
         tried = trial_copy(self.model)
         draws = torch.get_rng_state()
@@ -782,7 +782,7 @@ class TorchTrainer:
         return adapter
 
     def _adapter_of(self, model: nn.Module, example: Batch) -> Adapter:
-        """Find out how a model takes the features of the example.
+        """Find how to pass the example's features to a model; record dtypes and output shape.
 
         A model that accepts float64 features receives them, as it would in a plain script.
         """
@@ -851,12 +851,12 @@ class TorchTrainer:
 
 
 def _two(arrays: Arrays, examples: tuple[int, int] = (0, 0)) -> Arrays:
-    """Return arrays of two examples of the given ones."""
+    """Return the arrays of two of the examples."""
     return map_arrays(lambda a: a[list(examples)], arrays)
 
 
 def _pair(batch: Batch, examples: tuple[int, int] = (0, 0)) -> Batch:
-    """Return a batch of two examples of the given batch; they may be the same."""
+    """Return a batch of two of the batch's examples, which may be the same."""
     features, labels, weights = (
         _two(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
     )

@@ -3,8 +3,8 @@
 A copy of the module runs the same two examples twice in training mode, with the same seed and the
 same parameters and buffers. A value that differs between the ends of the two runs is state that
 checkpoints do not contain: a counter in an attribute or in an attribute's object, a hidden state, a
-buffer that is not persistent, a random generator, the position of an iterator, an optimizer of the
-module's own, values that a forward hook closes over. A resumed run would continue differently, so
+buffer that is not persistent, a random generator, the position of an iterator, an optimizer within
+the module, values that a forward hook closes over. A resumed run would continue differently, so
 the value is rejected by name. A value that is computed again from the same inputs (a cache) is the
 same after both runs, and is permitted.
 
@@ -104,10 +104,10 @@ def check_no_untracked_state(
         )
     if earlier:
         raise DefinitionError(
-            f"{origin}: {earlier[0]} depends on the examples of an earlier call of `forward`, and "
-            "no checkpoint stores what decides it, so a resumed training would continue "
-            "differently. Keep such values in buffers, and so a flag that says whether they were "
-            'set: self.register_buffer("is_set", torch.tensor(False)).'
+            f"{origin}: {earlier[0]} depends on the examples of an earlier call of `forward` "
+            "through state that no checkpoint stores, so a resumed training would continue "
+            "differently. Keep such values in buffers, and also the flag that marks them as set: "
+            'self.register_buffer("is_set", torch.tensor(False)).'
         )
     _check_modes(tried, origin)
 
@@ -122,7 +122,7 @@ def _of_earlier_examples(
     kept: Mapping[str, torch.Tensor],
     run: Callable[[nn.Module], object],
 ) -> list[str]:
-    """Return the values that differ if a module has seen other examples before.
+    """Return the names of values that differ if a module has seen other examples before.
 
     Args:
         tried: A copy of the model that has been run, with its initial parameters and buffers.
@@ -177,7 +177,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
-    """Find what a copy of a value needs as replacements: the id of an object -> its replacement."""
+    """Add to `found`, for a deepcopy: id of an object that cannot be copied -> replacement."""
     if depth == 0 or id(value) in found or isinstance(value, nn.Module):
         return
     try:
@@ -232,8 +232,8 @@ def _check_modes(tried: nn.Module, origin: Origin) -> None:
     for name, parameter in tried.named_parameters():
         if name in before and not torch.equal(parameter, before[name]):
             raise DefinitionError(
-                f"{origin}: eval() changes {name}, so a checkpoint, a worker or a trained model "
-                "would have other weights depending on the mode it was in. Let train() and eval() "
+                f"{origin}: eval() changes {name}, so the weights of a checkpoint, a worker or a "
+                "trained model would depend on the mode it was in. Let train() and eval() "
                 "change no weights (LoRA of loralib: merge_weights=False), and merge them after "
                 "the training."
             )
@@ -288,7 +288,7 @@ def _digests(remembered: Iterable[tuple[str, Any]]) -> dict[str, str]:
 
 
 def _remembered(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the state outside the state dict: a description of its location, and its value."""
+    """Yield (description, value) for each value of a model that its state dict does not hold."""
     for prefix, module in model.named_modules():
         for name, buffer in module._buffers.items():  # noqa: SLF001 - see `buffers.is_kept`
             if buffer is not None and not is_kept(module, name):
@@ -303,7 +303,7 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the state of user classes and of variables that their methods use, as `_remembered`."""
+    """Yield (description, value) for attributes of user classes and variables in their methods."""
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
         if _is_of_torch(kind):
             continue
@@ -423,7 +423,7 @@ def _is_of_torch(what: Any) -> bool:
 
 
 def _is_internal(kind: type[Any]) -> bool:
-    """Return whether a class is of PyTorch's own machinery, which is state of no training."""
+    """Return whether a class is internal to PyTorch, so that its objects hold no training state."""
     parts = kind.__module__.split(".")
     return parts[0] == "torch" and any(part.startswith("_") for part in parts)
 

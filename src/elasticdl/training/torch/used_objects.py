@@ -89,7 +89,7 @@ class Used:
             self._reach(each, depth - 1)
 
     def _within(self, value: Any, *, is_new: bool) -> Iterable[Any]:
-        """Return the values that a value refers to."""
+        """Return the values that `value` refers to; record a new function or object."""
         if isinstance(value, FunctionType):
             if not is_of_the_user(value.__code__.co_filename):
                 return [used for _, used in _cells_of(value)]
@@ -123,7 +123,7 @@ class Used:
         return [*vars(value).values(), *self._within_classes(type(value).__mro__)]
 
     def _within_classes(self, kinds: Iterable[type[Any]]) -> Iterable[Any]:
-        """Return the methods of the user's classes."""
+        """Return the methods of those classes that are the user's; record these classes."""
         users = [kind for kind in kinds if not is_of_library(kind)]
         self._classes += [kind for kind in users if kind not in self._classes]
         members = [each for kind in users for each in vars(kind).values()]
