@@ -78,7 +78,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Single examples of a split, as the user's code yields them and after preprocessing.
+    """The examples of one split, both raw and preprocessed, one at a time.
 
     Attributes:
         name: The user's name for the generator, for errors.
@@ -181,7 +181,7 @@ class Components:
         return call(symbol, config, **({"data_dir": Path(data)} if by_name else {}))
 
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
-        """Return the user's batches for training, or for the evaluation after each epoch."""
+        """Return the epochs of the user's batches: of the training or the validation generator."""
         training = mode is Mode.TRAINING
         method = "create_training_generator" if training else "create_validation_generator"
         name = self._name("data_loader_class", method)
@@ -242,7 +242,7 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return the ways to preprocess and batch a split; those after the first are fallbacks."""
+        """Return methods to preprocess and batch a split; those after the first are fallbacks."""
         preprocessor = self._made("preprocessor_class")
         methods = ["add_image_preprocess", "add_label_preprocess"]
         if not has_ids:

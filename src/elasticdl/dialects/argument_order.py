@@ -1,7 +1,7 @@
 """Argument order of losses and metrics: decided by the arguments' names, never by guessing.
 
 ElasticDL's contract was `loss(output, labels)` first and `loss(labels, predictions)` later; Keras
-uses `(y_true, y_pred)`. A wrong order would silently compute another loss, so names that do not
+uses `(y_true, y_pred)`. A wrong order would silently compute a different loss, so names that do not
 show the order are rejected. A name for the outputs is enough: in `loss(outputs, masks)`, the masks
 are the labels. Names of other things, such as `features`, are not accepted as labels.
 """
@@ -54,7 +54,7 @@ OutputsAndLabels = Callable[[Any, Any], Any]
 
 
 def takes_outputs_and_labels(symbol: Symbol) -> bool:
-    """Return whether a function has an argument with a name for outputs or labels."""
+    """Return whether a function has an argument whose name denotes outputs or labels."""
     return any(map(role_of, signature_of(symbol).parameters))
 
 

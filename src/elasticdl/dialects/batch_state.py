@@ -3,10 +3,10 @@
 No checkpoint contains such state, each worker has its own copy, and a batch is read before
 training. So the first batches of a loader are read several times, with the same seeds:
 
-    another result                   the batches depend on state: an error with its name
-    another state of a generator     an error, unless it is seeded again for each item
-    the same result, another state   a counter or a log: a warning with its name
-    the same result and state        nothing, or a cache that is filled by now
+    different batches                they depend on state: an error with its name
+    a generator has drawn            an error, unless it is seeded again for each item
+    same batches, different state    a counter or a log: a warning with its name
+    same batches, same state         no state, or a cache that is filled by now
 
 Attributes, items, closures, default arguments and variables of the file are searched for names.
 
@@ -58,7 +58,7 @@ _CONTAINERS = (
 
 
 class BatchState:
-    """Checks a loader for state, see the module docstring.
+    """Checks whether the batches of a loader depend on state; see the module docstring.
 
     Args:
         loader: A DataLoader.
@@ -94,10 +94,10 @@ class BatchState:
             return
 
     def check_generators(self) -> None:
-        """Check that generators, which a dataset may use for few items only, have not drawn.
+        """Check that no random generator has drawn, even if a dataset draws for a few items only.
 
         Raises:
-            DefinitionError: One has.
+            DefinitionError: A generator has drawn.
         """
         for value, state in zip(self._watched, self._states, strict=True):
             if state_of(value.value) != state:
@@ -105,7 +105,7 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context in which reading batches does not advance counters."""
+        """Context manager: restores counters that reading batches in the block advances."""
         before = self._snapshot()
         try:
             yield
@@ -123,7 +123,7 @@ class BatchState:
             with drawing.repeated():
                 return [digest(batch, _DEPTH_OF_A_BATCH) for batch in read(count)]
 
-        # The batches a, b, a, a, b: a state that has a period of 2 or 3 batches makes another a.
+        # The batches a, b, a, a, b: state with a period of 2 or 3 batches changes one of the a.
         results = reading(2)
         first = self._snapshot()
         readings = [reading(1), reading(2)]
@@ -156,7 +156,7 @@ class BatchState:
         self._states = [state_of(value.value) for value in self._watched]
 
     def _report(self, before: _Snapshot, after: _Snapshot) -> None:
-        """Report that the same batch, read again, is another one.
+        """Report that a batch differs when it is read again.
 
         Raises:
             DefinitionError: There is state that explains it.
@@ -166,23 +166,23 @@ class BatchState:
             raise DefinitionError(
                 f"{self._name}: its batches depend on state that changes from call to call, "
                 f"`{causes[0]}`. That state is not in checkpoints and each worker has its own "
-                "copy, so a resumed training and workers would get other batches. Keep no state "
+                "copy, so a resumed training and workers would differ. Keep no state "
                 "between batches: to decide by chance, draw from the global functions of torch, "
                 "numpy.random or random, which are seeded for each batch."
             )
         _log.warning(
-            "%s: the same batch is another one each time it is read, also with the same seeds. A "
-            "resumed training and workers get other batches. Draw from the global functions of "
-            "torch, numpy.random or random, which are seeded for each batch.",
+            "%s: a batch differs each time it is read, even with the same seeds. So a resumed "
+            "training and workers get different batches. Draw from the global functions of torch, "
+            "numpy.random or random, which are seeded for each batch.",
             self._name,
         )
 
     def _draws(self, generator: str) -> DefinitionError:
         return DefinitionError(
             f"{self._name} draws from a generator of its own, `{generator}`. The numbers would "
-            "depend on the batches made before, which are others on each worker and in a resumed "
-            "training. Draw from the global functions of torch, numpy.random or random, which are "
-            "seeded for each batch."
+            "depend on earlier batches, which differ between workers and after a resume. Draw from "
+            "the global functions of torch, numpy.random or random, which are seeded for each "
+            "batch."
         )
 
     def _snapshot(self) -> _Snapshot:
@@ -196,7 +196,7 @@ class _Value:
     Attributes:
         name: For messages.
         value: The value.
-        put: Replaces it by another one where it was found; None if that is not possible.
+        put: Sets a new value in the same place; None if that is not possible.
     """
 
     name: str
@@ -213,7 +213,7 @@ class _Snapshot:
         self._contents = {each.name: _content(each.value) for each in self.values}
 
     def changed(self, later: _Snapshot) -> list[str]:
-        """Return the names of the values that differ in a later snapshot, or are new there."""
+        """Return the names of the values that differ in a later snapshot, or are new in it."""
         missing = object()
         return [
             name
@@ -222,7 +222,7 @@ class _Snapshot:
         ]
 
     def restore(self, names: Sequence[str]) -> None:
-        """Set values back, where that is possible."""
+        """Restore the named values to this snapshot, where that is possible."""
         for each in self.values:
             if each.name in names:
                 # A user's class may forbid to set attributes.
@@ -248,7 +248,7 @@ def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> boo
 
 
 def _token(value: Any) -> Any:
-    """Return what changes with a value's own state, without values within it; None if nothing."""
+    """Return a token of a value's own state, without that of values in it; None if it has none."""
     if isinstance(value, _PLAIN):
         return repr(value)
     if is_generator(value):
@@ -288,7 +288,7 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _is_iterator(value: Any) -> bool:
-    """Return whether each use of a value advances it."""
+    """Return whether a value is an iterator, which each use advances."""
     return isinstance(value, Iterator) and not isinstance(value, io.IOBase)
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def as_class_weight(
     symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[], Mapping[int, float] | None] | None:
-    """Return a function that returns the class weights; only its first call runs user code.
+    """Return a function that returns the class weights; it runs the user's code only once.
 
-    The user's function is called at the first batch.
+    The first call is made at the first batch.
 
     Raises:
         DefinitionError: A dict does not map classes to weights.

@@ -74,12 +74,12 @@ class _DefaultInput:
             )
             raise self._error(list(records[0]), f"{name!r} {values}")
         if arrays[0].dtype.kind in "OSU":
-            raise self._error(list(records[0]), f"{name!r} is text, and a model takes numbers")
+            raise self._error(list(records[0]), f"{name!r} is text, but a model needs numbers")
         return np.stack(arrays)
 
     def _error(self, names: Sequence[str], problem: str) -> SchemaError:
         return SchemaError(
-            f"{self._file} has no input_fn(records), and the fields of the records, "
-            f"{listed(names)}, do not say what its inputs are: {problem}. Write "
+            f"{self._file} has no input_fn(records), and the model's input cannot be derived from "
+            f"the fields of the records, {listed(names)}: {problem}. Write "
             "input_fn(records), which returns features and labels."
         )

@@ -80,7 +80,7 @@ def call(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
 
     Raises:
         UserCodeError: The function raised; the message has the user's part of the traceback.
-        MissingExtraError: It imports a framework that is not installed.
+        MissingExtraError: The function imports a framework that is not installed.
     """
     try:
         return symbol.value(*args, **kwargs)

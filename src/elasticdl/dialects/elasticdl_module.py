@@ -216,7 +216,7 @@ class _LatestImport:
         self._is_late = is_late
 
     def reload(self) -> Reference:
-        """Import the zoo's files again; functions found before refer to the new ones."""
+        """Import the zoo's files again; functions found before then call the new ones."""
         self._reference = self._reference.reload()
         return self._reference
 
@@ -282,7 +282,7 @@ def _has_input(reference: Reference) -> bool:
 
 
 def _framework_there(reference: Reference) -> Framework | None:
-    """Return the framework of the models in the files; None if it is unclear."""
+    """Return the framework that the model files use; None if it is unclear."""
     there = [s for name in MODELS if (s := reference.find(name))] or [reference.symbol]
     frameworks = {framework_of(symbol, reference.modules) for symbol in there}
     return frameworks.pop() if len(frameworks) == 1 else None
@@ -336,7 +336,7 @@ def _framework(model: Symbol, reading: DialectReader) -> Framework:
 def _checked(
     create_model: Callable[[], Any], model: Symbol, reading: DialectReader
 ) -> Callable[[], Any]:
-    """Return a model factory that rejects a model of another framework than detected before."""
+    """Return a model factory that rejects a model if its framework is not the detected one."""
 
     def create() -> Any:
         made = create_model()

@@ -86,7 +86,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 def _rate_symbol(reference: Reference) -> Symbol:
     def optimizer(learning_rate: float | None = None) -> None:
-        """Declare the param `learning_rate` by this signature; never called."""
+        """Declares the param `learning_rate` by its signature; never called."""
 
     return Symbol("optimizer", optimizer, reference.symbol.file, reference.symbol.line)
 
@@ -139,7 +139,7 @@ class _Saved(ABC):
             shape: Sequence[int] | None = None,
             one_hot: bool | None = None,
         ) -> Any:
-            """Declare the params that assign the fields of a record; never called."""
+            """Declares the params that assign a record's fields, by its signature; never called."""
 
         where = reading.reference.symbol
         symbol = Symbol("input_fn", input_fn, where.file, where.line)
@@ -147,13 +147,13 @@ class _Saved(ABC):
         return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
 
     def taken(self) -> BatchSignature:
-        """Return the inputs that the model takes, and the form of its labels."""
+        """Return the model's inputs and the form of its labels."""
         return self._taken
 
     @property
     @abstractmethod
     def _taken(self) -> BatchSignature:
-        """The inputs that the model takes, and the form of its labels."""
+        """The model's inputs and the form of its labels."""
 
     @abstractmethod
     def definition(self, reading: DialectReader, batches: Input) -> ModelDefinition:
@@ -351,7 +351,7 @@ def _saved_inputs(model: Any) -> list[Any]:
 
 
 def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
-    """Return the size of a model's output per example; 0 if it has not exactly one output."""
+    """Return the size of a model's output per example; 0 if it has no output or several."""
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None
     if not outputs and shape is not None and None not in shape:

@@ -81,7 +81,7 @@ def schema_of(
 ) -> Callable[[], Schema | None]:
     """Return a function that reads the schema from a user's `data_schema` function or list.
 
-    It is called after the params were checked.
+    Call the result only after the params were checked.
 
     Args:
         symbol: The user's function or list.

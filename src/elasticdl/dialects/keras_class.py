@@ -171,7 +171,7 @@ class _Objects:
     def default(self, name: str) -> Symbol:
         """Return the class attribute `name` in a form that can be called without an instance.
 
-        A property is read here, on an object created for that. A method is called later, on such an
+        A property is read now, on an object created for it. A method is called later, on such an
         object or on the newest model.
 
         Raises:

@@ -58,14 +58,14 @@ def copied(value: Any, where: object) -> Any:
         return type(value).from_config(value.get_config())
     except Exception as error:
         raise DefinitionError(
-            f"{where}: {type(value).__name__} cannot be created a second time from its config: "
+            f"{where}: {type(value).__name__} cannot be recreated from its config: "
             f"{error}\n"
             "  Create it in a function, so that each run has its own."
         ) from error
 
 
 def _accuracy(labels: Any, predictions: Any) -> Any:
-    """Compute accuracy as `compile(metrics=["accuracy"])` does: the shapes decide on its kind."""
+    """Compute accuracy as `compile(metrics=["accuracy"])` does: the shapes determine its kind."""
     import keras  # noqa: PLC0415 - only where a name is looked up
 
     if predictions.shape[-1] == 1:

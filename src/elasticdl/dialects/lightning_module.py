@@ -87,13 +87,13 @@ _LOADERS = {
     Mode.PREDICTION: "predict_dataloader",
 }
 _INSTEAD = {
-    "on_train_epoch_end": "What steps log is averaged over the epoch already.",
-    "on_validation_epoch_end": "What validation_step logs is averaged over the evaluation already.",
-    "on_test_epoch_end": "What test_step logs is averaged over the evaluation already.",
+    "on_train_epoch_end": "Logged values are already averaged over the epoch.",
+    "on_validation_epoch_end": "Logged values are already averaged over the evaluation.",
+    "on_test_epoch_end": "Logged values are already averaged over the evaluation.",
     "configure_callbacks": "Define them in the file: def callbacks(): ...",
     "configure_gradient_clipping": "Set it in the file: gradient_clipping = 1.0",
 }
-# Lightning's message for `self.trainer` of a module that no Trainer uses.
+# Lightning's message for `self.trainer` of a module without a Trainer.
 _NO_TRAINER = "is not attached to a"
 
 
@@ -186,8 +186,8 @@ class _Models:
         """Create a model and call the hooks that Lightning's `Trainer.fit` calls before training.
 
         Raises:
-            DefinitionError: `custom_model` returned another object, or the model optimizes
-                manually.
+            DefinitionError: `custom_model` returned an object of another class, or the model
+                optimizes manually.
         """
         model = self._create()
         if not isinstance(model, self._module.value):
@@ -200,7 +200,7 @@ class _Models:
             raise self._reading.error(
                 self._module,
                 f"{self._module.name} has automatic_optimization = False.",
-                "It makes its own updates, which workers could not share. A module with one "
+                "It applies its own updates, which workers could not share. A module with one "
                 "optimizer can return the loss from training_step instead; a GAN, with several "
                 "optimizers, is not supported.",
             )
@@ -219,7 +219,7 @@ class _Models:
         return model
 
     def newest(self, data: str, mode: Mode) -> Any:
-        """Return the newest model, whose own loaders are used; create one if there is none."""
+        """Return the newest model, whose own loaders are used; create one if none exists."""
         del data, mode
         return self._newest if self._newest is not None else self.create()
 
@@ -237,7 +237,7 @@ class _Models:
                 symbol,
                 f"{symbol.name}() uses self.trainer, and there is no Lightning Trainer here.",
                 "Pass the value to the class: an argument total_steps of __init__, and "
-                "--params=total_steps=1000 (a training says its number of steps at its end).",
+                "--params=total_steps=1000 (training reports its number of steps when it ends).",
             ) from error
         optimizer, self._schedulers = _parts(made, symbol, self._reading)
         return optimizer
@@ -274,7 +274,7 @@ def _parts(made: Any, symbol: Symbol, reading: DialectReader) -> tuple[Any, Any]
         raise reading.error(
             symbol,
             f"configure_optimizers() returned {what}.",
-            "Expected one optimizer: each update is made by one optimizer, which workers share.",
+            "Expected one optimizer: each update is applied by one optimizer, which workers share.",
         )
     return optimizers[0], schedulers
 

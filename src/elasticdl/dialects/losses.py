@@ -117,7 +117,7 @@ def _takes_nothing(symbol: Symbol) -> bool:
 
 
 class _FromFactory:
-    """A loss that a user's function creates at the first call; a `definition.LateLoss`."""
+    """A loss that the user's function creates when it is first needed; a `definition.LateLoss`."""
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         self._symbol = symbol
@@ -129,7 +129,7 @@ class _FromFactory:
         return self.made()(outputs, labels)
 
     def made(self) -> OutputsAndLabels:
-        """Return the loss; the first call calls the user's function."""
+        """Return the loss; the first call creates it."""
         if self._made is None:
             symbol = self._symbol
             value = call(symbol, **self._given)

@@ -106,7 +106,7 @@ def _place_of(symbol: Symbol) -> str:
 def _named(
     symbol: Symbol, value: Any, reading: DialectReader, *, shared: bool
 ) -> tuple[NamedMetric, ...]:
-    """Return a user's metrics with names; `shared` metrics are used again and are copied."""
+    """Return a user's metrics with names; if `shared`, copies, because the value is used again."""
 
     def metric(name: str, item: Any) -> Any:
         return _metric(symbol, name, item, reading, shared=shared)

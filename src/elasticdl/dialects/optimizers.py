@@ -71,7 +71,7 @@ def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[],
 def as_torch_optimizer_factory(
     symbol: Symbol, reading: DialectReader
 ) -> Callable[[], TorchOptimizerMaker]:
-    """Return a factory of PyTorch optimizer makers; see `ModelDefinition.create_optimizer`.
+    """Return a function that returns a maker: (parameters, model) -> a new PyTorch optimizer.
 
     The user's function is that maker itself if one of its arguments has a name as in the module
     docstring (`optimizer(parameters, lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`);
@@ -132,7 +132,7 @@ def as_torch_optimizer_factory(
 def with_parameters(
     model: Any, parameters: Sequence[Any], symbol: Symbol, reading: DialectReader
 ) -> Any:
-    """Return a model that has these parameters: the model itself, or a copy.
+    """Return a model with these parameters: the model itself, or a copy that holds them.
 
     Args:
         model: A module of PyTorch.
@@ -154,7 +154,7 @@ def with_parameters(
             symbol,
             f"{symbol.name} is tested on a copy of the model first, but a {type(model).__name__} "
             f"cannot be copied: {type(error).__name__}: {error}",
-            "Make copy.deepcopy(model) work.",
+            "Let copy.deepcopy(model) work.",
         ) from error
 
 

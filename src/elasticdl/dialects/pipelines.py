@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Kind = Literal["tf.data", "indexed", "iterable"]
-# Python's message for a generator that calls `next` on another one that has ended.
+# Python's message for a generator that calls `next` on an exhausted one.
 _ENDED_WITHIN = "generator raised StopIteration"
 
 
@@ -48,14 +48,14 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
     Args:
         generator: A generator of any kind.
         name: The user's name for it, for errors.
-        first: Index to start at; other generators than `indexed` ones ignore it.
+        first: Index to start at; ignored unless the generator is `indexed`.
 
     Raises:
         UserCodeError: The generator raised; the message has the user's part of the traceback.
     """
     kind = kind_of(generator, name)
     if kind == "tf.data":
-        from elasticdl.data import tensorflow  # noqa: PLC0415 - only who has a dataset needs it
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - needed only for a dataset
 
         return _guarded(lambda: tensorflow.numpy_elements(generator), name)
     if kind == "indexed":
@@ -65,7 +65,7 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
 
 
 def is_end(error: Exception) -> bool:
-    """Return whether an error means that a generator called `next` on another that had ended."""
+    """Return whether an error means that a generator called `next` on an exhausted one."""
     return isinstance(error, RuntimeError) and str(error) == _ENDED_WITHIN
 
 

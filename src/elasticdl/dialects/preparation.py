@@ -46,8 +46,8 @@ def preparation(reference: Reference) -> Preparation:
     """Return the data preparation of a model file.
 
     Raises:
-        DefinitionError: The file has no such function or no schema, or the function takes another
-            number of arguments.
+        DefinitionError: The file has no such function or no schema, or the function takes neither
+            one nor two arguments.
         UserCodeError: `data_schema()` raised.
     """
     function, schema = _find(reference, NAME), _find(reference, "data_schema")

@@ -49,7 +49,7 @@ class Metadata:
 
 
 class AbstractDataReader(ABC):
-    """Interface of a user's own reader."""
+    """Interface of a data reader that a user may implement."""
 
     def __init__(self, **kwargs: Any) -> None:
         del kwargs

@@ -128,7 +128,7 @@ class Reference:
         ]
 
     def with_symbol(self, symbol: Symbol) -> Reference:
-        """Return the same reference with another symbol of the same files."""
+        """Return a copy of the reference that names another symbol of the same files."""
         return dataclasses.replace(self, symbol=symbol)
 
 

@@ -1,12 +1,12 @@
 """Sampler changes: detects what user code changes in the samplers of a `DataLoader`.
 
     sampler.weights = harder(losses)        a callback: refused, because it would have no effect
-    sampler.set_epoch(epoch)                accepted: orders are drawn in the same way
+    sampler.set_epoch(epoch)                accepted: the order is drawn after the same call
     sampler.set_epoch(epoch + 10)           refused
 
 The order of an epoch is drawn from copies of the samplers (`sampler_orders.py`), which keep the
-values of the time when the loader was made. The samplers themselves are never drawn from here, so
-a value that differs from the copy's was changed by user code, or drawn by it.
+values from when the loader was created. ElasticDL never draws from the samplers themselves, so if a
+value differs from the copy's, user code has changed it or has drawn from the sampler.
 
 Callers: `torch_loaders.py`.
 """
@@ -37,7 +37,7 @@ class SamplerChanges:
     """Finds the values in a loader's samplers that user code has changed.
 
     Nothing is found if the samplers cannot be copied or compared, or if the loader has a
-    `set_epoch` of its own, which may change them.
+    `set_epoch` method, which may change them.
 
     Args:
         loader: A DataLoader, just made.
@@ -60,7 +60,7 @@ class SamplerChanges:
     def find(self, epoch: int) -> str | None:
         """Return the name of a changed value, such as "`weights` of the MySampler"; else None.
 
-        A value that `set_epoch(epoch)` gives it is no change, because the order is drawn from it.
+        Values that `set_epoch(epoch)` sets do not count, because the order is drawn from them.
 
         Args:
             epoch: The epoch that begins.
@@ -76,14 +76,14 @@ class SamplerChanges:
         return changed[0] if changed else None
 
     def _compared(self, before: Any) -> Iterator[str]:
-        """Yield the names of the values that differ from those of copies."""
+        """Yield the names of sampler values that differ from those of the copies `before`."""
         seen: set[int] = set()
         for (name, now), each in zip(samplers_of(self._loader).items(), before, strict=True):
             yield from _names(_named(name, self._loader), now, each, _DEPTH, seen)
 
 
 def _names(name: str, now: Any, before: Any, depth: int, seen: set[int]) -> Iterator[str]:
-    """Yield the names of the values that differ, in a value and within it.
+    """Yield the names of differing values: of `now` itself and of the values within it.
 
     Args:
         name: Name of the value.
@@ -105,7 +105,7 @@ def _names(name: str, now: Any, before: Any, depth: int, seen: set[int]) -> Iter
 
 
 def _within(name: str, now: Any, before: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, value and earlier value of all that is directly within a value."""
+    """Yield (name, value, earlier value) for each value directly within a value."""
     if isinstance(now, dict):
         yield from ((name, now[key], before[key]) for key in _plain_in(now))
     elif isinstance(now, _SEQUENCES):
@@ -137,13 +137,13 @@ def _is_same(now: Any, before: Any) -> bool:
     if isinstance(now, MethodType):
         return now.__func__ is before.__func__
     if isinstance(now, (type, ModuleType, FunctionType)):
-        # A copy has the same one, and this is another.
+        # A copy would refer to the same object, so a different one is a change.
         return False
     return bool(_contents(now) == _contents(before))
 
 
 def _contents(value: Any) -> Any:
-    """Return the contents of a number, a string, an array or a tensor, to be compared."""
+    """Return a comparable form of a number, a string, an array or a tensor."""
     torch = sys.modules["torch"]
     if isinstance(value, (*_PLAIN, itertools.count)):
         # A NaN does not equal itself.
@@ -165,5 +165,5 @@ def _plain_in(values: Iterable[Any]) -> list[Any]:
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value is a dataset, which may fill caches and is no part of a sampler."""
+    """Return whether a value is a dataset: it may fill caches, and is not part of a sampler."""
     return not isinstance(value, (dict, *_SEQUENCES)) and hasattr(value, "__getitem__")

@@ -56,10 +56,10 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Find out whether the samplers have state; call it once.
+        """Determine whether the samplers have state; call it once.
 
         Returns:
-            Whether every epoch's order can be drawn again: with the same seeds, it is the same.
+            Whether orders are reproducible: with the same seeds, an epoch has the same order.
         """
         sampler, batch_sampler, _ = self._parts
         samplers = (sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
@@ -107,7 +107,7 @@ class SamplerOrders:
 
 
 def samplers_of(loader: Any) -> dict[str, Any]:
-    """Return what determines the order of a loader's examples, by the loader's attributes."""
+    """Return attribute name -> value for the attributes of a loader that determine its order."""
     return {name: getattr(loader, name) for name in ("sampler", "batch_sampler", "generator")}
 
 
@@ -155,14 +155,14 @@ class GlobalGenerators:
         )
 
     def restore(self) -> None:
-        """Set the generators back to the snapshot."""
+        """Restore the generators to the snapshot."""
         random.setstate(self._states[0])
         np.random.set_state(self._states[1])  # noqa: NPY002 - as above
         self._torch.set_rng_state(self._states[2])
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context in which user code draws the same numbers each time; afterwards, restore."""
+        """Context manager: user code draws the same numbers each time; restores the generators."""
         from elasticdl.data.torch_random import (  # noqa: PLC0415 - imports torch
             UseGenerator,
             generator_from,
@@ -170,7 +170,7 @@ class GlobalGenerators:
 
         self.restore()
         try:
-            # The thread that prepares batches may have a generator of its own for PyTorch.
+            # The thread that prepares batches may have a separate PyTorch generator.
             with UseGenerator(generator_from(0)):
                 yield
         finally:
@@ -178,7 +178,7 @@ class GlobalGenerators:
 
 
 def state_of(generator: Any) -> Any:
-    """Return the state of a random generator, to be compared."""
+    """Return the state of a random generator in a comparable form."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.Generator):

@@ -1,8 +1,8 @@
 """Input function of a saved model: fits records to the shapes that the model declares.
 
 A saved model records the shapes of its inputs, but not the source of its data. One field of a
-record is the label, the others are features. A feature is reshaped to the shape that the model
-takes, if it has the same number of elements. Several fields become one row of numbers if the model
+record is the label, the others are features. A feature is reshaped to the model's input shape if
+it has the same number of elements. Several fields become one row of numbers if the model
 has one input; otherwise each is passed to the input of its name. Labels that are class numbers
 become one-hot rows if the loss accepts only those.
 
@@ -45,12 +45,12 @@ class InputSignature:
 
 @dataclass(frozen=True)
 class BatchSignature:
-    """The batches that a model takes, and the labels that its loss compares.
+    """The inputs that a model expects, and the form of the labels that its loss expects.
 
     Attributes:
         inputs: The model's inputs, in its order.
         num_classes: Number of scores per example; 0 if unknown.
-        one_hot: Whether the loss compares one-hot rows.
+        one_hot: Whether the loss expects one-hot rows.
         by_name: Whether the features are a dict by the inputs' names.
     """
 
@@ -65,7 +65,7 @@ class SavedInput:
     """Prepares batches for a saved model: `input_fn` of a `RecordInput`.
 
     Attributes:
-        taken: Returns the inputs that the model takes, and the form of its labels.
+        taken: Returns the model's inputs and the form of its labels.
         where: Location of the spec, for errors.
         features: Names of the feature fields; None means all fields but the label.
         label: Name of the label field; None looks for one of `LABELS`.

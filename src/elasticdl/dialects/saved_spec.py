@@ -134,7 +134,7 @@ class SavedSpec:
         return options.to_dict() if isinstance(options, ConfigStruct) else None
 
     def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
-        """Return the section with other files under the same keys."""
+        """Return the values of the section, with these files in place of its own."""
         values = self.section.to_dict()
         return {"model": {**values, "spec": {**values["spec"], **files}}}
 

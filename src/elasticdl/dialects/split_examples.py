@@ -7,9 +7,10 @@ into examples again. Reports contain each example once, so the examples are coun
 `batchify`: examples that it drops at the end are passed to it again in a full batch, and repeated
 examples are left out.
 
-A preprocessor that replaces `add_preprocess` may take sample weights only. Test data has ids in
-their place, so other ways are tried in turn: the separate methods, which the `abstractions` package
-calls for test data, and `add_preprocess` with weights of 1, with the ids added again by order.
+A preprocessor that replaces `add_preprocess` may accept sample weights only. Test data has ids in
+their place, so other methods are tried in turn: the separate methods, which the `abstractions`
+package calls for test data, and `add_preprocess` with weights of 1, after which the ids are added
+again in their order.
 
 Callers: `abstractions.py`.
 """
@@ -41,7 +42,7 @@ class SplitMethod:
         batchify: (Generator of preprocessed examples, number of examples) -> generator of batches.
         drops: Whether `batchify` may drop examples at the end, which are then passed to it again.
         carries_ids: Whether the ids are replaced by weights of 1 and added again afterwards.
-        note: Note to the user if this way is taken; empty for the usual one.
+        note: Note to the user if this method is used; empty for the usual one.
     """
 
     prepare: Callable[[Any], Any]
@@ -154,7 +155,7 @@ def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: in
 
 
 class _Counted(Iterator[Any]):
-    """Iterator that counts the items taken from another one, and keeps the last ones.
+    """Iterator over `items` that counts the items taken and keeps the last ones.
 
     Attributes:
         count: Number of items taken.
@@ -181,7 +182,7 @@ class _Counted(Iterator[Any]):
             self.has_ended = True
             raise
         except RuntimeError as error:
-            # A user's generator that called `next` on another one that had ended.
+            # A user's generator that called `next` on an exhausted one.
             self.has_ended = pipelines.is_end(error)
             raise
         self.count += 1

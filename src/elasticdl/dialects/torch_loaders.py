@@ -8,7 +8,7 @@ The `num_workers` processes of a loader over a dataset with items are not starte
 would depend on which process prepares a batch. Instead, each batch is seeded by its number and
 prepared in the training process. The processes of a loader over an IterableDataset are started.
 
-Before the first batch, `batch_state.py` checks that batches do not depend on those before.
+Before the first batch, `batch_state.py` checks that batches do not depend on earlier ones.
 
 A batch of `(x, y)` is features and labels. Any other result of a `collate_fn` is passed unchanged
 to a LightningModule (`as_module`). A model file's batches are passed to `forward` and a loss, so
@@ -161,8 +161,8 @@ def epochs_of(
     if indexed and not orders.find_state():
         raise reading.error(
             symbol,
-            f"the sampler of {symbol.name}() has another order each time, even with the same "
-            "seeds.",
+            f"the sampler of {symbol.name}() yields a different order each time, even with the "
+            "same seeds.",
             "Draw from the global generators of PyTorch, NumPy or Python, which are seeded for "
             "each epoch, or from a generator with a fixed seed.",
         )
@@ -201,10 +201,10 @@ def epochs_of(
 
 
 def _check_length(order: Sequence[Any], num_batches: int, epoch: int, name: str) -> None:
-    """Check that an epoch has the number of batches that the loader had when it was made.
+    """Check that an epoch has the number of batches that the loader had when it was created.
 
     Raises:
-        DefinitionError: It has another one.
+        DefinitionError: The number differs.
     """
     if len(order) != num_batches:
         raise DefinitionError(
@@ -219,12 +219,12 @@ def _check_unchanged(changes: SamplerChanges, name: str, epoch: int) -> None:
     """Check that user code has not changed the loader's samplers.
 
     Raises:
-        DefinitionError: It has, and not by `set_epoch(epoch)`.
+        DefinitionError: User code has changed one, other than by `set_epoch(epoch)`.
     """
     changed = changes.find(epoch)
     if changed is not None:
         raise DefinitionError(
-            f"{name}: {changed} has changed since the loader was made, for instance by a callback. "
+            f"{name}: {changed} has changed since the loader was created, such as by a callback. "
             "That has no effect here: each epoch's order is drawn from a copy of the samplers, so "
             "that a resumed training and workers have the same order. Compute the order from the "
             "epoch, in a sampler of your own: its set_epoch(epoch) is called with the number of "
@@ -288,7 +288,7 @@ class SharedGeneratorCheck:
 
 
 def _checked(loader: Any, order: Sequence[Any], state: BatchState) -> Iterator[Any]:
-    """Yield the batches of a loader with the given order of examples, after checking each.
+    """Yield the batches of a loader in the given order; check the loader's generators after each.
 
     Raises:
         DefinitionError: The loader draws from a generator of its own.

@@ -35,7 +35,7 @@ def is_collection(value: Any) -> bool:
 def as_metric(
     symbol: Symbol, name: str, value: Any, reading: DialectReader, *, shared: bool
 ) -> Any:
-    """Return a TorchMetrics metric that no other code updates: a copy if it is shared.
+    """Return a TorchMetrics metric for this use only: a copy if the value is shared.
 
     Args:
         symbol: The user's source of the metric.
