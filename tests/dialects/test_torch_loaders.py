@@ -598,7 +598,7 @@ def test_an_order_that_cannot_be_drawn_again_is_refused():
     unseeded = Drawn(lambda _: random.SystemRandom().sample(range(60), 60))
     made = torch.utils.data.DataLoader(ROWS, 8, sampler=unseeded)
 
-    with pytest.raises(DefinitionError, match=r"train_dataloader\(\) yields a different order each time"):
+    with pytest.raises(DefinitionError, match=r"dataloader\(\) yields a different order each time"):
         torch_loaders.epochs_of(made, SYMBOL, Reading(), torch_loaders.as_module)
 
 

@@ -41,7 +41,7 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: str) -> None:
     the order of the values.
 
     Raises:
-        SchemaError: It has another shape.
+        SchemaError: The field's shape does not match.
     """
     if kept is None or len(field.shape) <= 1 or field.varies:
         return

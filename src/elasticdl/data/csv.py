@@ -194,7 +194,7 @@ class CSVSource:
         """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
 
         Raises:
-            SchemaError: A cell is empty, or a row has another number of cells than the header.
+            SchemaError: A cell is empty, or a row and the header differ in their number of cells.
             IndexError: The range is not within 0 .. num_records.
         """
         records: list[bytes] = []

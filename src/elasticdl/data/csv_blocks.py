@@ -37,7 +37,7 @@ def read_blocks(
     """Return the rows of some blocks (first, stop), with cells of the given types.
 
     Raises:
-        SchemaError: A cell has another type.
+        SchemaError: A cell does not have the type of its column.
     """
     try:
         return _with_nulls(parse_blocks(file, index, blocks, types))
@@ -111,7 +111,7 @@ def _check_header(file: CSVFile, index: CSVIndex) -> None:
     """Check that a file still has the columns of an existing index.
 
     Raises:
-        DataError: It has other columns.
+        DataError: The columns differ.
     """
     stored = stored_of(file)
     if not isinstance(stored, IndexedFile) or stored.is_checked() or not index.format.has_header:
@@ -147,8 +147,8 @@ def parse_blocks(
         types: Column -> type; other columns are skipped. None infers all types from these rows.
 
     Raises:
-        SchemaError: A row has another number of cells than the header.
-        pyarrow.ArrowInvalid: A cell has another type.
+        SchemaError: A row and the header differ in their number of cells.
+        pyarrow.ArrowInvalid: A cell does not have the type of its column.
         CorruptDataError: The rows are not those that were counted.
         DataError: The file has changed, or cannot be read.
     """

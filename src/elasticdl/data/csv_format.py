@@ -3,7 +3,7 @@
     delimiter   comma, semicolon, tab or vertical bar. Only characters that the first line contains
                 are candidates; if there are several, the one that splits the next rows into as many
                 cells as the first line; and of those, the one that makes every cell a number.
-                Anything else is an error: a guess would train on other columns than the user's.
+                Anything else is an error: a wrong guess would train on columns that do not exist.
     encoding    UTF-8, or UTF-16 with a byte order mark. A file that is neither is Windows-1252,
                 the usual superset of Latin-1.
     decimal     a comma only between semicolons, if no number has a point and at least one comma
@@ -289,10 +289,10 @@ def _has(data: bytes, character: bytes, pattern: re.Pattern[bytes]) -> bool:
 
 
 def notes_on(formats: Sequence[tuple[str, CSVFormat, int]]) -> list[str]:
-    """Return messages about what was assumed: other encodings than UTF-8, no header, text.
+    """Return notes on files that are not UTF-8, have no header, or mix decimal signs.
 
     Args:
-        formats: URI, format and number of columns of each.
+        formats: URI, format and number of columns of each file.
     """
     notes = []
     names = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}

@@ -66,7 +66,7 @@ class FileEntry(NamedTuple):
         return StoredFile(self.uri, self.size_bytes, version=self.version)
 
     def counted_file(self) -> IndexedFile:
-        """Return the file as a `IndexedFile`, which detects changes when it is read."""
+        """Return the file as an `IndexedFile`, which detects changes when it is read."""
         return IndexedFile(self.uri, self.size_bytes, version=self.version)
 
 
@@ -158,7 +158,7 @@ def open_by_index(
     unpack: Callable[[FileEntry], Layout],
     open_one: Callable[[str], Layout],
 ) -> list[Layout]:
-    """Return the layout (positions of records) of each file, from the index if it is there.
+    """Return the layout (positions of records) of each file, from the index if it has the file.
 
     Args:
         uris: Files in reading order.

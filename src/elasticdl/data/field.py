@@ -87,11 +87,11 @@ class Field:
         return self.shape == ANY_LENGTH
 
     def requires(self, what: str) -> str:
-        """Return a clause for an error message that says what the field should be."""
+        """Return a clause for an error: the user's schema or the model requires `what`."""
         return f"{'data_schema() says' if self.is_declared else 'the model needs'} {what}"
 
     def advice(self, remedy: str, in_schema: str) -> str:
-        """Return a sentence with a remedy, and one in `data_schema()` if that can be changed."""
+        """Return a sentence with a remedy and, if a user declared the field, one in the schema."""
         return f"{remedy}, or {in_schema}." if self.is_declared else f"{remedy}."
 
     def entry(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Field:
             where: The field and the record, for an error message.
 
         Raises:
-            SchemaError: It has another shape or kind, or a number would change.
+            SchemaError: The shape or the kind of the value is wrong, or a number would change.
         """
         # As objects: numpy's own arrays of bytes lose the zeros at the end of a value.
         wanted = STRING if self.dtype == STRING else None

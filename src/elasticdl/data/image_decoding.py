@@ -61,7 +61,7 @@ AS_STORED = Pixels("RGB")
 
 
 def pixels_of(field: Field) -> Pixels:
-    """Return the form of pixels that a field describes.
+    """Return the image size, layout and dtype that a field requires.
 
     Args:
         field: A field of numbers with the shape `[height, width]`, `[height, width, channels]`, or
@@ -190,7 +190,7 @@ def _pillow() -> ModuleType:
 
 
 def _resized(pixels: Array, height: int, width: int) -> Array:
-    """Resize pixels: float32, or unchanged if the size is the same.
+    """Resize pixels to float32; return them unchanged if the size is the same.
 
     The formula is that of `tf.image.resize`, in float32 as there, so that the results are equal.
     """
@@ -210,7 +210,7 @@ def _resized(pixels: Array, height: int, width: int) -> Array:
 
 
 def _neighbours(size: int, wanted: int) -> tuple[Array, Array, Array]:
-    """Return for each wanted pixel the two nearest ones along an axis, and the second's weight."""
+    """Return, per output pixel on an axis, its two nearest input pixels and the second's weight."""
     scale = np.float32(size) / np.float32(wanted)
     at = (np.arange(wanted, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     lower = np.floor(at)

@@ -65,7 +65,7 @@ class ImageUnit:
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """Return the picked images as stored; see `units.Unit`."""
+        """Return the picked images as serialized `tf.Example`s."""
         return [picked.units[index].serialized_one() for index in picked.which.tolist()]
 
     def serialized_one(self) -> bytes:

@@ -275,7 +275,7 @@ def _pair(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
-    """Check that data is not random, as it is stored once: every epoch would repeat the draws.
+    """Check that data is not random: it is stored once, so every epoch would repeat the draws.
 
     Raises:
         UsageError: Elements differ when they are read again.
@@ -300,9 +300,9 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
     size = int(dataset.cardinality().numpy())
     if size == _INFINITE:
         raise UsageError(
-            "data is a tf.data.Dataset that TensorFlow regards as without end. Remove repeat(); if "
-            "the data set ends (sample_from_datasets() with stop_on_empty_dataset=True), say after "
-            "how many elements: data.apply(tf.data.experimental.assert_cardinality(n))."
+            "data is a tf.data.Dataset that TensorFlow regards as infinite. Remove repeat(); if it "
+            "is finite (sample_from_datasets() with stop_on_empty_dataset=True), declare its "
+            "number of elements: data.apply(tf.data.experimental.assert_cardinality(n))."
         )
     steps = list(_steps(dataset))
     # With a seed set, random steps repeat their draws, so comparing elements does not find them.

@@ -28,7 +28,7 @@ class IndexedFile(StoredFile):
     """
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return bytes `start` to `stop` (exclusive), fewer where the file ends before.
+        """Return bytes `start` to `stop` (exclusive), fewer at the end of the file.
 
         Raises:
             DataError: The file has changed since it was counted, or cannot be read.

@@ -73,7 +73,7 @@ class InflatedFile:
             return self._starts[-1]
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return bytes `start` to `stop` (exclusive), fewer where the file ends before.
+        """Return bytes `start` to `stop` (exclusive), fewer at the end of the file.
 
         Raises:
             CorruptDataError: The file does not decompress, or ends too early.

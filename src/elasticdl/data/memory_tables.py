@@ -64,7 +64,7 @@ def _with_index(table: pa.Table, frame: Any) -> pa.Table:
     """Return the columns of a DataFrame of pandas, and its index if that has a name.
 
     Raises:
-        DataError: The index has the name of a column, and other values.
+        DataError: The index has the name of a column, but different values.
     """
     for level, name in enumerate(frame.index.names):
         if name is None:

@@ -3,7 +3,7 @@
 A pipeline over records is built again for each part of the data: a shard, on whichever worker has
 it, or a few minibatches in evaluation. `map`, `filter`, `flat_map`, `shuffle` and `repeat` treat a
 part as they treat all data. `take`, `window` or `zip` with other data do not: without any warning,
-they would yield other examples than in a script that reads all records.
+the examples would differ from those of a script that reads all records.
 
 Only the steps between the records and the examples are checked, not what functions do to one
 record. TensorFlow has no public way to walk a dataset's inputs; a kind of dataset that is not
@@ -32,7 +32,7 @@ _ALL_DATA = "Name all data in --data."
 
 @dataclass(frozen=True)
 class Problem:
-    """The reason why a pipeline would yield other examples if built for each part of the data.
+    """The reason why a pipeline would yield different examples if built for each part of the data.
 
     Attributes:
         what: What the pipeline does, as the rest of "the pipeline ...".

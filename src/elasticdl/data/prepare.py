@@ -129,7 +129,7 @@ def prepare_data(
         inputs: Names of files, folders (all files in them) or patterns.
         output: The folder to write.
         num_processes: Number of processes; None means one per core.
-        records_per_file: Most records in a file.
+        records_per_file: Maximum number of records in a file.
         shuffle: Put the records in random order: the input files first, then the records of
             each record file. Otherwise they are in the order of the files' names.
         seed: Determines the order.

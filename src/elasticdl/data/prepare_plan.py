@@ -61,7 +61,7 @@ class Settings:
     Attributes:
         schema_json: The data schema.
         model: Identifies the model file of the user's function.
-        records_per_file: Most records in a file.
+        records_per_file: Maximum number of records in a file.
         shuffle: Whether files, and records within a part, are put in random order.
         seed: Determines that order.
         compressor: Compressor of the record files.

@@ -98,7 +98,7 @@ class RecordWriter(AtomicWriter):
             record: Field name -> value: a number, string, bytes, an array, or nested lists.
 
         Raises:
-            SchemaError: A field is missing, unknown or of another shape, or its value would change
+            SchemaError: A field is missing, unknown or of a wrong shape, or its value would change
                 (3.5 for an integer).
             OutputError: The file cannot be written.
             ValueError: The file is closed.

@@ -134,7 +134,7 @@ class Schema:
             The same bytes for equal records.
 
         Raises:
-            SchemaError: A field is missing, unknown or of another shape; or a value would
+            SchemaError: A field is missing, unknown or of the wrong shape; or a value would
                 change: a string for a number, 3.5 for an integer, 300 for a uint8, 1e300 for a
                 float32. Rounding to the precision of a floating dtype is not a change.
         """
@@ -170,8 +170,8 @@ class Schema:
             and dtype.
 
         Raises:
-            SchemaError: A record is not an example, or lacks a field, or a field has another number
-                or kind of values.
+            SchemaError: A record is not an example, or lacks a field, or the number or kind of a
+                field's values is wrong.
         """
         return self.decode_groups(example.groups(records, where), len(records), where, optional)
 

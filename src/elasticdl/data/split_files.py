@@ -84,7 +84,7 @@ def split_files(
         output: The folder to write; it must be new or empty, and on this machine.
         parts: The parts.
         stratify: Name of a field whose values are divided evenly among the parts.
-        seed: Which record goes where is a function of the seed, the name of its file, its number
+        seed: The part of a record is a function of the seed, the name of its file, its number
             in it, and the value of the field.
         on_progress: Called with the progress.
 
@@ -152,7 +152,7 @@ def _removed_on_error(aside: Path) -> Iterator[None]:
         if isinstance(error, OSError):
             raise OutputError(
                 f"{error.filename or aside}: the parts cannot be written: "
-                f"{error.strerror or error}. Nothing was left."
+                f"{error.strerror or error}. Partial output was removed."
             ) from error
         raise
 

@@ -74,7 +74,7 @@ def decoded_rows(
         One array per record, of the field's shape and dtype, writable.
 
     Raises:
-        SchemaError: A record has another number or kind of values.
+        SchemaError: The number or the kind of a record's values is wrong.
     """
 
     def of_field(row: int) -> str:

@@ -174,7 +174,7 @@ class StoredFile:
     version: str = ""
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return bytes `start` to `stop` (exclusive), fewer where the file ends before.
+        """Return bytes `start` to `stop` (exclusive), fewer at the end of the file.
 
         Raises:
             DataError: The file does not exist, or cannot be read.
@@ -203,7 +203,7 @@ class StoredFile:
             size_bytes: Number of bytes to read.
 
         Returns:
-            The number of bytes read, less than `size_bytes` where the file ends before.
+            The number of bytes read, less than `size_bytes` at the end of the file.
 
         Raises:
             DataError: The file does not exist, or cannot be read.
@@ -223,14 +223,14 @@ class StoredFile:
         """Check that the file has not changed since it was indexed; no-op without an index.
 
         Raises:
-            DataError: It is another file (see `IndexedFile`).
+            DataError: The file has changed (see `IndexedFile`).
         """
 
     def require_unchanged(self) -> None:
         """Check like `check`, but always query the storage; no-op without an index.
 
         Raises:
-            DataError: It is another file (see `IndexedFile`).
+            DataError: The file has changed (see `IndexedFile`).
         """
 
 
@@ -310,7 +310,7 @@ def open_each(uris: Sequence[str], open_one: Callable[[str], Opened]) -> list[Op
 
 
 def _read_local(path: str, start: int, stop: int) -> bytes:
-    """Return bytes `start` to `stop` of a local file, fewer where it ends before."""
+    """Return bytes `start` to `stop` of a local file, fewer at its end."""
     pieces = []
     descriptor = os.open(path, os.O_RDONLY)
     try:

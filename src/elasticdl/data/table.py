@@ -205,7 +205,7 @@ class TableUnit:
 
 
 def _taken(tables: Sequence[pa.Table], rows: Array) -> pa.Table:
-    """Return rows by their numbers over all of the given tables."""
+    """Return the rows with these numbers, counted over all of the given tables."""
     fixed = all(pa.types.is_primitive(column_type) for column_type in tables[0].schema.types)
     if len(tables) == 1 or fixed:
         return pa.concat_tables(tables).take(pa.array(rows))
@@ -274,7 +274,7 @@ class _TableGroup:
         return np.frombuffer(bytearray().join(values), np.uint8).reshape(-1, num_bytes)
 
     def _kind(self, name: str) -> example.Kind:
-        """Return the kind of a field, integers and floating numbers as in the schema."""
+        """Return the kind of a field's values; for numbers it follows the dtype in the schema."""
         schema = self._table.schema
         field = self._fields.get(name)
         types = {_value_type(schema.field(part).type) for part in self._parts[name]}
@@ -411,7 +411,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _starts(counts: Array) -> Array:
-    """Return the start of the values of each row."""
+    """Return the index of each row's first value, from the numbers of values."""
     return np.concatenate(([0], np.cumsum(counts)[:-1]))
 
 
@@ -427,7 +427,7 @@ def _is_list(arrow_type: pa.DataType) -> bool:
 
 @functools.cache
 def _value_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type of the single values of a column."""
+    """Return the type of a column's single values: for lists, that of their items."""
     if pa.types.is_dictionary(arrow_type) or _is_list(arrow_type):
         return _value_type(arrow_type.value_type)
     return arrow_type
@@ -458,7 +458,7 @@ _BYTES = (
 
 
 def _digits(column: pa.Array) -> Array:
-    """Return numbers as bytes; None for missing ones."""
+    """Format numbers as decimal text, encoded as bytes; None where missing."""
     if pa.types.is_decimal(column.type):
         texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
         found = np.empty(len(texts), STRING)

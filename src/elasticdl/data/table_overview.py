@@ -43,7 +43,7 @@ def first_rows(source: TableSource, count: int) -> TableRows:
 
     Args:
         source: The table.
-        count: Most rows to return.
+        count: Maximum number of rows to return.
     """
     tables: list[pa.Table] = []
     missing = count

@@ -99,7 +99,7 @@ def example_batches(
         where: The user's function, for errors.
 
     Raises:
-        DefinitionError: The function did not return a dataset, or returned one that gives other
+        DefinitionError: The function did not return a dataset, or its dataset yields different
             examples for a part of the data than for all of it, or examples that cannot be batched.
     """
     given = tf.data.Dataset.from_tensor_slices(np.array(records, dtype=object))

@@ -79,7 +79,7 @@ class Unit(Protocol):
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """Return the records picked from some units, as `RecordSource.read_bytes` does."""
+        """Return the bytes of the records picked from some units, as `RecordSource.read_bytes`."""
         ...
 
 
@@ -164,7 +164,7 @@ def sample(count: int) -> list[int]:
 
 
 def unit_bytes(uris: Sequence[str]) -> int:
-    """Return the least number of bytes to read at once, for local or for remote files."""
+    """Return the minimum number of bytes to read at once, for local or for remote files."""
     return REMOTE_UNIT_BYTES if is_remote(uris) else LOCAL_UNIT_BYTES
 
 
