@@ -295,7 +295,7 @@ def test_random_elements_are_refused_because_they_would_be_frozen():
 
 
 def test_a_dataset_without_end_is_refused():
-    with pytest.raises(UsageError, match=r"without end. Remove repeat\(\).*assert_cardinality"):
+    with pytest.raises(UsageError, match=r"infinite. Remove repeat\(\).*assert_cardinality"):
         arrow_rows(of_tensorflow().repeat())
 
 

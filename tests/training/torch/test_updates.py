@@ -295,7 +295,7 @@ def test_weights_that_were_published_are_measured_as_they_are():
     ("make", "expected"),
     [
         (lambda model: model, "it returned a Linear"),
-        (lambda _: ema(nn.Linear(2, 2)), "other shapes"),
+        (lambda _: ema(nn.Linear(2, 2)), "the shapes of its weights differ"),
         (lambda _: None, "it returned a NoneType"),
     ],
 )
