@@ -99,10 +99,10 @@ def test_a_state_dict_may_be_loaded_into_what_a_function_makes(torch_state) -> N
 @pytest.mark.parametrize(
     ("objects", "said"),
     [
-        ({}, "Expected one class or function that makes the model; none is declared"),
+        ({}, "Expected one class or function that creates the model; none is declared"),
         ({"A": Net, "B": Net}, "declared are A, B"),
         ({"make": lambda: 1}, "returned a int"),
-        ({"Net": lambda: nn.Linear(2, 2)}, "has other weights than the model of Net()"),
+        ({"Net": lambda: nn.Linear(2, 2)}, "holds weights that do not fit the model of Net()"),
     ],
 )
 def test_a_state_dict_needs_the_model_it_is_of(torch_state, objects, said) -> None:

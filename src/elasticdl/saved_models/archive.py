@@ -71,7 +71,7 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
 
 
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
-    """Reject a zip member that unpacks to another size than declared.
+    """Reject a zip member whose unpacked size differs from the declared one.
 
     The loaders of Python and other libraries inflate a member completely and check its size only
     afterwards.
@@ -94,7 +94,7 @@ def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> 
 
 
 def _inflated_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Return the unpacked size of a compressed member, or just above the declared one if larger."""
+    """Return the unpacked size of a compressed member; stop once it exceeds the declared one."""
     assert archive.fp is not None  # noqa: S101 - it is open
     archive.fp.seek(info.header_offset)
     header = archive.fp.read(_LOCAL_HEADER.size)

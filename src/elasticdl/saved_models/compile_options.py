@@ -412,7 +412,7 @@ class _Aligned:
     """A loss function that is called with labels and outputs of equal rank, as `compile` does.
 
     Otherwise, labels [n] and outputs [n, 1] would be broadcast to [n, n]: hinge, a Kullback-Leibler
-    divergence and many user functions would return other numbers.
+    divergence and many user functions would return different numbers.
 
     Attributes:
         function: `(labels, outputs)`.

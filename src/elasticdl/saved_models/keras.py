@@ -83,7 +83,7 @@ def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:
     Args:
         model: A model of Keras 3 or tf_keras.
         file: The model's file, for errors.
-        weights: A file with weights alone, or a whole model whose weights to take.
+        weights: A file with weights alone, or a whole model whose weights are used.
 
     Raises:
         ModelFileError: They belong to another library or to another model.

@@ -201,7 +201,7 @@ def _with_state(
         text = f"declared are {', '.join(makers)}" if makers else "none is declared"
         raise ModelFileError(
             f"{file.path} is a state_dict, which has weights but no model. Expected one class or "
-            f"function that makes the model; {text}.\n"
+            f"function that creates the model; {text}.\n"
             "  Declare it: custom_objects: [{key: Net, value: Net, path: net.py}]."
         )
     name, maker = next(iter(makers.items()))
@@ -219,7 +219,7 @@ def _with_state(
     except RuntimeError as error:
         text = " ".join(str(error).split())
         raise ModelFileError(
-            f"{file.path} has other weights than the model of {name}(): {text[:500]}"
+            f"{file.path} holds weights that do not fit the model of {name}(): {text[:500]}"
         ) from error
     return model
 
