@@ -225,7 +225,7 @@ def fetch(url: GitUrl, commit: str, folder: Path) -> None:
                 git("fetch", "--quiet", "--", url.url, *everything, cwd=aside)
             git("checkout", "--quiet", "--detach", commit, "--", cwd=aside)
         if folder.exists():
-            # The checkout was changed, or a copy broke off: a folder named after a commit must be
+            # The checkout was changed, or a copy interrupted: a folder named after a commit must be
             # that commit.
             shutil.rmtree(folder, ignore_errors=True)
         # Another command may have been faster: its checkout is the same.
@@ -283,7 +283,7 @@ def git(
         arguments: Arguments of the program.
         cwd: Folder to run in.
         timeout_s: Timeout; None means no limit.
-        environment: Variables to set beside those of this process.
+        environment: Variables to set in addition to those of this process.
 
     Raises:
         GitError: It failed; the message is the line of its output that gives the reason.

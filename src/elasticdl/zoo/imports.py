@@ -43,7 +43,7 @@ _on_path: list[str] = []
 
 
 def forget(zoo: Zoo) -> None:
-    """Unload modules and replace the zoo on `sys.path`, so that this zoo is imported again."""
+    """Unload zoo modules and put this zoo on `sys.path`, so that its files are imported again."""
     for folder in _on_path:
         if folder in sys.path:
             sys.path.remove(folder)

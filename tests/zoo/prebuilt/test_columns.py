@@ -151,7 +151,7 @@ def test_sparse_text_is_a_vector() -> None:
 
 @pytest.mark.parametrize("text", [b"4:1", b"-1:1", b"x:1", b"1:x", b"1:nan"])
 def test_a_place_that_is_not_in_the_vector_is_named(text) -> None:
-    with pytest.raises(SchemaError, match="Column 'f' holds '.*with a place from 0 to 3"):
+    with pytest.raises(SchemaError, match="Column 'f' holds '.*with an index from 0 to 3"):
         arrays({"kind": "sparse", "column": "f", "size": 4}, [text])
 
 

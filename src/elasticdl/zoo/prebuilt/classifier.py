@@ -2,7 +2,7 @@ r"""Predict to which class a row belongs, from a table's other columns.
 
 Data: records of numbers and text, one field of which is the class (`label`), an integer from 0 or
 one of the values in `classes`. All other fields are features, whatever they are called; there is
-nothing to declare. `columns` says more of them: categories, dates, lists, missing values.
+nothing to declare. `columns` describes them in detail: categories, dates, lists, missing values.
 
     elasticdl train --model_def=classifier.DNN --data=DATA --output=OUTPUT \
         --params='label="species", classes=["setosa", "versicolor", "virginica"]'
@@ -50,7 +50,7 @@ class DNN(keras.Model):
         class_counts: Number of rows of each class. If given, rows are weighted so that all classes
             have the same total weight in the loss.
         label: Name of the field to predict.
-        ignore: Names of fields that are no features, such as an identifier.
+        ignore: Names of fields that are not features, such as an identifier.
         embedding_size: Length of the trained vector that represents a string.
         columns: The features, a dict each; see "Features of a table" in docs/guides/model-files.md.
             Without it, all fields are features.

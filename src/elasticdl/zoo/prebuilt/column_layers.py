@@ -271,7 +271,7 @@ class ColumnWide(keras.layers.Layer):
 
 
 def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
-    """Wrap a feature that is only ids: in an indicator if they are few, else in an embedding."""
+    """Return a feature for the network: few ids become an indicator, many an embedding."""
     if isinstance(feature, (Indicator, Embedding)):
         return feature
     few = feature.num_ids <= embedding_size and not isinstance(feature, IdSequence)
@@ -279,7 +279,7 @@ def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
 
 
 def _places(columns: Columns) -> dict[Any, int]:
-    """Map columns to first positions: numbers and times in one array, categories in another."""
+    """Return each column's first position: of numbers and times in one array, of ids in another."""
     places: dict[Any, int] = {}
     numbers = ids = 0
     for source in columns.sources:

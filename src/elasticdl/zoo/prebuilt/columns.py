@@ -316,8 +316,8 @@ def _sparse(source: Sparse, records: Sequence[Record]) -> Array:
                 at, number = -1, 0.0
             if not (0 <= at < source.size and np.isfinite(np.float32(number))):
                 raise SchemaError(
-                    f"Column {source.column!r} holds {part!r}; expected PLACE or PLACE:VALUE, with "
-                    f"a place from 0 to {source.size - 1}, as its entry in `columns` says."
+                    f"Column {source.column!r} holds {part!r}; expected INDEX or INDEX:VALUE, with "
+                    f"an index from 0 to {source.size - 1}, as its entry in `columns` says."
                 )
             every[row, at] = number
     return every

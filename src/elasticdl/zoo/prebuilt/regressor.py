@@ -1,8 +1,8 @@
 r"""Predict a number from a table's other columns.
 
 Data: records of numbers and text, one field of which is the number to learn (`label`). All
-other fields are features, whatever they are called; there is nothing to declare. `columns` says
-more of them: categories, dates, lists, missing values.
+other fields are features, whatever they are called; there is nothing to declare. `columns`
+describes them in detail: categories, dates, lists, missing values.
 
     elasticdl train --model_def=regressor.DNN --data=DATA --output=OUTPUT \
         --params='label="salary", hidden_units=[64, 32]'
@@ -34,7 +34,7 @@ class DNN(keras.Model):
         hidden_units: Width of each hidden layer, the first one first.
         learning_rate: Step size of Adam.
         label: Name of the field to predict.
-        ignore: Names of fields that are no features, such as an identifier.
+        ignore: Names of fields that are not features, such as an identifier.
         label_mean: Approximate mean of the label.
         label_scale: Approximate standard deviation of the label. The network learns (label - mean)
             / scale, which saves many epochs if the label is far from mean 0 and deviation 1.

@@ -59,7 +59,7 @@ def _completed(
     """Return the completed params, and a note on each column that is not a feature.
 
     Raises:
-        SchemaError: There is no such label.
+        SchemaError: The table has no column for the label.
         DataError: The label cannot be learned, or no feature is left.
     """
     notes: list[str] = []

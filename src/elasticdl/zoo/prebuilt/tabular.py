@@ -41,7 +41,7 @@ def features_and_label(
 
     Args:
         records: The rows of one batch; each must have the fields of the first.
-        mode: For predictions, the label may be missing, and is ignored if it is there.
+        mode: For predictions, the label may be missing, and is ignored if present.
         label: Name of the field to learn.
         ignore: Names of fields that are not features, such as an identifier.
 

@@ -1,4 +1,4 @@
-r"""Predict from a table by memory and by likeness: a linear model and a network, added up.
+r"""Predict from a table by memorizing and generalizing: a linear model plus a network.
 
 The wide part remembers single values and pairs of values of text fields (this role in this
 city); the deep part is the dense network of `regressor` and `classifier`. Worth trying before
@@ -36,7 +36,7 @@ class Regressor(regressor.DNN):
         hidden_units: Width of each hidden layer of the deep part, the first one first.
         learning_rate: Step size of Adam.
         label: Name of the field to predict.
-        ignore: Names of fields that are no features, such as an identifier.
+        ignore: Names of fields that are not features, such as an identifier.
         label_mean: Approximate mean of the label; see `regressor.DNN`.
         label_scale: Approximate standard deviation of the label; see `regressor.DNN`.
         embedding_size: Length of the trained vector that represents a string in the deep part.
@@ -83,7 +83,7 @@ class Classifier(classifier.DNN):
         class_counts: Number of rows of each class. If given, rows are weighted so that all classes
             have the same total weight in the loss.
         label: Name of the field to predict.
-        ignore: Names of fields that are no features, such as an identifier.
+        ignore: Names of fields that are not features, such as an identifier.
         embedding_size: Length of the trained vector that represents a string in the deep part.
         columns: The features, a dict each; see `regressor.DNN`.
     """

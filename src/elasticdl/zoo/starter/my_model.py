@@ -59,5 +59,5 @@ def optimizer(learning_rate=0.001):
 
 
 def eval_metrics_fn():
-    """Return the metrics to measure beside the loss, by name."""
+    """Return the metrics to measure in addition to the loss, by name."""
     return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}
