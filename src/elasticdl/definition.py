@@ -101,8 +101,8 @@ class Epochs:
         indexed: `begin` can start at any batch directly. Otherwise it can only start at the first.
         elsewhere: Whether another process would get the same batches.
         name: The user's name for the pipeline, for errors.
-        preserved: Context in which reading batches does not advance state of the pipeline.
-        check: Called with the number of an epoch when training begins it, after the callbacks.
+        preserved: Returns a context manager: reading batches in its block advances no state.
+        check: Called with the number of an epoch when it begins in training, after the callbacks.
             Raises DefinitionError if user code has changed the pipeline, which has no effect. None
             if there is nothing to check.
     """
@@ -253,8 +253,8 @@ class ModelDefinition:
             averaged, by the model's mask and the sample weights). None where a definition can
             only predict, or the model is compiled.
         create_optimizer: Returns the optimizer; for PyTorch a function `make(parameters, model)`
-            that returns one, where the parameters are the model's, in its order, or others of
-            their shapes for a trial.
+            that returns one; the parameters are the model's, in its order, or, for a trial,
+            others of the same shapes.
         create_lr_schedulers: For PyTorch: takes the optimizer and returns its learning rate
             schedulers, in the form that `training/torch/schedulers.py` reads.
         gradient_clipping: For PyTorch: applied to the gradients of an update before the optimizer
@@ -275,7 +275,7 @@ class ModelDefinition:
         create_callbacks: Returns the user's callbacks: Keras callbacks for a Keras model; for a
             PyTorch model, objects as `training/torch/callbacks.py` calls them.
         labels_as_numpy: The user's functions treat labels as numpy arrays
-            (`labels.flatten()`), also while a step is being compiled.
+            (`labels.flatten()`), even while a step is being compiled.
         predictions: Returns the values to write for a batch of outputs: name -> array; None, or a
             function that returns None, writes the outputs themselves.
         classes: Names of the classes in the order of the model's outputs; empty if the model does
@@ -334,7 +334,7 @@ class ModelDefinition:
         return replace(self.origin, file=file, line=line)
 
     def with_undeclared_schema(self) -> ModelDefinition:
-        """Return the definition with a schema that errors do not tell the user to change."""
+        """Return the definition with its schema marked as derived, not declared by the user."""
         if not isinstance(self.input, RecordInput) or self.input.schema is None:
             return self
         return replace(self, input=replace(self.input, schema=self.input.schema.undeclared()))

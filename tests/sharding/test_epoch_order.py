@@ -125,5 +125,5 @@ def test_a_billion_records_are_planned_without_a_list():
 
 
 def test_blocks_that_are_not_the_data_are_refused():
-    with pytest.raises(ValueError, match="Blocks of 12 records do not cut 11 records"):
+    with pytest.raises(ValueError, match="The blocks have 12 records; expected 11"):
         ShardPlan(11, 2, blocks=((4, 3),))

@@ -97,7 +97,7 @@ def audit(
         plan: Division of the data into shards.
         rows: The logged rows, with the columns of `events.CommittedRow`, in any order.
         finished: Epochs in which every batch should have been trained on.
-        by_record: The plan divides shards into batches; otherwise a pipeline does.
+        by_record: Whether the plan divides shards into batches; otherwise a pipeline does.
 
     Returns:
         An entry for each epoch that is finished or has a row, in order, and the rows that do not
@@ -106,8 +106,8 @@ def audit(
     Example:
         >>> from elasticdl.sharding.epoch_order import ShardPlan
         >>> plan = ShardPlan(num_records=8, minibatch_size=2, minibatches_per_shard=4)
-        >>> committed = np.array([[0, 0, 0, 0, 2], [0, 1, 0, 1, 3]])
-        >>> epochs, _ = audit(plan, committed, {0}, by_record=True)
+        >>> logged = np.array([[0, 0, 0, 0, 2], [0, 1, 0, 1, 3]])
+        >>> epochs, _ = audit(plan, logged, {0}, by_record=True)
         >>> [(found.first, found.times) for found in epochs[0].findings]
         [(1, 2), (3, 0)]
     """
@@ -174,7 +174,7 @@ def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
 
 
 def _sweep(rows: Ints, num_batches: Ints) -> Ints:
-    """Return ranges of batches that equally many rows contain; the columns are `AuditFinding`'s."""
+    """Return ranges of batches in the same rows, and the number of these: as `AuditFinding`."""
     base = np.concatenate([[0], np.cumsum(num_batches)])
     starts = base[rows[:, _SHARD]] + rows[:, _FIRST]
     stops = np.sort(base[rows[:, _SHARD]] + rows[:, _STOP])

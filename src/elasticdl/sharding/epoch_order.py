@@ -38,9 +38,9 @@ class ShardPlan:
     Attributes:
         num_records: Number of records.
         minibatch_size: Records in one minibatch.
-        minibatches_per_shard: Length of a shard.
-        seed: Selects the orders.
-        shuffle: False keeps the order in which the records are stored.
+        minibatches_per_shard: Length of a shard, in minibatches.
+        seed: Determines the order of every epoch and shard.
+        shuffle: Whether to permute; if not, records keep the order in which they are stored.
         blocks: Lengths of the blocks in stored order, as pairs (records in a block, number of
             consecutive blocks of this size); they add up to `num_records`. If empty, each record
             is a block.
@@ -67,7 +67,7 @@ class ShardPlan:
         object.__setattr__(self, "blocks", pairs)
         total = sum(size * count for size, count in pairs)
         if pairs and (total != self.num_records or any(min(pair) < 1 for pair in pairs)):
-            raise ValueError(f"Blocks of {total} records do not cut {self.num_records} records.")
+            raise ValueError(f"The blocks have {total} records; expected {self.num_records}.")
 
     @property
     def shard_size(self) -> int:

@@ -66,8 +66,8 @@ class LeaseUpdate(NamedTuple):
 
     Attributes:
         rank: The rank.
-        num_batches: Number of further batches of its lease.
-        finished: The shard has no further batch. With `num_batches` 0, it had none left at all.
+        num_batches: Number of batches committed: the next ones of its lease.
+        finished: Whether the shard has no batch after these. With `num_batches` 0, none was left.
         digest: Rolling hash after the last of these batches.
     """
 

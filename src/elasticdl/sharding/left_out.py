@@ -42,12 +42,12 @@ def records_of(plan: ShardPlan, batch: BatchId) -> Ints:
 def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -> Ints:
     """Return the left-out records of an epoch: int64, numbers over all files, sorted.
 
-    The records of a batch are left out from its own epoch on. In that epoch they are exactly that
-    one batch, which then has no record; in later epochs they are scattered.
+    The records of a batch are left out from its own epoch onward. In that epoch they are exactly
+    that batch, which then has no record; in later epochs they are spread over several batches.
 
     Args:
         plan: Division of the data into shards.
-        left_out: The batches at which workers died.
+        left_out: The batches whose records are left out.
         epoch: From 0.
 
     Example:
