@@ -610,7 +610,7 @@ class TorchTrainer:
         seed: int,
         examples: tuple[int, int],
     ) -> dict[str, torch.Tensor]:
-        """Return the buffer changes by a batch of two examples, drawn alike on all workers.
+        """Return buffer changes by two examples, with the same random numbers on all workers.
 
         A call's random numbers may depend on its number of examples, so there are always two.
         """
