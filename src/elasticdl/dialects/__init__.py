@@ -23,6 +23,7 @@ from elasticdl.dialects import (
     lightning_module,
 )
 from elasticdl.dialects.classes import named_in_file
+from elasticdl.dialects.other_trainers import notes_on_other_trainers
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
@@ -82,14 +83,14 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
         UserCodeError: A user function raised.
     """
     if dialect is not None:
-        return _with_classes(_named(dialect).define(reference), reference)
+        return _completed(_named(dialect).define(reference), reference)
     fitting = [each for each in DIALECTS if each.matches(reference)]
     others: list[Dialect] = []
     if not fitting:
         others = [plugins.load("dialects", name) for name in plugins.names("dialects")]
         fitting = [each for each in others if each.matches(reference)]
     if len(fitting) == 1:
-        return _with_classes(fitting[0].define(reference), reference)
+        return _completed(fitting[0].define(reference), reference)
     if fitting:
         titles = " and as ".join(each.TITLE for each in fitting)
         flags = " or ".join(f"--dialect={each.NAME}" for each in fitting)
@@ -106,8 +107,15 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
     )
 
 
-def _with_classes(definition: ModelDefinition, reference: Reference) -> ModelDefinition:
-    """Fill in the class names from `classes` in the model's file, if the definition has none."""
+def _completed(definition: ModelDefinition, reference: Reference) -> ModelDefinition:
+    """Add what a file may have in every dialect: `classes`, and notes on trainers in PyTorch files.
+
+    Raises:
+        DefinitionError: A trainer in the file has a setting that would not be applied.
+    """
+    if definition.framework == "torch" and (more := notes_on_other_trainers(reference)):
+        own = definition.notes
+        definition = dataclasses.replace(definition, notes=lambda: [*own(), *more])
     if definition.classes:
         return definition
     return dataclasses.replace(definition, classes=named_in_file(reference.find("classes")))

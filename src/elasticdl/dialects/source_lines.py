@@ -3,7 +3,7 @@
 Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
 For a file that is not valid Python, no names are found; importing it reports the error.
 
-Callers: `reference.py`, `near_names.py`, and `zoo/folder.py`.
+Callers: `reference.py`, `near_names.py`, `other_trainers.py`, and `zoo/folder.py`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,18 @@ def names_used(file: Path) -> frozenset[str]:
         for node in nodes
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
     )
+
+
+def calls_of(file: Path, name: str) -> list[ast.Call]:
+    """Return the calls in a file of a function or class of this name, also of `module.name`."""
+    tree = _parsed(file)
+    nodes = () if tree is None else ast.walk(tree)
+    return [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and name in (getattr(node.func, "id", None), getattr(node.func, "attr", None))
+    ]
 
 
 def definition_line(file: str, name: str, near: int = 0) -> int:
