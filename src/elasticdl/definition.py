@@ -292,9 +292,10 @@ class ModelDefinition:
             each.
         notes: Returns notices to show when training begins, one line each; called after the data
             was opened.
-        places: File and line of the user's functions, for errors: of "model", "input", "loss",
-            "optimizer", "lr_scheduler", "gradient_clipping", "averaged_model",
-            "callbacks", "processor", "predictions"; others are at the origin.
+        places: File and line of the user's functions, for errors: of "model", "input",
+            "validation" (if another function makes that data), "loss", "optimizer",
+            "lr_scheduler", "gradient_clipping", "averaged_model", "callbacks", "processor",
+            "predictions"; others are at the origin.
     """
 
     origin: Origin

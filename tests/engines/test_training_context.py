@@ -82,6 +82,27 @@ def test_options_that_a_loader_does_not_use_are_reported(tmp_path, options, note
     assert [note in each for each in notes] == [True] * (note is not None)
 
 
+VALIDATION_LOADER = """
+def val_dataloader(data):
+    return torch.utils.data.DataLoader([(torch.ones(2), torch.ones(1))] * 8, 4)
+"""
+
+
+@pytest.mark.parametrize("given", [None, "other"])
+def test_a_validation_loader_that_receives_the_training_data_is_noted(tmp_path, given) -> None:
+    (tmp_path / "loading.py").write_text(LOADER + VALIDATION_LOADER)
+    job = job_options.training_job(
+        model_zoo=str(tmp_path), model_def="loading", data="d", validation_data=given,
+        output="nowhere",
+    )  # fmt: skip
+
+    notes = open_context(job)[0].notes()
+
+    line = LOADER.count("\n") + 2
+    expected = f"loading.py:{line}: val_dataloader() receives --data={job.data}, because there is"
+    assert [expected in each for each in notes] == [True] * (given is None)
+
+
 # --- names of the classes ----------------------------------------------------------------------
 
 

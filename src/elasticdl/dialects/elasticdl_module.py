@@ -197,6 +197,7 @@ def define(reference: Reference) -> ModelDefinition:
         places=locations_of(
             model=model,
             input=input_function,
+            validation=newest.find("val_dataloader") if name == _LOADER else None,
             loss=newest.find("loss"),
             optimizer=newest.find("optimizer"),
             lr_scheduler=newest.find("lr_scheduler"),

@@ -101,7 +101,7 @@ class TrainingContext:
     def notes(self) -> list[str]:
         """Return notes on the data, for the user."""
         if isinstance(self.definition.input, BatchesInput):
-            return self._without_effect()
+            return [*self._validated_on(), *self._without_effect()]
         share = self.job.validation_split
         if share is None or self.validation is None or self.validation.source is None:
             return []
@@ -110,6 +110,18 @@ class TrainingContext:
         return [
             f"--validation_split={share:g}: {num_training} to train on, {num_validation} held out."
         ]
+
+    def _validated_on(self) -> list[str]:
+        """Return a message if a function of the model file validates on the training location."""
+        job, definition = self.job, self.definition
+        if self.validation is None or job.validation_data or "validation" not in definition.places:
+            return []
+        note = (
+            f"{definition.where('validation')}: val_dataloader() receives --data={job.data}, "
+            "because there is no --validation_data. If it reads the same examples there as the "
+            "training, name others: --validation_data."
+        )
+        return [note]
 
     def _without_effect(self) -> list[str]:
         """Return a message on options that do nothing because the model makes its own batches."""
