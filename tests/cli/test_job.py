@@ -34,6 +34,19 @@ def feed(dataset, mode, metadata=None):
 )
 
 
+LOADER = """
+import torch
+
+def train_dataloader(data):
+    items = [(torch.ones(2), torch.ones(1))] * 30
+    return torch.utils.data.DataLoader(items, 4)
+
+def custom_model(): return torch.nn.Linear(2, 1)
+def optimizer(parameters): return torch.optim.SGD(parameters, lr=0.1)
+loss = torch.nn.MSELoss()
+"""
+
+
 def train(folder, model=MODEL, **options):
     """Train on 100 records in two files, 15 of them in the first one."""
     (folder / "zoo").mkdir(exist_ok=True)
@@ -183,6 +196,21 @@ def test_a_pipeline_is_audited_by_batches_and_says_what_it_cannot_know(tmp_path,
     assert code == 0
     assert said.count("each batch once") == 2
     assert "Only the pipeline knows" in said
+
+
+def test_batches_of_a_loader_are_called_batches(tmp_path, audit) -> None:
+    train(tmp_path, model=LOADER, shuffle=True, num_epochs=2)
+    clean = audit()
+    change_log(tmp_path, without_steps(3, 4))
+    damaged, as_json = audit(), json.loads(audit("--json")[1])
+
+    assert clean[0] == 0
+    assert clean[1].count("8 of 8") == 2
+    assert damaged[0] == 1
+    assert "Epoch 1: batch 3 of the epoch was not trained on." in damaged[1]
+    assert "record" not in clean[1] + damaged[1]
+    assert (as_json["counted"], as_json["num_records"]) == ("batches", None)
+    assert [epoch["trained_records"] for epoch in as_json["epochs"]] == [None, None]
 
 
 @pytest.mark.parametrize(

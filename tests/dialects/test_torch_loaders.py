@@ -12,7 +12,7 @@ import torch
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.dialects import torch_loaders
-from elasticdl.errors import DefinitionError, UsageError
+from elasticdl.errors import DataError, DefinitionError, UsageError
 
 FILE = """
 import numpy as np
@@ -123,6 +123,16 @@ def test_it_is_validated_on_its_own_loader_unless_another_place_is_named(tmp_pat
 
     assert own == train(tmp_path, data, zoo, "same", validation_data=str(data)).metrics["val_loss"]
     assert train(tmp_path, data, zoo, "other", validation_data=str(other)).metrics["val_loss"] > own
+
+
+def test_other_data_than_before_is_reported_by_its_number_of_batches(tmp_path, data):
+    zoo, own = written(tmp_path), tmp_path / "own.npy"
+    shutil.copyfile(data, own)
+    train(tmp_path, own, zoo, num_epochs=1)
+    np.save(own, np.load(data)[:40])
+
+    with pytest.raises(DataError, match="another number of batches"):
+        train(tmp_path, own, zoo)
 
 
 PREDICTED = """

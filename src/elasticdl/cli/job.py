@@ -58,8 +58,10 @@ def audit(output: str, as_json: bool) -> int:
     exactly once. For an unfinished epoch it reports the progress. Records left out by
     --skip_bad_records are named, with the first epoch without them.
 
-    If your own pipeline makes the batches (`dataset_fn`, `feed`), only the pipeline knows their
-    number. Then batches are checked instead of records: each one once, with no gaps between them.
+    If your own code makes the batches (a DataLoader, a PyDataset, the components of a session),
+    batches are checked instead of records, because only your code knows the records in a batch.
+    Where it also decides how many batches there are (`dataset_fn`, `feed`), each batch must be
+    trained on once, with no gaps between them.
 
     \b
     Exit code: 0 if all is well, 1 if not.
@@ -78,7 +80,7 @@ def audit(output: str, as_json: bool) -> int:
 
 
 def _show(report: AuditReport) -> None:
-    done = "records" if report.by_record else "batches"
+    done = report.counted if report.by_record else "batches"
     table = Table("epoch", done, "workers", "lost workers", "verdict", box=box.SIMPLE_HEAD)
     for epoch in report.epochs:
         table.add_row(
@@ -91,7 +93,7 @@ def _show(report: AuditReport) -> None:
     console = TableConsole(highlight=False, markup=False)
     console.print(table)
     if not report.epochs:
-        console.print("No records have been trained on yet.")
+        console.print(f"No {done} have been trained on yet.")
     for left_out in report.left_out:
         echo(
             f"Left out from epoch {left_out.epoch + 1} on, for batch {left_out.batch} of shard "
@@ -142,10 +144,12 @@ def _complaints(report: AuditReport) -> Iterator[str]:
         by = f" ({'; '.join(map(_row_in_words, wrong.rows))})" if wrong.rows else ""
         if report.by_record:
             for place in wrong.records:
-                yield (
-                    f"Epoch {wrong.epoch + 1}: record {place.record} ({place.file}, number "
-                    f"{place.number}) was {times}{by}."
+                name = (
+                    f"record {place.record} ({place.file}, number {place.number})"
+                    if report.counted == "records"
+                    else f"batch {place.record} of the epoch"
                 )
+                yield f"Epoch {wrong.epoch + 1}: {name} was {times}{by}."
         else:
             first, last = wrong.records[0], wrong.records[-1]
             yield (
@@ -179,17 +183,19 @@ def _row_in_words(row: tuple[int, ...]) -> str:
 
 
 def _as_json(report: AuditReport) -> dict[str, Any]:
+    has_records = report.counted == "records"
     return {
         "output": report.output,
         "clean": report.clean,
         "by_record": report.by_record,
-        "num_records": report.plan.num_records,
+        "counted": report.counted,
+        "num_records": report.plan.num_records if has_records else None,
         "epochs": [
             {
                 "epoch": epoch.counts.epoch,
                 "finished": epoch.counts.finished,
                 "clean": epoch.clean,
-                "trained_records": epoch.num_records,
+                "trained_records": epoch.num_records if has_records else None,
                 "trained_batches": epoch.counts.num_batches,
                 "workers": list(epoch.counts.ranks),
                 "lost_workers": epoch.lost_workers,

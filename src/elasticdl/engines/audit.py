@@ -148,6 +148,8 @@ class AuditReport:
         damaged_events: Number of step events that cannot be read.
         left_out: Records that are left out, each with its first epoch.
         validation_split: Share of the records held out for validation; None if none are.
+        counted: What the plan and the files count: "records", or "batches" if the user's own code
+            makes the batches and their number is known. A record is then one batch.
     """
 
     output: str
@@ -159,6 +161,7 @@ class AuditReport:
     damaged_events: int
     left_out: Sequence[LeftOut] = ()
     validation_split: float | None = None
+    counted: str = "records"
 
     @property
     def clean(self) -> bool:
@@ -282,6 +285,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
             _left_out(plan, files, _numbering(files, share), batch) for batch in sorted(left_out)
         ],
         validation_split=share,
+        counted=metadata.get("counted", "records"),
         impossible_rows=[_as_row(row) for row in impossible.tolist()],
         damaged_events=sum(
             isinstance(event, UnknownEvent) and event.event == StepCommitted.event

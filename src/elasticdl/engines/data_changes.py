@@ -38,7 +38,7 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     """Check that the data is what a checkpoint was trained on.
 
     Args:
-        now: The `data_metadata` of the data.
+        now: The `data_metadata` of the data, and `counted`: "records" or "batches".
         checkpoint: The checkpoint to resume from.
 
     Raises:
@@ -48,8 +48,8 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     if before != files:
         changed = changed_files(files, before)
         what = (
-            f"{len(changed)} file(s) were added, were removed or have another number of records "
-            f"({', '.join(changed[:_NUM_NAMED])})"
+            f"{len(changed)} file(s) were added, were removed or have another number of "
+            f"{now['counted']} ({', '.join(changed[:_NUM_NAMED])})"
         )
     elif rewritten := _rewritten(now["content_marks"], checkpoint.metadata):
         what = f"{rewritten} other contents"

@@ -443,7 +443,12 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
     Raises:
         DataError: The data is not what the checkpoint was trained on.
     """
-    of_data = {**data_metadata(data.files), "validation_split": job.validation_split}
+    of_data = {
+        **data_metadata(data.files),
+        # What the plan and the files count.
+        "counted": "batches" if isinstance(data, IterableData) else "records",
+        "validation_split": job.validation_split,
+    }
     if checkpoint is None:
         return {"plan": asdict(data.cut(job)), **of_data}
     check_unchanged(of_data, checkpoint)
