@@ -567,6 +567,48 @@ def test_a_py_dataset_is_entered_anywhere_and_shuffles_from_the_second_epoch_on(
     assert rest(2) == whole(2)[2:]
 
 
+def test_a_py_dataset_has_ended_as_many_epochs_as_there_were(components):
+    counting = PY_DATASET.replace(
+        "np.random.shuffle(self.order)", "self.order.append(self.order.pop(0))"
+    )
+    made = components(counting, "preprocessor_class: parts.Batching")
+    epochs = made.open_epochs("folder", Mode.TRAINING)
+
+    assert [firsts(epochs.begin(epoch, 0))[0][0] for epoch in range(3)] == [0, 1, 2]
+
+
+def test_a_py_dataset_may_have_a_number_of_batches_instead_of_a_length(components):
+    text = PY_DATASET.replace("def __len__(self)", "@property\n    def num_batches(self)")
+    made = components(text, "preprocessor_class: parts.Batching")
+    epochs = made.open_epochs("folder", Mode.TRAINING)
+
+    assert epochs.indexed
+    assert firsts(epochs.begin(0, 1)) == SHORT_LAST[1:]
+
+
+def test_a_py_dataset_without_an_end_is_read_in_order(components):
+    text = PY_DATASET.replace("def __len__(self)", "@property\n    def num_batches(self)")
+    text = text.replace("return 3\n", "return None\n").replace("4 * i", "4 * (i % 3)")
+    made = components(text, "preprocessor_class: parts.Batching")
+    epochs = made.open_epochs("folder", Mode.TRAINING)
+
+    assert not epochs.indexed
+    assert firsts(epochs.begin(0, 0)) == SHORT_LAST
+
+
+def test_a_py_dataset_that_changes_its_length_is_refused(components):
+    shrinking = PY_DATASET.replace("return 3\n", "return 3 - (self.order[0] > 0)\n").replace(
+        "np.random.shuffle(self.order)", "self.order.append(self.order.pop(0))"
+    )
+    made = components(shrinking, "preprocessor_class: parts.Batching")
+    epochs = made.open_epochs("folder", Mode.TRAINING)
+
+    with pytest.raises(
+        DefinitionError, match=r"batches in epoch 2 is 2; expected 3, as in the fir"
+    ):
+        list(epochs.begin(1, 0))
+
+
 @pytest.mark.parametrize(
     ("batches", "indexed", "elsewhere"),
     [

@@ -167,6 +167,36 @@ def test_its_own_loader_is_validated_on_and_predicted_for(tmp_path, data):
     assert found == pytest.approx(trained.metrics["val_loss"], rel=1e-5)
 
 
+STREAM = LOADERS.replace(
+    "    def train_dataloader(self):\n",
+    """    def train_dataloader(self):
+        return torch.utils.data.DataLoader(Endless(self.train), self.batch_size)
+
+    def unused(self):
+""",
+).replace(
+    "class Data(",
+    """class Endless(torch.utils.data.IterableDataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        while True:
+            yield from self.rows
+
+
+class Data(""",
+)
+
+
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+def test_an_epoch_ends_at_the_length_of_a_stream_as_with_lightnings_trainer(tmp_path, data):
+    assert train(tmp_path, data, written(tmp_path, data=STREAM)).step == 3 * 48 // 8
+
+
 def test_prepare_data_of_a_module_is_called_once_and_before_setup(tmp_path, data):
     prepared = tmp_path / "prepared"
     methods = f"""

@@ -723,3 +723,46 @@ def test_an_iterable_dataset_is_replayed_in_one_process(tmp_path, data):
     assert all(np.array_equal(whole[name], again[name]) for name in whole)
     with pytest.raises(DefinitionError, match="Train in one process"):
         train(tmp_path, data, zoo, "shared", num_workers=1)
+
+
+STREAM = """
+class Stream(IterableDataset):
+    def __len__(self):
+        return {length}
+
+    def __iter__(self):
+        rows = Rows(data)
+        yield from (rows[i] for i in {numbers})
+
+return DataLoader(Stream(), 8)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+@pytest.mark.parametrize(
+    ("length", "numbers", "expected"),
+    [
+        (40, "range(60)", "yields more batches than the 5 that its length promises, .* with 40 ex"),
+        (40, "itertools.cycle(range(60))", "yields more batches than the 5 that"),
+        (60, "range(40)", "ended after 5 batches of an epoch; expected 8, the length it reported"),
+    ],
+    ids=["longer", "endless", "shorter"],
+)
+def test_an_iterable_dataset_with_a_wrong_length_is_refused(
+    tmp_path, data, length, numbers, expected
+):
+    lines = "import itertools\n" + STREAM.format(length=length, numbers=numbers)
+
+    with pytest.raises(DefinitionError, match=expected):
+        train(tmp_path, data, written(tmp_path, loader=lines))
+
+
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+def test_a_validation_on_an_iterable_dataset_with_a_short_length_is_refused(tmp_path, data):
+    zoo = written(tmp_path)
+    stream = textwrap.indent(STREAM.format(length=40, numbers="range(60)"), "    ")
+    text = FILE.replace("    return DataLoader(Rows(data), 16)\n", stream)
+    (zoo / "rows.py").write_text(text)
+
+    with pytest.raises(DefinitionError, match=r"val_dataloader\(\) yields more batches than"):
+        train(tmp_path, data, zoo)

@@ -196,12 +196,15 @@ class Components:
 
         batches, num_batches, num_examples = build()
         kind = pipelines.kind_of(batches, name)
+        length = pipelines.length_of(batches)
 
         def begin(epoch: int, first: int) -> Iterator[Batch]:
             again, _, _ = build()
-            if kind == "indexed" and epoch and hasattr(again, "on_epoch_end"):
-                # Such objects shuffle in `on_epoch_end`.
-                _call(again, "on_epoch_end")
+            if hasattr(again, "on_epoch_end"):
+                # Such objects shuffle there, or count the epochs.
+                for _ in range(epoch):
+                    _call(again, "on_epoch_end")
+                _check_length(again, length, epoch, name)
             parts = pipelines.elements(again, name, first)
             made = (batch_of(part, name, weights) for part in parts)
             if kind == "indexed":
@@ -356,6 +359,21 @@ class Components:
     def _name(self, key: str, method: str) -> str:
         symbol = self._symbols[key]
         return f"{symbol}: {symbol.short_name}.{method}()"
+
+
+def _check_length(generator: Any, length: int | None, epoch: int, name: str) -> None:
+    """Check that a generator still has the length that it had when it was made.
+
+    Raises:
+        DefinitionError: `on_epoch_end()` has changed it.
+    """
+    now = pipelines.length_of(generator)
+    if now != length:
+        raise DefinitionError(
+            f"{name}: the number of batches in epoch {epoch + 1} is {now}; expected {length}, as "
+            "in the first epoch. It must be the same in all epochs, because an epoch is divided "
+            "among workers and checkpoints. Let on_epoch_end() choose other examples, but as many."
+        )
 
 
 def own_callbacks(model_builder: Any) -> Sequence[Any]:

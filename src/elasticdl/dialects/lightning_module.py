@@ -438,7 +438,7 @@ class _Loaders:
         if mode is Mode.PREDICTION:
             check_in_order(loaders[0], symbol, self._reading)
         parts_of = as_whole if mode is Mode.PREDICTION else as_module
-        epochs = epochs_of(loaders[0], symbol, self._reading, parts_of)
+        epochs = epochs_of(loaders[0], symbol, self._reading, parts_of, ends_at_length=True)
         self._own_generators.check(loaders[0], mode, symbol, self._reading)
         return epochs
 

@@ -32,7 +32,7 @@ def kind_of(generator: Any, name: str) -> Kind:
     """
     if hasattr(generator, "element_spec") and hasattr(generator, "with_options"):
         return "tf.data"
-    if hasattr(generator, "__getitem__") and hasattr(generator, "__len__"):
+    if hasattr(generator, "__getitem__") and length_of(generator) is not None:
         return "indexed"
     if hasattr(generator, "__next__") or hasattr(generator, "__iter__"):
         return "iterable"
@@ -40,6 +40,22 @@ def kind_of(generator: Any, name: str) -> Kind:
         f"{name} is of type {type(generator).__name__}. Expected a tf.data.Dataset, a "
         "keras.utils.PyDataset, or an iterable, such as a Python generator."
     )
+
+
+def length_of(generator: Any) -> int | None:
+    """Return the number of elements of an object with items; None if it is unknown.
+
+    A `PyDataset` may have `num_batches` instead of a length.
+    """
+    try:
+        return len(generator)
+    except TypeError:
+        pass
+    try:
+        number = getattr(generator, "num_batches", None)
+    except NotImplementedError:
+        return None
+    return number if isinstance(number, int) else None
 
 
 def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
@@ -59,7 +75,7 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
 
         return _guarded(lambda: tensorflow.numpy_elements(generator), name)
     if kind == "indexed":
-        items = (generator[i] for i in range(first, len(generator)))
+        items = (generator[i] for i in range(first, length_of(generator) or 0))
         return _guarded(lambda: map(_as_numpy, items), name)
     return _guarded(lambda: map(_as_numpy, generator), name)
 

@@ -121,6 +121,8 @@ def epochs_of(
     symbol: Symbol,
     reading: DialectReader,
     parts_of: Callable[[Any, str], Sequence[Any]],
+    *,
+    ends_at_length: bool = False,
 ) -> Epochs:
     """Return the batches of a `DataLoader`, epoch by epoch, in an order that can be repeated.
 
@@ -130,10 +132,14 @@ def epochs_of(
         reading: For errors.
         parts_of: Splits a batch of the loader into features, and labels if any; its second argument
             is the loader's name, for errors.
+        ends_at_length: Whether an epoch of an IterableDataset ends after `len(loader)` batches, as
+            with Lightning's Trainer. Otherwise a further batch is an error, because a plain loop
+            would train on it.
 
     Raises:
         DefinitionError: The object is not a DataLoader, its number of batches is unknown, or its
             sampler's order cannot be repeated. When an epoch begins: its batches depend on state.
+            At its end: an IterableDataset yields more than its length.
     """
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(loader).__mro__]
     if "torch.utils.data.dataloader.DataLoader" not in kinds:
@@ -181,7 +187,8 @@ def epochs_of(
             # Processes of the loader have copies, which do not advance.
             if not loader.num_workers:
                 state.check(lambda count: list(itertools.islice(restarted(0), count)))
-            return _guarded(lambda: iter(restarted(epoch)), name, parts_of)
+            most = None if ends_at_length else num_batches
+            return _guarded(lambda: _whole(restarted(epoch), most, name), name, parts_of)
         # Drawn here: the order depends on the epoch, a batch's random numbers on the batch.
         order = orders.of(epoch)
         _check_length(order, num_batches, epoch, name)
@@ -213,6 +220,36 @@ def _check_length(order: Sequence[Any], num_batches: int, epoch: int, name: str)
             "because an epoch is divided among workers and checkpoints. Correct __len__() of the "
             "sampler, or let each epoch choose the same number of examples."
         )
+
+
+def _whole(loader: Any, num_batches: int | None, name: str) -> Iterator[Any]:
+    """Yield the batches of a loader over an IterableDataset.
+
+    Args:
+        loader: The loader.
+        num_batches: The number that there may be; None for any number.
+        name: Name of the loader, for the error.
+
+    Raises:
+        DefinitionError: There are more than `num_batches`. Raised before the last of these.
+    """
+    batches = iter(loader)
+    for number, made in enumerate(batches, 1):
+        if number == num_batches and next(batches, None) is not None:
+            raise DefinitionError(
+                f"{name} yields more batches than the {num_batches:,} that its length promises, "
+                f"len(loader), with {len(loader.dataset):,} examples in len(dataset). A plain loop "
+                "would train on all of them. Correct __len__() of the dataset, or let __iter__() "
+                "end after that many examples."
+                + (
+                    f" Each of the loader's {loader.num_workers} processes iterates over the "
+                    "dataset: let it yield its part only (torch.utils.data.get_worker_info()), and "
+                    "if the parts end in short batches, use num_workers=0."
+                    if loader.num_workers
+                    else ""
+                )
+            )
+        yield made
 
 
 def _check_unchanged(changes: SamplerChanges, name: str, epoch: int) -> None:
