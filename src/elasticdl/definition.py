@@ -293,7 +293,7 @@ class ModelDefinition:
         notes: Returns notices to show when training begins, one line each; called after the data
             was opened.
         places: File and line of the user's functions, for errors: of "model", "input",
-            "validation" (if another function makes that data), "loss", "optimizer",
+            "validation" (if another function makes that data), "loss", "metrics", "optimizer",
             "lr_scheduler", "gradient_clipping", "averaged_model", "callbacks", "processor",
             "predictions"; others are at the origin.
     """

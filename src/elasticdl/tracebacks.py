@@ -165,7 +165,16 @@ def _text(error: BaseException | str) -> str:
     return f"{text[:_MAX_TEXT]} ... ({len(text) - _MAX_TEXT:,} more characters)"
 
 
+def files_of(error: BaseException) -> list[str]:
+    """Return the source files that an exception passed through, outermost first."""
+    return [frame.filename for frame in _frames(error)]
+
+
 def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in _frames(error) if is_of_the_user(frame.filename)]
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     text = _text(error)
     frames = list(traceback.extract_tb(error.__traceback__))
     if text.startswith(_COMPILED):
@@ -176,7 +185,7 @@ def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
         ours = [i for i, frame in enumerate(written) if frame.filename.startswith(_OURS)]
         # The earlier frames called us: the user's script, or the command.
         frames += written[ours[0] :] if ours else written
-    return [frame for frame in frames if is_of_the_user(frame.filename)]
+    return frames
 
 
 def is_of_the_user(file: str) -> bool:

@@ -199,6 +199,7 @@ def define(reference: Reference) -> ModelDefinition:
             input=input_function,
             validation=newest.find("val_dataloader") if name == _LOADER else None,
             loss=newest.find("loss"),
+            metrics=newest.find("eval_metrics_fn") or newest.find("weighted_metrics_fn"),
             optimizer=newest.find("optimizer"),
             lr_scheduler=newest.find("lr_scheduler"),
             gradient_clipping=newest.find("gradient_clipping"),

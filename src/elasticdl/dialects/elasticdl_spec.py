@@ -98,6 +98,7 @@ def define(reference: Reference) -> ModelDefinition:
             model=methods["create_model"],
             input=methods["create_dataset"],
             loss=methods["create_loss"],
+            metrics=methods.get("create_metrics"),
             optimizer=methods["create_optimizer"],
         ),
     )

@@ -141,6 +141,7 @@ def define(reference: Reference) -> ModelDefinition:
             model=model,
             input=pieces["default_input"],
             loss=pieces["default_loss"],
+            metrics=pieces.get("default_metrics"),
             optimizer=pieces["default_optimizer"],
             predictions=predictions,
         ),

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects.source_lines import definition_line, shown_path
+from elasticdl.tracebacks import is_of_the_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,7 +148,8 @@ def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
         return Symbol(
             name, value, shown_path(getattr(value, "__file__", None) or value.__name__), 1
         )
-    if where := location_of(value):
+    where = location_of(value)
+    if where and is_of_the_user(where[0]):
         return Symbol(name, value, *where)
     if inspect.isclass(value):
         try:

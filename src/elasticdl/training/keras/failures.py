@@ -29,6 +29,8 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
+from elasticdl.training.failed_part import where_raised
+from elasticdl.training.keras import loss, metrics, states
 from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ _NOT_OF_THE_USER = (
     tf.errors.ResourceExhaustedError,
     tf.errors.UnavailableError,
 )
+# Our source file -> the part of a definition that it calls.
+_PARTS = {loss.__file__: "loss", metrics.__file__: "metrics", states.__file__: "metrics"}
 
 
 def out_of_range(
@@ -114,10 +118,9 @@ def of_a_step(
         return mistake
     if isinstance(error, _NOT_OF_THE_USER):
         return _of_tensorflow(error, what, step, definition)
-    at = raised_at(error, definition.origin)
     return UserCodeError(
-        f"{at}: the model, its loss or its metrics raised in {what!r} on "
-        f"{_described(batches)}:\n{users_traceback(error)}"
+        f"{where_raised(error, definition, _PARTS)}: the model, its loss or its metrics raised in "
+        f"{what!r} on {_described(batches)}:\n{users_traceback(error)}"
     )
 
 
@@ -161,7 +164,7 @@ def naming(
         if mistake := out_of_range(error, [batch], definition, predict):
             raise mistake from error
         raise UserCodeError(
-            f"{raised_at(error, definition.origin)}: {what} raised on "
+            f"{where_raised(error, definition, _PARTS)}: {what} raised on "
             f"{describe(batch.features)}:\n{users_traceback(error)}"
         ) from error
 

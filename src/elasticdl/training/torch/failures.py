@@ -18,12 +18,21 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DataError, raised_at
+from elasticdl.training.failed_part import where_raised
 from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
+from elasticdl.training.torch import losses, metric_states, metrics
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.definition import ModelDefinition
 
+# Our source file -> the part of a definition that it calls. Autograd is called on the loss.
+_PARTS = {
+    losses.__file__: "loss",
+    torch.autograd.__file__: "loss",
+    metrics.__file__: "metrics",
+    metric_states.__file__: "metrics",
+}
 # On a GPU both have the same message.
 _LABEL = re.compile(r"Target -?\d+ is out of bounds|device-side assert")
 _ID = re.compile(r"index out of range in self|device-side assert")
@@ -78,6 +87,11 @@ def out_of_range(
             at, layer = raised_at(error, definition.where("model")), f"the embedding {found.name!r}"
             return id_mistake([batch], found.num_rows, at, layer)
     return None
+
+
+def place_of(error: Exception, definition: ModelDefinition) -> str:
+    """Return `file:line` of the user's line or function that raised in a step."""
+    return where_raised(error, definition, _PARTS)
 
 
 def device_advice(error: Exception) -> str:

@@ -36,7 +36,6 @@ from elasticdl.errors import (
     NonFiniteLossError,
     TrainingError,
     UserCodeError,
-    raised_at,
     users_traceback,
 )
 from elasticdl.sharding.permutation import derive_seed
@@ -723,11 +722,10 @@ class TorchTrainer:
             if mistake is not None:
                 raise mistake from error
             labels = "" if batch.labels is None else f", labels {describe(batch.labels)}"
-            at = raised_at(error, self._definition.origin)
             raise UserCodeError(
-                f"{at}: the model, its loss or its metrics raised in {what!r} on "
-                f"{describe(batch.features)}{labels}:\n{users_traceback(error)}"
-                f"{failures.device_advice(error)}"
+                f"{failures.place_of(error, self._definition)}: the model, its loss or its metrics "
+                f"raised in {what!r} on {describe(batch.features)}{labels}:\n"
+                f"{users_traceback(error)}{failures.device_advice(error)}"
             ) from error
 
     def _outputs_again(self, batch: Batch) -> Any:

@@ -1,0 +1,35 @@
+"""The user's function that raised, also where no line of the user's code was being executed.
+
+A loss or a metric of a framework, such as `loss = torch.nn.CrossEntropyLoss()`, raises in the
+framework's files. Our file that called it shows which of the user's functions it was.
+
+Callers: `keras/failures.py`, `torch/failures.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticdl import tracebacks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elasticdl.definition import ModelDefinition
+
+
+def where_raised(
+    error: BaseException, definition: ModelDefinition, parts: Mapping[str, str]
+) -> str:
+    """Return `file:line` of the user's line that raised, or else of the function that was called.
+
+    Args:
+        error: An exception of the model, its loss or its metrics.
+        definition: The model's definition.
+        parts: Our source file -> the part of the definition that it calls; all other files call
+            the model.
+    """
+    files = reversed(tracebacks.files_of(error))
+    part = next((parts[file] for file in files if file in parts), "model")
+    part = part if part in definition.places else "model"
+    return tracebacks.raised_at(error, definition.where(part))
