@@ -68,6 +68,37 @@ def test_a_model_that_cannot_be_exported_says_why(tmp_path, caplog):
     assert list(tmp_path.iterdir()) == []
 
 
+class DataDependent(nn.Linear):
+    """PyTorch prints graphs and logs when it cannot export such a branch."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+def test_an_export_prints_nothing_of_its_own(tmp_path, caplog, capfd):
+    trainer = trainer_of(definition_of(DataDependent))
+    capfd.readouterr()
+
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        assert trainer.export(tmp_path) == []
+
+    assert [record.name for record in caplog.records] == ["elasticdl"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_torch_logs_are_shown_to_who_asks_for_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCH_LOGS", "dynamic")
+    trainer = trainer_of(definition_of(DataDependent))
+    capsys.readouterr()
+
+    trainer.export(tmp_path)
+
+    assert "torch.ops.aten" in "".join(capsys.readouterr())
+
+
 def test_an_export_that_breaks_off_leaves_no_file(tmp_path, monkeypatch):
     def save(program, path):
         path.write_bytes(b"half")

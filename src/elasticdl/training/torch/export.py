@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import logging
+import os
 import textwrap
 import warnings
 from pathlib import Path
@@ -15,6 +18,8 @@ from torch import nn
 from elasticdl.data.batch import Arrays, map_arrays
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from elasticdl.training.torch.inputs import Arguments
 
 _log = logging.getLogger("elasticdl")
@@ -44,9 +49,7 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
         )
         return []
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            # Warnings of torch.export announce changes in later versions of PyTorch.
-            warnings.simplefilter("ignore")
+        with _quiet(), torch.no_grad():
             on_cpu = copy.deepcopy(model).cpu().eval()
             args, kwargs = map_arrays(lambda tensor: tensor.cpu(), arguments)
             batch = torch.export.Dim("batch")
@@ -70,3 +73,38 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
         )
         return []
     return [_FILE]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what torch.export says for its developers: graphs, logs, and coming changes.
+
+    What it cannot do is in its exception. If TORCH_LOGS is set, somebody wants to see all of it.
+    """
+    if os.environ.get("TORCH_LOGS"):
+        yield
+        return
+    handlers = {
+        handler
+        for name, logger in list(logging.Logger.manager.loggerDict.items())
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger)
+        for handler in logger.handlers
+    }
+    for handler in handlers:
+        handler.addFilter(_nothing)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    del record
+    return False
