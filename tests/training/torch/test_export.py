@@ -1,6 +1,7 @@
 """What serving needs, written from a trained module."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -58,13 +59,47 @@ def test_an_export_leaves_the_model_as_it_was_and_keeps_no_example(tmp_path):
     assert batch.features[0].tobytes() not in (tmp_path / "model.pt2").read_bytes()
 
 
-def test_a_model_that_cannot_be_exported_says_why(tmp_path, caplog):
-    trainer = trainer_of(definition_of(Gated))
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(1, 3, batch_first=True)
+
+    def forward(self, x):
+        lengths = torch.full((len(x),), 2)
+        packed = nn.utils.rnn.pack_padded_sequence(x[:, :, None], lengths, batch_first=True)
+        return self.rnn(packed)[1][-1]
+
+
+class Looping(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        return torch.stack([super(Looping, self).forward(each) for each in x])
+
+
+class InNumpy(Looping):
+    def forward(self, x):
+        return nn.Linear.forward(self, x) * float(self.bias.detach().numpy().size / 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Gated, r"conftest.py:\d+: forward\(\) depends on the value of a tensor"),
+        (Packed, r"test_export.py:\d+: sequences packed by pack_padded_sequence\(\) cannot be"),
+        (Looping, r"serving: forward\(\) works for one number of examples only"),
+        (InNumpy, r"test_export.py:\d+: torch.export raised RuntimeError: .* subclasses\. Train"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_says_why(tmp_path, caplog, model, reason):
+    trainer = trainer_of(definition_of(model))
 
     with caplog.at_level(logging.WARNING, "elasticdl"):
         assert trainer.export(tmp_path) == []
 
-    assert "cannot be exported for serving" in caplog.text
+    assert "cannot be exported for serving: " in caplog.text
+    assert re.search(reason, caplog.text)
     assert list(tmp_path.iterdir()) == []
 
 

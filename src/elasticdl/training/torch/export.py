@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from elasticdl import tracebacks
 from elasticdl.data.batch import Arrays, map_arrays
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("elasticdl")
 _FILE = "model.pt2"
 _MAX_SHOWN = 200
+_OF_RNNS = "torch/nn/modules/rnn.py"
 
 
 def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[str]:
@@ -66,13 +68,38 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
     except Exception as error:  # noqa: BLE001 - whatever a user's forward cannot do in a graph
         (folder / _FILE).unlink(missing_ok=True)
         _log.warning(
-            "The model cannot be exported for serving (torch.export: %s: %s). Training and "
-            "prediction are not affected, but serving the model requires its code.",
-            type(error).__name__,
-            textwrap.shorten(str(error), _MAX_SHOWN),
+            "The model cannot be exported for serving: %s Training and prediction are not "
+            "affected, but serving the model requires its code.",
+            _reason(error),
         )
         return []
     return [_FILE]
+
+
+def _reason(error: Exception) -> str:
+    """Return why torch.export failed, with the user's line if it is known."""
+    text, decides = str(error), type(error).__name__ == "GuardOnDataDependentSymNode"
+    in_rnn = any(file.endswith(_OF_RNNS) for file in tracebacks.files_of(error))
+    if in_rnn and (decides or "FakeTensor" in text):
+        reason = (
+            "sequences packed by pack_padded_sequence() cannot be exported. Pad them instead: the "
+            "last output of each is outputs[torch.arange(len(outputs)), lengths - 1]."
+        )
+    elif decides:
+        reason = (
+            "forward() depends on the value of a tensor, as in `if x.sum() > 0`. Use torch.where() "
+            "or torch.cond()."
+        )
+    elif "Constraints violated" in text:
+        reason = (
+            "forward() works for one number of examples only. It may loop over the examples, "
+            "reshape to a fixed number of them, or contain TorchScript."
+        )
+    else:
+        reason = f"torch.export raised {type(error).__name__}: {textwrap.shorten(text, _MAX_SHOWN)}"
+        reason = reason.rstrip(".") + "."
+    at = tracebacks.raised_at(error, "")
+    return f"{at}: {reason}" if at else reason
 
 
 @contextlib.contextmanager
