@@ -102,6 +102,18 @@ def running_at(thread: int) -> tuple[str, str] | None:
     return frames[0].name, f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}"
 
 
+def calling_at(otherwise: object) -> str:
+    """Return `file:line` of the user's code that has called the function that calls this.
+
+    Args:
+        otherwise: Returned if it was not called by code of the user that we called.
+    """
+    frames = traceback.extract_stack()
+    first = next((i for i, each in enumerate(frames) if each.filename.startswith(_OURS)), 0)
+    theirs = [each for each in frames[first:] if is_of_the_user(each.filename)]
+    return f"{shown_path(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else str(otherwise)
+
+
 def users_traceback(error: BaseException) -> str:
     """Return the error with only the frames of the user's own code.
 

@@ -371,6 +371,55 @@ REFUSED = {
 }
 
 
+OF_STEPS = {
+    "batch_idx": (
+        {"training": "if batch_idx % 2:\n    loss = loss * 2\n"},
+        "a step uses batch_idx",
+    ),
+    "log": ({"training": "self.log('worst', loss, reduce_fx='max')\n"}, "reduce_fx='max'"),
+    "the optimizer": ({"training": "self.optimizers()\n"}, "the module uses self.optimizers. St"),
+    "other processes": (
+        {"training": "self.all_gather(x)\n"},
+        "the module uses self.all_gather. Th",
+    ),
+    "the trainer": (
+        {"validation": "self.trainer.datamodule\n"},
+        "the module uses self.trainer.datamodule. There is no Lightning Trainer here",
+    ),
+    "the end": (
+        {"training": "self.trainer.should_stop = True\n"},
+        "the module sets self.trainer.should_stop, which would have no effect",
+    ),
+    "a metric": (
+        {"methods": METRIC, "training": "self.error.compute()\n"},
+        "self.error.compute() is called in a step",
+    ),
+    "manual": (
+        {
+            "methods": METRIC.replace(
+                "self.error =", "self.automatic_optimization = False; self.e ="
+            )
+        },
+        "Net has automatic_optimization = False.",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OF_STEPS)
+def test_what_is_refused_in_a_step_is_named_by_its_line(tmp_path, data, what):
+    instead, expected = OF_STEPS[what]
+    zoo = written(tmp_path, **instead)
+    lines = (zoo / "net.py").read_text().splitlines()
+    statement = list(instead.values())[-1].strip().splitlines()[what == "manual" and -1]
+    line = next(i for i, each in enumerate(lines, 1) if each.strip() == statement.strip())
+
+    with pytest.raises(DefinitionError) as caught:
+        train(tmp_path, data / "data.recordio", zoo, validation_data=str(data / "data.recordio"))
+
+    assert f"net.py:{line}: " in str(caught.value)
+    assert expected in str(caught.value)
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_nothing_here_would_do_is_refused(tmp_path, data, what):
     instead, expected = REFUSED[what]

@@ -22,6 +22,7 @@ file; in Lightning, these are arguments of the Trainer.
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import BatchesInput, Input, Mode, ModelDefinition
@@ -33,6 +34,7 @@ from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import with_parameters
 from elasticdl.dialects.params import Params, described, signature_of
 from elasticdl.dialects.reference import INPUT_FUNCTIONS, Symbol, location_of
+from elasticdl.dialects.source_lines import assigned_line
 from elasticdl.dialects.torch_loaders import (
     SharedGeneratorCheck,
     as_module,
@@ -196,14 +198,7 @@ class _Models:
                 f"{self._maker.name}() returned {described(model)}.",
                 f"Expected a {self._module.name}.",
             )
-        if not model.automatic_optimization:
-            raise self._reading.error(
-                self._module,
-                f"{self._module.name} has automatic_optimization = False.",
-                "It applies its own updates, which workers could not share. A module with one "
-                "optimizer can return the loss from training_step instead; a GAN, with several "
-                "optimizers, is not supported.",
-            )
+        self._check_automatic(model)
         hooks: list[tuple[str, tuple[str, ...]]] = [("setup", ("fit",)), ("configure_model", ())]
         if self._newest is None:
             # Called once, because it writes files that are the same for each model.
@@ -215,8 +210,20 @@ class _Models:
                     Symbol(symbol.name, getattr(model, hook), symbol.file, symbol.line),
                     *given,
                 )
+        self._check_automatic(model)
         self._newest = model
         return model
+
+    def _check_automatic(self, model: Any) -> None:
+        if not model.automatic_optimization:
+            file, name = self._module.file, "automatic_optimization"
+            raise self._reading.error(
+                f"{file}:{assigned_line(Path(file), name, self._module.line)}",
+                f"{self._module.name} has automatic_optimization = False.",
+                "It makes its own updates, which workers could not share. A module with one "
+                "optimizer can return the loss from training_step instead; a GAN, with several "
+                "optimizers, is not supported.",
+            )
 
     def newest(self, data: str, mode: Mode) -> Any:
         """Return the newest model, whose own loaders are used; create one if none exists."""
@@ -274,7 +281,9 @@ def _parts(made: Any, symbol: Symbol, reading: DialectReader) -> tuple[Any, Any]
         raise reading.error(
             symbol,
             f"configure_optimizers() returned {what}.",
-            "Expected one optimizer: each update is applied by one optimizer, which workers share.",
+            "Expected one optimizer: each update is applied by one optimizer, which workers share. "
+            "Layers with other learning rates may be parameter groups of it; a GAN, with several "
+            "optimizers, is not supported.",
         )
     return optimizers[0], schedulers
 

@@ -3,7 +3,8 @@
 Errors contain `file:line`, and a zoo's folder is searched for a name before its files are imported.
 For a file that is not valid Python, no names are found; importing it reports the error.
 
-Callers: `reference.py`, `near_names.py`, `other_trainers.py`, and `zoo/folder.py`.
+Callers: `reference.py`, `near_names.py`, `other_trainers.py`, `lightning_module.py`, and
+`zoo/folder.py`.
 """
 
 from __future__ import annotations
@@ -67,6 +68,26 @@ def calls_of(file: Path, name: str) -> list[ast.Call]:
         if isinstance(node, ast.Call)
         and name in (getattr(node.func, "id", None), getattr(node.func, "attr", None))
     ]
+
+
+def assigned_line(file: Path, name: str, first: int) -> int:
+    """Return the line that first assigns to a variable or an attribute of this name.
+
+    Args:
+        file: A Python file.
+        name: Name of the variable or the attribute.
+        first: Line from which to search; returned if nothing is found.
+    """
+    tree = _parsed(file)
+    nodes = () if tree is None else ast.walk(tree)
+    lines = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, (ast.Name, ast.Attribute))
+        and isinstance(node.ctx, ast.Store)
+        and name == getattr(node, "id", getattr(node, "attr", None))
+    ]
+    return min((line for line in lines if line >= first), default=first)
 
 
 def definition_line(file: str, name: str, near: int = 0) -> int:

@@ -18,6 +18,7 @@ here is a small object with the epoch and the step.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import nn
 
+from elasticdl import tracebacks
 from elasticdl.errors import DefinitionError
 from elasticdl.training.metric_names import split_stage
 from elasticdl.training.torch.logged_metrics import LoggedMetric, metrics_in
@@ -48,8 +50,17 @@ _LOG_OPTIONS = {
 }
 
 
-# Attributes of the trainer that Lightning itself reads, in methods that a step may call.
-_ASKED_BY = {"strategy": "self.optimizers()", "lr_scheduler_configs": "self.lr_schedulers()"}
+_NO_OPTIMIZER = (
+    "Steps cannot access the optimizer. To change learning rates, return a scheduler from "
+    "configure_optimizers()."
+)
+# Methods of a LightningModule that need a trainer -> what to do instead.
+_INSTEAD = dict.fromkeys(
+    ("optimizers", "lr_schedulers", "toggle_optimizer", "untoggle_optimizer", "trainer.optimizers"),
+    _NO_OPTIMIZER,
+)
+# Attributes that `TrainerProgress` sets itself.
+_OWN = ("training", "_origin", "_step", "_epoch")
 
 
 class TrainerProgress:
@@ -92,17 +103,32 @@ class TrainerProgress:
         """
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in _ASKED_BY:
-            raise DefinitionError(
-                f"{self._origin}: the module calls {_ASKED_BY[name]}, but its steps cannot access "
-                "the optimizer. To change learning rates, return a scheduler from "
-                "configure_optimizers()."
-            )
-        raise DefinitionError(
-            f"{self._origin}: the module uses self.trainer.{name}. There is no Lightning Trainer "
-            "here; self.trainer has only current_epoch and global_step. Pass the value as an "
-            "argument of the module: --params=NAME=VALUE."
+        # Methods and properties of Lightning's module read attributes of its trainer.
+        caller = sys._getframe(1).f_code  # noqa: SLF001 - the only way to know who reads it
+        is_theirs = any(f"/{package}/" in caller.co_filename for package in _LIGHTNING)
+        used = caller.co_name if is_theirs else f"trainer.{name}"
+        advice = _INSTEAD.get(
+            used,
+            "There is no Lightning Trainer here; self.trainer has only current_epoch and "
+            "global_step. Pass the value as an argument of the module: --params=NAME=VALUE.",
         )
+        where = tracebacks.calling_at(self._origin)
+        raise DefinitionError(f"{where}: the module uses self.{used}. {advice}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Reject changes of the trainer, which would have no effect.
+
+        Raises:
+            DefinitionError: The user's module sets an attribute.
+        """
+        if name not in _OWN:
+            raise DefinitionError(
+                f"{tracebacks.calling_at(self._origin)}: the module sets self.trainer.{name}, "
+                "which would have no effect: there is no Lightning Trainer here. To end the "
+                "training, set self.model.stop_training = True in a callback: def callbacks() in "
+                "the file."
+            )
+        super().__setattr__(name, value)
 
 
 class LightningSteps:
@@ -261,9 +287,9 @@ class _BatchIndex:
     def _refuse(self, *args: object) -> NoReturn:
         del args
         raise DefinitionError(
-            f"{self._origin}: a step uses batch_idx. Workers share the batches of an epoch, so "
-            "they have no index that is the same on all of them. Use self.global_step, the number "
-            "of updates."
+            f"{tracebacks.calling_at(self._origin)}: a step uses batch_idx. Workers share the "
+            "batches of an epoch, so they have no index that is the same on all of them. Use "
+            "self.global_step, the number of updates."
         )
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
@@ -347,7 +373,7 @@ class _Logged:
         return addends
 
     def _error(self, problem: str) -> DefinitionError:
-        return DefinitionError(f"{self._where}: in {self._step}, {problem}")
+        return DefinitionError(f"{tracebacks.calling_at(self._where)}: in {self._step}, {problem}")
 
 
 def _joined(batch: Tensors) -> Any:

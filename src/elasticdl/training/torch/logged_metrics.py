@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import nn
 
+from elasticdl import tracebacks
 from elasticdl.errors import DefinitionError
 from elasticdl.training.torch.metric_states import StatefulMetric, is_metric
 
@@ -40,12 +41,12 @@ class LoggedMetric:
     """
 
     # Without a __dict__, so that its contents are not mistaken for state of the model.
-    __slots__ = ("_names", "_states", "_where")
+    __slots__ = ("_names", "_shown", "_states", "_where")
 
     def __init__(self, name: str, metric: Any, where: str) -> None:
         self._states = StatefulMetric(name, metric, where)
         self._names: dict[str, str] = {}
-        self._where = f"{where}: self.{name}"
+        self._where, self._shown = where, f"self.{name}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Update the metric; return its value for this batch."""
@@ -94,8 +95,9 @@ class LoggedMetric:
 
     def _refusal(self, method: str, way_out: str) -> DefinitionError:
         return DefinitionError(
-            f"{self._where}.{method}() is called in a step. A step sees only its own batch: "
-            f"workers share the batches, and the values are combined afterwards. {way_out}"
+            f"{tracebacks.calling_at(self._where)}: {self._shown}.{method}() is called in a step. "
+            "A step sees only its own batch: workers share the batches, and the values are "
+            f"combined afterwards. {way_out}"
         )
 
 

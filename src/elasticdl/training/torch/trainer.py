@@ -744,7 +744,7 @@ class TorchTrainer:
         own_steps = self._definition.loss_within == "training_step"
         if own_steps:
             take_metrics(model, str(self._definition.origin))
-        check_class(model, self._definition.origin, own_steps=own_steps)
+        check_class(model, self._definition.where("model"), own_steps=own_steps)
         if isinstance(self._definition.loss, nn.Module):
             # It may have tensors, such as class weights.
             self._definition.loss.to(self._device)
