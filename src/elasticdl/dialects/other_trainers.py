@@ -174,7 +174,7 @@ def _objects(reference: Reference) -> Iterator[_Found]:
         for name, value in list(vars(module).items()):
             for kind in type(value).__mro__:
                 title, settings = _KINDS.get(
-                    (kind.__module__.partition(".")[0], kind.__name__), ("", ())
+                    (str(kind.__module__).partition(".")[0], kind.__name__), ("", ())
                 )
                 if title:
                     given = {
