@@ -220,7 +220,7 @@ class _Models:
             raise self._reading.error(
                 f"{file}:{assigned_line(Path(file), name, self._module.line)}",
                 f"{self._module.name} has automatic_optimization = False.",
-                "It makes its own updates, which workers could not share. A module with one "
+                "It applies its own updates, which workers could not share. A module with one "
                 "optimizer can return the loss from training_step instead; a GAN, with several "
                 "optimizers, is not supported.",
             )

@@ -6,7 +6,7 @@ from shared import fit_lightning, net, numbers, table_schema
 from torch.nn import functional
 
 GROUP = "Lightning"
-EXPECT = "refused: the module makes its own updates; return the loss from training_step"
+EXPECT = "refused: the module applies its own updates; return the loss from training_step"
 REFUSAL = r"has automatic_optimization = False"
 
 data_schema, input_fn = table_schema, numbers
