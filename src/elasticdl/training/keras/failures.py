@@ -30,7 +30,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.failed_part import where_raised
-from elasticdl.training.keras import loss, metrics, states
+from elasticdl.training.keras import loss, metrics, metric_states
 from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _NOT_OF_THE_USER = (
     tf.errors.UnavailableError,
 )
 # Our source file -> the part of a definition that it calls.
-_PARTS = {loss.__file__: "loss", metrics.__file__: "metrics", states.__file__: "metrics"}
+_PARTS = {loss.__file__: "loss", metrics.__file__: "metrics", metric_states.__file__: "metrics"}
 
 
 def out_of_range(
