@@ -173,6 +173,44 @@ def test_a_feature_that_is_not_there_is_named_in_prediction(
         predict(trained, write_csv(tmp_path / "rest.csv", rest), tmp_path / "p")
 
 
+class NoTraining(Silent):
+    """Fails when training starts."""
+
+    def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        del total, unit, done
+        assert title != "Training"
+
+
+UNFIT = {
+    "no label": (lambda row: {k: v for k, v in row.items() if k != "who"}, "record 0.*'who'"),
+    "an unknown class": (
+        lambda row: {**row, "who": "noble" if row["age"] == 20 else row["who"]},
+        "record 5: Field 'who' has the value 'noble'",
+    ),
+    "another type": (lambda row: {**row, "salary": "high"}, "record 0: column 'salary' holds"),
+}
+
+
+@pytest.mark.parametrize("params", [PARAMS, {"label": "who"}], ids=["all params", "derived"])
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_validation_data_that_do_not_fit_are_found_before_the_training(
+    unfit: str, params: dict[str, Any], tmp_path: Path
+) -> None:
+    change, message = UNFIT[unfit]
+    table = [{**row, "age": 19 + number % 40} for number, row in enumerate(rows(40), -4)]
+    data = write_csv(tmp_path / "a.csv", table)
+    other = write_csv(tmp_path / "other.csv", [change(row) for row in table])
+
+    with pytest.raises(SchemaError, match=f"other.csv, {message}"):
+        train(
+            data,
+            tmp_path / "out",
+            params=params,
+            validation_data=other,
+            reporter=NoTraining(),
+        )
+
+
 def test_a_column_that_no_feature_reads_may_be_anything(tmp_path: Path) -> None:
     table = [row | {"odd": {"x": 1}} for row in rows(40)]
     without = [{name: row[name] for name in row if name != "who"} for row in table]

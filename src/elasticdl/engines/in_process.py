@@ -122,6 +122,7 @@ def train_run(run: Run) -> TrainResult:
     if run.checkpoint is None:
         for note in context.why_not_exported(trainer):
             run.reporter.note(note)
+    context.check_validation(trainer)
     accumulator = context.create_accumulator(trainer)
     with Interrupts() as interrupts:
         loop = Loop(

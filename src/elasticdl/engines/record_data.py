@@ -449,7 +449,10 @@ def _made(
 ) -> Batch:
     try:
         with calling(definition.where("input"), where):
-            made = how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
+            made = _call(how, records, mode)
+    except SchemaError as error:
+        # From a prebuilt model, which knows the value but not its record.
+        raise SchemaError(f"{_refused(how, records, mode, where)}: {error}") from error
     except ElasticDLError:
         raise
     except Exception as error:
@@ -470,6 +473,23 @@ def _made(
             "expected (features, labels) or (features, labels, sample weights)."
         )
     return batch
+
+
+def _call(how: RecordInput, records: Sequence[Record], mode: Mode) -> Any:
+    return how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
+
+
+def _refused(
+    how: RecordInput, records: Sequence[Record], mode: Mode, where: Callable[[], str]
+) -> str:
+    """Return the name of the first record that an input function refuses on its own, else all."""
+    if isinstance(where, RecordNames):
+        for number, record in enumerate(records):
+            try:
+                _call(how, [record], mode)
+            except SchemaError:
+                return where.of_examples([number])
+    return where()
 
 
 def _missing_key(error: Exception, how: RecordInput, records: Sequence[Record]) -> str:

@@ -210,6 +210,18 @@ class TrainingContext:
         shards = map(self.validation.batches, range(self.validation.num_shards))
         return next(itertools.chain.from_iterable(shards), None)
 
+    def check_validation(self, trainer: Trainer) -> None:
+        """Evaluate the first batch of the validation data, before hours of training on others.
+
+        A worker evaluates it anyway, when it prepares.
+
+        Raises:
+            ElasticDLError: What the validation would raise after the first epoch.
+        """
+        batch = self.validation_example()
+        if batch is not None:
+            trainer.evaluate(batch)
+
     def create_trainer(self, rank: int = 0) -> Trainer:
         """Create the model and its trainer, in the state before the first step.
 
