@@ -146,6 +146,15 @@ def framework_needed(needed_for: str) -> Iterator[None]:
         raise missing from error
 
 
+def kind_of(error: BaseException) -> str:
+    """Return the name of an error's class, or of its nearest base class in this module.
+
+    Another process makes an error with the same exit code from this name and the message.
+    """
+    bases = [each.__name__ for each in type(error).__mro__ if each.__module__ == __name__]
+    return bases[0] if bases else type(error).__name__
+
+
 class DefinitionError(ElasticDLError):
     """The user's model file lacks something, or contains something that cannot be used safely."""
 

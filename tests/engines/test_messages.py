@@ -148,35 +148,44 @@ def test_a_label_of_the_validation_data_that_has_no_output_is_named(framework, f
         assert f"{bad}, records 2 to 3" in message
 
 
-@pytest.mark.parametrize(
-    ("framework", "model", "layer"),
-    [
-        (
-            "keras",
-            (
-                "[keras.Input((1,)), keras.layers.Embedding(5, 3), keras.layers.Flatten(), "
-                'keras.layers.Dense(10, activation="softmax")]'
-            ),
-            "an embedding",
-        ),
-        (
-            "torch",
-            "torch.nn.Embedding(5, 3), torch.nn.Flatten(), torch.nn.Linear(3, 10)",
-            "the embedding '0'",
-        ),
-    ],
+_LAYERS = (
+    "keras.layers.Embedding(5, 3), keras.layers.Flatten(), "
+    'keras.layers.Dense(10, activation="softmax")'
 )
-def test_an_id_that_has_no_row_in_an_embedding_is_named(framework, model, layer, folder):
-    model = (
-        f"keras.Sequential({model})" if framework == "keras" else f"torch.nn.Sequential({model})"
-    )
+EMBEDDINGS = {
+    "keras": (f"keras.Sequential([keras.Input((1,)), {_LAYERS}])", "an embedding"),
+    "keras, built by its first batch": (f"keras.Sequential([{_LAYERS}])", "an embedding"),
+    "torch": (
+        "torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Flatten(), torch.nn.Linear(3, 10))",
+        "the embedding '0'",
+    ),
+}
+
+
+@pytest.mark.parametrize("number", [0, 6])
+@pytest.mark.parametrize("kind", EMBEDDINGS)
+def test_an_id_that_has_no_row_in_an_embedding_is_named(kind, number, folder):
+    framework, (model, layer) = kind.partition(",")[0], EMBEDDINGS[kind]
     text = re.sub(r"return (keras.Seq|torch.nn.Lin).*", f"return {model}", FILES[framework])
     write_file(folder, text.replace('np.stack([r["x"] for r in records])', "labels[:, None]"))
-    data = write_labels(folder / "d.recordio", [0, 1, 2, 3, 4, 0, 7, 1])
+    labels = [0, 1, 2, 3, 4, 0, 2, 1]
+    good = write_labels(folder / "good.recordio", labels)
+    data = write_labels(folder / "d.recordio", [*labels[:number], 7, *labels[number + 1 :]])
+    train(folder, data=good, output=str(folder / "good"))
 
     said = refused(DataError, train, folder, data=data, shuffle=False)
+    told = refused(
+        DataError,
+        elasticdl.predict,
+        trained_model=str(folder / "good"),
+        data=data,
+        output=str(folder / "predicted"),
+        reporter=Silent(),
+    )
 
-    assert f"id 7 in the features, {layer} has 5 rows (expected 0 to 4), in {data}, " in said
+    for message in (said, told):
+        assert f"id 7 in the features, {layer} has 5 rows (expected 0 to 4)" in message
+        assert f"{data}, record" in message
 
 
 def test_a_loss_that_is_nan_tells_of_labels_that_have_no_output(folder):

@@ -96,7 +96,12 @@ class Predictor:
         done = start
         for first, batch in batches:
             self._check_complete(first, done)
-            outputs = self._trainer.predict(batch.features)
+            try:
+                outputs = self._trainer.predict(batch.features)
+            except DataError as error:
+                # The trainer does not know the records of features.
+                names = "" if batch.where is None else f"\n  The batch contains {batch.where()}."
+                raise DataError(f"{error}{names}") from error
             done = first + batch.num_examples
             written = self._written(outputs, batch.num_examples)
             if self._columns is not None:

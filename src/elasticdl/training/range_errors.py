@@ -118,7 +118,9 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _on(batch: Batch, arrays: Arrays, stop: int) -> str:
-    """Name the records whose values are out of range."""
+    """Name the records whose values are out of range; empty if the batch knows none."""
+    if batch.where is None:
+        return ""
     wrong = np.zeros(batch.num_examples, np.bool_)
     for values in _integers(arrays):
         is_wrong = (values < 0) | (values >= stop)

@@ -35,7 +35,7 @@ from elasticdl.engines.elastic.inference_worker import (
 )
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import OutputError
+from elasticdl.errors import OutputError, SchemaError
 from elasticdl.prediction.parts import PredictionParts
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -481,3 +481,14 @@ def test_a_worker_that_sees_other_data_refuses_them(instructions, place, tmp_pat
     assert failure.kind == "DataError"
     assert "found 1 files with 30 records on" in failure.message
     assert "but 1 files with 1,000 where the command" in failure.message
+
+
+def test_records_without_a_field_have_the_same_exit_code_on_a_worker(instructions, tmp_path):
+    data = write_records(tmp_path / "some.recordio", 30, fields=("x",))
+    job = replace(instructions.job, data=str(data))
+    some = replace(instructions, job=job, mode=Mode.EVALUATION, files=open_source(str(data)).files)
+
+    *_, failure = InferenceWorker(some).run(Range(0, 0, 20), 0)
+
+    assert isinstance(failure, WorkerFailure)
+    assert type(failure.to_error()) is SchemaError

@@ -27,7 +27,7 @@ from elasticdl.definition import Mode
 from elasticdl.engines.elastic.index_transfer import receive
 from elasticdl.engines.elastic.worker import Identity, WorkerFailure, job_error
 from elasticdl.engines.inference import drain, open_trained
-from elasticdl.errors import DataError, ElasticDLError
+from elasticdl.errors import DataError, ElasticDLError, kind_of
 from elasticdl.evaluation.phase import running_states
 from elasticdl.prediction.input_columns import InputColumns
 from elasticdl.prediction.parts import PredictionParts
@@ -256,7 +256,7 @@ class InferenceWorker:
         if self._folder is not None and self._instructions.job.trained_model is not None:
             # The user knows the original folder, not this copy of it.
             message = message.replace(str(self._folder), self._instructions.job.trained_model)
-        return WorkerFailure(type(error).__name__, message)
+        return WorkerFailure(kind_of(error), message)
 
 
 def _written(files: Mapping[str, bytes]) -> Path:

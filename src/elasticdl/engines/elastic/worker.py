@@ -43,7 +43,7 @@ from elasticdl.engines.loop import Loop
 from elasticdl.engines.progress import Silent
 from elasticdl.engines.training_context import TrainingContext, open_context
 from elasticdl.engines.user_calls import overdue
-from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user
+from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user, kind_of
 from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
 
@@ -148,7 +148,7 @@ class WorkerFailure:
     """An error that ends the job, as a value.
 
     Attributes:
-        kind: Name of a class in `errors`, or of another exception.
+        kind: Name of a class in `errors` (see `errors.kind_of`), or of another exception.
         message: Its message.
     """
 
@@ -500,7 +500,7 @@ class Worker:
         )
 
     def _failure(self, error: ElasticDLError) -> WorkerFailure:
-        return WorkerFailure(type(error).__name__, self._with_users_paths(str(error)))
+        return WorkerFailure(kind_of(error), self._with_users_paths(str(error)))
 
     def _with_users_paths(self, message: str) -> str:
         """Replace paths in this worker's copy of the zoo by the paths of the user's own files."""

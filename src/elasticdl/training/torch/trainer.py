@@ -785,8 +785,10 @@ class TorchTrainer:
         A model that accepts float64 features receives them, as it would in a plain script.
         """
         model.eval()
+        tried: list[Adapter] = []
 
         def run(adapter: Adapter) -> None:
+            tried.append(adapter)
             args, kwargs = adapter(self._tensors(example.features))
             with torch.no_grad(), Buffers(model).restored(), warnings.catch_warnings():
                 if model is not self.model:
@@ -803,7 +805,22 @@ class TorchTrainer:
             with suppress(DefinitionError):
                 return find_adapter(model, example.features, where, run)
         self._takes_float64 = False
-        return find_adapter(model, example.features, where, run)
+        try:
+            return find_adapter(model, example.features, where, run)
+        except DefinitionError as error:
+            if not isinstance(cause := error.__cause__, Exception):
+                raise
+            mistake = failures.out_of_range(
+                cause,
+                model,
+                lambda: run(tried[0]),
+                shape=None,
+                batch=example,
+                definition=self._definition,
+            )
+            if mistake is None:
+                raise
+            raise mistake from cause
 
     def _check_nothing_outside(self, example: Batch) -> None:
         batch, last = self._batch_tensors(_pair(example)), example.num_examples - 1

@@ -85,7 +85,7 @@ class Command:
 
     def failed(self, error: BaseException) -> None:
         """Send the error, and close the connection."""
-        self._send(Frame(_FAILED, {"kind": type(error).__name__, "text": str(error)}))
+        self._send(Frame(_FAILED, {"kind": errors.kind_of(error), "text": str(error)}))
         self._close()
 
     def _send(self, frame: Frame) -> None:
