@@ -1,6 +1,7 @@
 """Columns of the input are copied beside the outputs, with their types and their gaps."""
 
 import datetime as dt
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,68 @@ def test_text_dates_and_gaps_are_read_over_row_groups(table) -> None:
     found = read(table, ["name", "day"], 1, 3)
 
     assert found == {"name": [None, "zoë"], "day": ["2020-01-31", "2020-01-31"]}
+
+
+TYPED = {
+    "price": pa.array([Decimal("1.20"), None, Decimal("30.00")], pa.decimal128(7, 2)),
+    "day": pa.array([dt.date(2020, 1, 31), None, dt.date(2020, 2, 1)]),
+    "at": pa.array(
+        [dt.datetime(2020, 1, 31, 5, tzinfo=dt.UTC), None, None],
+        pa.timestamp("ns", "Europe/Berlin"),
+    ),
+    "wait": pa.array([dt.timedelta(seconds=90), None, dt.timedelta(days=1, milliseconds=5)]),
+}
+
+
+def copied(tmp_path, table, file_format):
+    """Copy the columns of a table into a prediction, in two batches; return the file."""
+    pq.write_table(table, tmp_path / "typed.parquet", row_group_size=2)
+    source = open_source(str(tmp_path / "typed.parquet"))
+    columns = InputColumns(source, table.column_names)
+    path = tmp_path / f"p.{file_format}"
+    with open_writer(str(path)) as writer:
+        writer.write(0, ["a:0"], columns.between(0, 1))
+        writer.write(1, ["a:1", "a:2"], columns.between(1, 3))
+    return path
+
+
+def test_decimals_dates_and_durations_keep_their_type_in_parquet(tmp_path) -> None:
+    table = pa.table(TYPED)
+
+    found = pq.read_table(copied(tmp_path, table, "parquet"))
+
+    assert found.drop_columns("key").equals(table)
+
+
+def test_decimals_dates_and_durations_are_text_and_seconds_in_csv(tmp_path) -> None:
+    path = copied(tmp_path, pa.table(TYPED), "csv")
+
+    assert path.read_text().splitlines()[1:] == [
+        "a:0,1.20,2020-01-31,2020-01-31 06:00:00.000000000+0100,90.0",
+        "a:1,,,,",
+        "a:2,30.00,2020-02-01,,86400.005",
+    ]
+
+
+def test_decimals_of_other_files_get_the_type_of_the_first(tmp_path) -> None:
+    prices = [pa.array([Decimal("1.20")], pa.decimal128(7, 2)),
+              pa.array([Decimal("2.500")], pa.decimal128(9, 3)),
+              pa.array([Decimal("2.505")], pa.decimal128(9, 3))]  # fmt: skip
+    for number, price in enumerate(prices):
+        pq.write_table(pa.table({"price": price}), tmp_path / f"{number}.parquet")
+    columns = InputColumns(open_source(str(tmp_path)), ["price"])
+
+    assert columns.between(0, 2)["price"].tolist() == ["1.20", "2.50"]
+    with pytest.raises(DataError, match=r"'price' is decimal128\(7, 2\) in the first file"):
+        columns.between(2, 3)
+
+
+def test_durations_are_seconds_in_recordio(tmp_path) -> None:
+    path = copied(tmp_path, pa.table({"wait": TYPED["wait"]}), "recordio")
+
+    found = open_source(str(path)).read_records(0, 2, None)
+
+    assert [record["wait"].tolist() for record in found] == [[90.0], []]
 
 
 def test_columns_of_a_csv_file_need_not_be_full(tmp_path) -> None:

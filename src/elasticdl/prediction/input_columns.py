@@ -1,12 +1,13 @@
 """Columns of the input that are copied into its predictions: `--columns=passenger_id,name`.
 
-A column of a table (CSV, Parquet, data in memory) keeps its type; dates and decimals are written as
-strings, missing values stay missing. A field of other records (RecordIO, TFRecord) is copied if it
-has one value, or the same number of values, in each record.
+A column of a table (CSV, Parquet, data in memory) keeps its type. CSV and RecordIO have no dates,
+decimals and durations: the first two become strings, durations become seconds. Times of day are
+strings everywhere. Missing values stay missing. A field of other records (RecordIO, TFRecord) is
+copied if it has one value, or the same number of values, in each record.
 
 The records are read a second time, without the model's schema, which need not have these columns.
 
-Callers: `phase.py`.
+Callers: `phase.py`; `parquet.py` for the types of strings.
 """
 
 from __future__ import annotations
@@ -22,13 +23,20 @@ from elasticdl.data.wording import did_you_mean, listed
 from elasticdl.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from elasticdl.data.record_source import RecordSource
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
 _LOOKED_AT = 100
+_ARROW = "arrow"
+
+
+def arrow_type(dtype: np.dtype[Any]) -> Any:
+    """Return the Arrow type of a column whose values are given as strings; None for text."""
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    return metadata.get(_ARROW)
 
 
 class InputColumns:
@@ -49,13 +57,16 @@ class InputColumns:
         self._read: tuple[int, Any] = (-1, None)
         self._starts: list[int] = []
         self._like: dict[str, Array] = {}
+        self._kinds: dict[str, Any] = {}
         if not names:
             return
         where = source.files[0].uri
         if self._units is not None and hasattr(self._unit(0), "table"):
             sizes = self._units.units(None).sizes.tolist()
             self._starts = list(accumulate(sizes, initial=0))
-            self._check_known(self._unit(0).table.column_names, where)
+            first = self._unit(0).table
+            self._check_known(first.column_names, where)
+            self._kinds = {name: first.schema.field(name).type for name in names}
         else:
             stop = min(source.num_records, _LOOKED_AT)
             records = source.read_records(0, stop, None)
@@ -84,7 +95,7 @@ class InputColumns:
         if self._starts:
             parts = list(self._tables(start, stop))
             return {
-                name: _joined([_of_arrow(name, part[name]) for part in parts])
+                name: _joined([_of_arrow(name, part[name], self._kinds[name]) for part in parts])
                 for name in self._names
             }
         records = self._source.read_records(start, stop, None)
@@ -142,16 +153,36 @@ def _joined(arrays: Sequence[Array]) -> Array:
     if not are_masked:
         return np.concatenate(arrays)
     joined: Array = np.ma.concatenate(arrays)  # type: ignore[no-untyped-call]
-    return joined
+    types = {arrow_type(array.dtype) for array in arrays}
+    # NumPy drops the metadata.
+    return joined.astype(arrays[0].dtype) if len(types) == 1 and None not in types else joined
 
 
-def _of_arrow(name: str, column: Any) -> Array:
-    """Convert an Arrow column to an array, whose dtype depends only on the column's type."""
+def _of_arrow(name: str, column: Any, first: Any) -> Array:
+    """Convert an Arrow column to an array, whose dtype depends only on the column's type.
+
+    Args:
+        name: Name of the column.
+        column: Some of its values.
+        first: Its type in the first file. Decimals and times of other files get this type.
+
+    Raises:
+        DataError: They do not fit it.
+        UsageError: The type cannot be copied.
+    """
     import pyarrow as pa  # noqa: PLC0415 - takes long to import, and only tables need it
     import pyarrow.compute as pc  # noqa: PLC0415 - as well
 
-    kinds, kind = pa.types, column.type
-    column = column.combine_chunks()
+    kinds = pa.types
+    if column.type != first and (kinds.is_decimal(first) or kinds.is_temporal(first)):
+        try:
+            column = column.cast(first)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"--columns: {name!r} is {first} in the first file and {column.type} in another, "
+                f"which does not fit: {error}. Write the files with one type."
+            ) from error
+    column, kind = column.combine_chunks(), column.type
     is_text = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_null(kind)
     if kinds.is_nested(kind):
         raise UsageError(
@@ -160,20 +191,25 @@ def _of_arrow(name: str, column: Any) -> Array:
     if kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_boolean(kind):
         filled = column.fill_null(False if kinds.is_boolean(kind) else 0)
         values: Array = filled.to_numpy(zero_copy_only=False)
+    elif kinds.is_duration(kind):
+        values = column.fill_null(0).to_numpy(zero_copy_only=False)
     elif kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
         # Strings of a CSV file, which are not checked to be UTF-8.
         values = _texts([(each or b"").decode(errors="replace") for each in column.to_pylist()])
     else:
         texts = column if is_text else pc.cast(column, pa.string())
-        values = _texts([each or "" for each in texts.to_pylist()])
+        # Arrow cannot read times of day from strings.
+        is_typed = kinds.is_decimal(kind) or kinds.is_date(kind) or kinds.is_timestamp(kind)
+        values = _texts([each or "" for each in texts.to_pylist()], kind if is_typed else None)
     if not column.null_count:
         return values
     return np.ma.array(np.ma.getdata(values), mask=column.is_null().to_numpy(zero_copy_only=False))
 
 
-def _texts(values: Sequence[str]) -> Array:
+def _texts(values: Sequence[str], kind: Any = None) -> Array:
     # An array of str would have the width of the longest one in every row. The mask indicates that
     # these objects are strings.
-    texts: Array = np.ma.array(np.empty(len(values), object), mask=False)
+    dtype = np.dtype(object) if kind is None else np.dtype(object, metadata={_ARROW: kind})
+    texts: Array = np.ma.array(np.empty(len(values), dtype), mask=False)
     texts[:] = values
     return texts

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from elasticdl.errors import DataError
+from elasticdl.prediction.input_columns import arrow_type
 from elasticdl.prediction.rows import KEY, as_bytes, is_text, missing, plain_floats
 
 if TYPE_CHECKING:
@@ -130,10 +131,13 @@ def _as_column(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind == "U" or is_str:
         texts = [value.decode() for value in as_bytes(array)]
         column = pa.array(texts, pa.string(), mask=mask)
+        if (kind := arrow_type(array.dtype)) is not None:
+            column = column.cast(kind)
     elif is_text(array):
         column = pa.array(as_bytes(array), pa.binary(), mask=mask)
     else:
-        column = pa.array(plain_floats(array).ravel(), mask=mask)
+        values = array if array.dtype.kind == "m" else plain_floats(array)
+        column = pa.array(values.ravel(), mask=mask)
     for axis in reversed(range(1, array.ndim)):
         size = array.shape[axis]
         if size > 0:

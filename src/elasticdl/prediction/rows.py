@@ -102,7 +102,7 @@ def _is_writable(array: np.ndarray[Any, Any]) -> bool:
     if array.dtype.kind == "O":
         return all(isinstance(value, (str, bytes)) for value in np.ma.getdata(array).ravel())
     # Frameworks' own floats (bfloat16) are of kind V, as are records with named fields.
-    return array.dtype.kind in "fiubSUV" and array.dtype.names is None
+    return array.dtype.kind in "fiubmSUV" and array.dtype.names is None
 
 
 def fields_of(columns: Columns) -> tuple[PredictionField, ...]:
@@ -132,7 +132,10 @@ def missing(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
 
 
 def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array with a dtype native to numpy: bfloat16 and float8 become float32."""
+    """Return an array of plain numbers: bfloat16 and float8 become float32, durations seconds."""
+    if array.dtype.kind == "m":
+        seconds: np.ndarray[Any, Any] = array / np.timedelta64(1, "s")
+        return seconds
     return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
 
 
