@@ -9,7 +9,7 @@ import pytest
 import elasticdl
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import DataError, ElasticDLError, UsageError
 
 INPUT = """
 import copy
@@ -252,6 +252,73 @@ def test_other_columns_are_named_where_no_schema_says_them(tmp_path, change, mes
         elasticdl.load(output).predict(frame)
     with pytest.raises(DataError, match=message):
         elasticdl.predict(trained_model=output, data=frame, output=str(tmp_path / "p.csv"))
+
+
+IMAGES = """
+import numpy as np
+
+def input_fn(records):
+    x = np.stack([r["image"] for r in records]).astype("float32")
+    if "y" not in records[0]:
+        return x
+    return x, np.array([int(r["y"].item()) for r in records])
+"""
+KERAS_IMAGES = """
+import keras
+
+def custom_model():
+    return keras.Sequential([
+        keras.Input((None, None, 3)), keras.layers.Conv2D(4, 3),
+        keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2),
+    ])
+
+def loss(labels, outputs):
+    return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+
+def optimizer():
+    return keras.optimizers.SGD(0.01)
+"""
+TORCH_IMAGES = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.conv(x.permute(0, 3, 1, 2)).mean((2, 3)))
+
+def custom_model():
+    return Net()
+
+def loss(labels, outputs):
+    return torch.nn.functional.cross_entropy(outputs, labels)
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.01)
+"""
+
+
+@pytest.mark.parametrize("code", [KERAS_IMAGES, TORCH_IMAGES], ids=["keras", "torch"])
+def test_a_loaded_model_predicts_images_of_another_size(tmp_path, code):
+    (tmp_path / "model.py").write_text(IMAGES + code)
+    draw = np.random.default_rng(1)
+    images = {"image": draw.normal(size=(8, 6, 6, 3)).astype(np.float32), "y": np.arange(8) % 2}
+    output = str(tmp_path / "out")
+    elasticdl.train(data=images, model_zoo=str(tmp_path), model_def="model", output=output)
+    other = {"image": draw.normal(size=(8, 9, 7, 3)).astype(np.float32)}
+    grey = {"image": draw.normal(size=(8, 9, 7, 1)).astype(np.float32)}
+    file = str(tmp_path / "p.parquet")
+    elasticdl.predict(trained_model=output, data=other, output=file)
+    model = elasticdl.load(output)
+
+    found = model.predict(other)
+
+    expected = np.stack(pd.read_parquet(file)["output"].to_list())
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ElasticDLError, match="1 vs 3|value 3, but|3 channels, but"):
+        model.predict(grey)
 
 
 def test_a_renamed_field_of_a_prebuilt_table_model_is_refused(tmp_path):

@@ -28,7 +28,7 @@ from elasticdl.data.wording import listed
 from elasticdl.engines.inference import OpenedModel, drain
 from elasticdl.engines.record_data import open_records
 from elasticdl.engines.stored_data import file_names
-from elasticdl.errors import ElasticDLError, UsageError
+from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ class TablePredictor:
     def _are_rows(self, x: Any) -> bool:
         """Return whether x is a table with columns of the data, not input arrays of the model."""
         if isinstance(x, Mapping):
-            return bool(self._names) and not self._names <= x.keys()
+            return not self._names or not self._names <= x.keys()
         if isinstance(x, list) and x and isinstance(x[0], Mapping):
             return True
         return has_columns(x) or file_names(x) is not None
@@ -137,13 +137,11 @@ class TablePredictor:
             if first is None:
                 raise rows.no_example()
             rows.check_names()
-            # A layer may accept fewer inputs than it was built for.
-            if _shapes(first[1]) != self._shapes and (error := rows.other_fields()) is not None:
-                raise error
-            try:
-                return _joined([self._trainer.predict(b.features) for _, b in drain(feed)])
-            except ElasticDLError as error:
-                raise rows.other_fields() or error from error
+            if _shapes(first[1]) != self._shapes:
+                # A layer may accept fewer inputs than it was built for. As `elasticdl predict`
+                # does, the model is built on these inputs, to see if its weights fit.
+                rows.restored_trainer(first[1])
+            return _joined([self._trainer.predict(b.features) for _, b in drain(feed)])
 
     def __reduce__(self) -> tuple[type[UnlinkedPredictor], tuple[()]]:
         """Replace this object by an `UnlinkedPredictor` when the model is pickled or copied."""
