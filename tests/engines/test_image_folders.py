@@ -181,6 +181,19 @@ def test_images_without_classes_are_refused_before_the_first_step(place, tmp_pat
         train(place, tmp_path / "out", "torch_model", data=str(place / "train/line"))
 
 
+def test_folders_that_differ_by_case_are_named(place, tmp_path):
+    notes = []
+    reporter = Silent()
+    reporter.note = notes.append
+    draw(tmp_path / "data", {0: "bar", 1: "line", 2: "Line"})
+    options = {"data": str(tmp_path / "data"), "num_epochs": 1, "reporter": reporter}
+
+    train(place, tmp_path / "out", "torch_model", validation_data=None, **options)
+
+    found = [note for note in notes if "classes" in note]
+    assert [note.partition(",")[0] for note in found] == ["'Line' and 'line' are 2 classes"]
+
+
 def test_a_share_of_the_images_is_held_out(place, tmp_path):
     outcome = train(
         place, tmp_path / "out", "torch_model", validation_data=None, validation_split=0.25

@@ -78,6 +78,18 @@ def test_a_column_that_is_no_feature_is_named(trained: tuple[Path, list[str]]) -
     assert "Column 'Nr' is left out: it looks like an identifier." in trained[1]
 
 
+def test_classes_that_differ_by_case_or_space_are_named(tmp_path: Path) -> None:
+    rows = [("1", "cat"), ("2", "Cat"), ("3", "dog"), ("4", '"cat "')] * 5
+    data = tmp_path / "a.csv"
+    data.write_text("\n".join(["x,Kauf", *(",".join(row) for row in rows)]) + "\n")
+    notes = Notes()
+
+    train(str(data), tmp_path / "out", reporter=notes)
+
+    (note,) = [line for line in notes.lines if "classes" in line]
+    assert note.startswith("'Cat', 'cat' and 'cat ' are 3 classes, but differ only by")
+
+
 def test_the_trained_model_has_the_completed_params_and_the_id_of_the_users_job(
     trained: tuple[Path, list[str]],
 ) -> None:

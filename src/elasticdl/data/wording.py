@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MAX_CHARACTERS = 60
+_MAX_GROUPS = 3
 
 
 def shown(value: Any) -> str:
@@ -50,6 +51,31 @@ def record_range(first: int, last: int) -> str:
         ('record 0', 'records 0 to 3,999')
     """
     return f"record {first:,}" if first == last else f"records {first:,} to {last:,}"
+
+
+def near_classes(classes: Iterable[Any]) -> str:
+    """Return a note on classes that differ only by case or surrounding space; empty without any.
+
+    Example:
+        >>> near_classes(["cat", "Cat ", "dog"])[:33]
+        "'cat' and 'Cat ' are 2 classes, b"
+    """
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        if isinstance(name, str):
+            alike.setdefault(name.strip().casefold(), []).append(name)
+    groups = [names for names in alike.values() if len(names) > 1]
+    if not groups:
+        return ""
+    named = "; ".join(
+        f"{listed(names[:-1])} and {names[-1]!r} are {len(names)} classes"
+        for names in groups[:_MAX_GROUPS]
+    )
+    more = f"; and {len(groups) - _MAX_GROUPS:,} more such groups" if groups[_MAX_GROUPS:] else ""
+    return (
+        f"{named}{more}, but differ only by case or surrounding space. If that is a mistake, write "
+        "them alike in the data."
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

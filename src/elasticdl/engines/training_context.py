@@ -18,7 +18,7 @@ from elasticdl.data.field import STRING
 from elasticdl.data.record_source import HasClassNames
 from elasticdl.data.schema import Schema
 from elasticdl.data.split_source import split_records, whole
-from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.data.wording import counted, did_you_mean, listed, near_classes
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines import class_numbers
 from elasticdl.engines.best_metric import best_mode_of
@@ -102,6 +102,17 @@ class TrainingContext:
         """Return notes on the data, for the user."""
         if isinstance(self.definition.input, BatchesInput):
             return [*self._validated_on(), *self._without_effect()]
+        near = near_classes(self.classes) if self._has_class_folders else ""
+        return [*self._split_note(), *([near] if near else [])]
+
+    @property
+    def _has_class_folders(self) -> bool:
+        data = self.data
+        return isinstance(data, RecordData) and isinstance(
+            whole(data.source), class_numbers.ClassFolders
+        )
+
+    def _split_note(self) -> list[str]:
         share = self.job.validation_split
         if share is None or self.validation is None or self.validation.source is None:
             return []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.type_words import in_words
+from elasticdl.data.wording import near_classes
 from elasticdl.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def check_label(label: ColumnSummary, advice: Advice) -> None:
 
 
 def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[Any], str]:
-    """Return the values of a label as a sorted list of classes, and a note if they are many.
+    """Return the values of a label as a sorted list of classes, and a note if many or alike.
 
     Args:
         label: Summary of its column.
@@ -90,14 +91,14 @@ def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[A
             f"({len(values):,} different values), and {model} predicts classes. Use a regressor, "
             f"such as regressor.DNN. If each value is a class, {advice.as_text(label.name)}."
         )
-    note = ""
+    notes = [near] if (near := near_classes(values)) else []
     if len(values) > MANY_CLASSES:
-        note = (
+        notes.append(
             f"{label.name} has {len(values):,} different values, and each becomes a class. To "
             "predict a number, use a regressor."
         )
     # Whole numbers with gaps are floating-point numbers in many files.
-    return [int(v) if isinstance(v, float) else v for v in values], note
+    return [int(v) if isinstance(v, float) else v for v in values], " ".join(notes)
 
 
 def scale_of(label: ColumnSummary, model: str, advice: Advice) -> dict[str, float]:
