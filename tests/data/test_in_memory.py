@@ -363,6 +363,19 @@ def test_random_steps_of_a_pipeline_are_refused_whatever_seed_is_set(seeded):
             arrow_rows(dataset)
 
 
+def test_a_shuffle_that_repeats_its_order_is_taken_if_it_has_a_seed():
+    tf = pytest.importorskip("tensorflow")
+    tf.random.set_seed(None)
+    once = of_tensorflow().shuffle(9, seed=3, reshuffle_each_iteration=False)
+    again = of_tensorflow().shuffle(9, seed=3, reshuffle_each_iteration=False)
+
+    assert plain(once) == plain(again)
+    assert plain(once)["y"] != Y.tolist()
+    assert sorted(plain(once)["y"]) == sorted(Y.tolist())
+    with pytest.raises(UsageError, match=r"shuffle\(reshuffle_each_iteration=False\) has no seed"):
+        arrow_rows(of_tensorflow().shuffle(9, reshuffle_each_iteration=False))
+
+
 def test_batches_of_one_size_are_taken_apart():
     data = of_tensorflow().batch(2, drop_remainder=True).prefetch(1)
 

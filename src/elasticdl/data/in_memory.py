@@ -305,9 +305,11 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
             "number of elements: data.apply(tf.data.experimental.assert_cardinality(n))."
         )
     steps = list(_steps(dataset))
-    # With a seed set, random steps repeat their draws, so comparing elements does not find them.
-    if any("Shuffle" in type(step).__name__ or _draws(step) for step in steps):
-        raise UsageError(_RANDOM)
+    for step in steps:
+        # With a seed set, random steps repeat their draws, so comparing elements does not find
+        # them.
+        if _draws(step) or ("Shuffle" in type(step).__name__ and not _repeats_its_order(step)):
+            raise UsageError(_RANDOM)
     # The size of a batch is unknown before its last one is read, unless that one is dropped.
     is_batched = "BatchDataset" in type(steps[0]).__name__ or all(
         spec.shape.rank and spec.shape[0] is None for spec in specs
@@ -328,6 +330,23 @@ def _steps(dataset: Any) -> Iterator[Any]:
     # TensorFlow has no public names for the inputs and the functions of a step.
     for each in dataset._inputs():  # noqa: SLF001
         yield from _steps(each)
+
+
+def _repeats_its_order(step: Any) -> bool:
+    """Return whether a step that shuffles gives one order only, in every process.
+
+    Raises:
+        UsageError: It gives one order, but another one in the next process.
+    """
+    if getattr(step, "_reshuffle_each_iteration", True) is not False:
+        return False
+    if not any(int(seed) for seed in (step._seed, step._seed2)):  # noqa: SLF001
+        raise UsageError(
+            "data: its shuffle(reshuffle_each_iteration=False) has no seed, so the order would be "
+            "another one when the training is resumed. Give it a seed, shuffle(..., seed=1), or "
+            "remove it: ElasticDL shuffles by itself."
+        )
+    return True
 
 
 def _draws(step: Any) -> bool:
