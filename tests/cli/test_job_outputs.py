@@ -52,6 +52,13 @@ def test_show_says_what_happened(tmp_path, ask) -> None:
     assert "Overfitting since step 8" in said
 
 
+def test_show_says_a_step_once_before_the_first_event(tmp_path, ask) -> None:
+    code, said = ask("show", write_output(tmp_path / "job", []))
+
+    assert not code
+    assert said.count("step 0") == 1, said
+
+
 def test_a_federation_is_told_in_rounds(tmp_path, ask) -> None:
     output = write_output(tmp_path / "job", [*federated_events(), Evaluated(
         time=T0 + 9, step=3, epoch=3, metrics={"loss": 0.5}), JobFinished(time=T0 + 10, step=3),

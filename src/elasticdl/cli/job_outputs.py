@@ -58,7 +58,8 @@ def show_output(output: str) -> None:
     if head["ends_at"] is not None:
         ends = clock_text(head["ends_at"])
         parts.append(f"{duration_text(head['eta_s'])} left, until {ends}")
-    echo("  " + "; ".join(filter(None, parts)))
+    # Before the first event, the progress is the step.
+    echo("  " + "; ".join(dict.fromkeys(filter(None, parts))))
     for note in head["notes"]:
         echo(f"  {note}")
     if head["num_damaged"]:

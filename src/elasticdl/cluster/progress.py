@@ -230,6 +230,8 @@ def in_words(annotations: Annotations) -> str:
     Example:
         >>> in_words({"elasticdl.org/progress": "epoch 1/2, 25 %", "elasticdl.org/eta_s": "90"})
         'epoch 1/2, 25 %; 2 min left'
+        >>> in_words({"elasticdl.org/progress": "step 0", "elasticdl.org/step": "0"})
+        'step 0'
     """
     values = {name: annotations.get(_PREFIX + name, "") for name in _NAMES}
     parts = [
@@ -239,7 +241,8 @@ def in_words(annotations: Annotations) -> str:
         f"{values['workers']} workers" if values["workers"] else "",
         _left(values["eta_s"]),
     ]
-    return "; ".join(filter(None, parts))
+    # Before the first event, the progress is the step.
+    return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
 def _ours(found: object) -> dict[str, str]:
