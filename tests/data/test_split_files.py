@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,6 +87,26 @@ def test_each_record_is_in_one_part_in_its_order(data, tmp_path):
     assert {path.name for path in (tmp_path / "out" / "train").iterdir()} == {
         path.name for path in data.iterdir()
     }
+
+
+@pytest.mark.parametrize("kind", ["csv", "tfrecord"])
+def test_compressed_files_are_divided_into_compressed_files(kind, tmp_path):
+    (tmp_path / "data").mkdir()
+    FORMATS[kind](tmp_path / "plain", ROWS)
+    stored = gzip.compress((tmp_path / "plain").read_bytes())
+    (tmp_path / "data" / f"a.{kind}.gz").write_bytes(stored)
+
+    split(tmp_path / "data", tmp_path / "out")
+    split(tmp_path / "data", tmp_path / "again")
+
+    assert (
+        sorted(row for part in ("train", "test") for row in rows_in(tmp_path / "out" / part))
+        == ROWS
+    )
+    for part in ("train", "test"):
+        made, again = (tmp_path / each / part / f"a.{kind}.gz" for each in ("out", "again"))
+        assert made.read_bytes()[:2] == stored[:2]
+        assert made.read_bytes() == again.read_bytes()
 
 
 def test_classes_are_divided_evenly(data, tmp_path):

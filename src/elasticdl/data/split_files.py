@@ -5,8 +5,9 @@
       +-- each file is read once, in order ------------------------+--> OUTPUT/PART/FILE
 
 Each file becomes one file of the same format in each part that gets some of its records, in their
-order. Rows of CSV files and serialized records are copied byte by byte. The output appears as a
-whole: it is written to a hidden folder beside it, which is renamed at the end.
+order, and is compressed (`.gz`) if that was. Rows of CSV files and serialized records are copied
+byte by byte. The output appears as a whole: it is written to a hidden folder beside it, which is
+renamed at the end.
 
 `split_parts.py` decides which record goes where.
 
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import secrets
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from elasticdl.data.split_parts import PartNumbers, SplitPart
 
 _RECORDS_AT_ONCE = 256
+_GZIP = ".gz"
 
 
 class WrittenPart(NamedTuple):
@@ -160,8 +163,6 @@ def _removed_on_error(aside: Path) -> Iterator[None]:
 def _names(source: RecordSource) -> list[str]:
     """Return the output name of each file: its own name, with a number if two are equal."""
     names = [file.uri.rstrip("/").rpartition("/")[2] for file in source.files]
-    # Output files are not compressed as a whole.
-    names = [name.removesuffix(".gz") for name in names]
     if _format(source) not in _WRITERS:
         names = [f"{name}.recordio" for name in names]
     if max(Counter(names).values()) == 1:
@@ -302,7 +303,11 @@ def _write_tfrecord(
     source: RecordSource, index: int, first: int, here: PartNumbers, files: _PartFiles
 ) -> Iterator[int]:
     del index
-    return _write_records(source, first, here, files, tfrecord.TFRecordWriter)
+    return _write_records(source, first, here, files, _tfrecord_writer)
+
+
+def _tfrecord_writer(path: str) -> tfrecord.TFRecordWriter:
+    return tfrecord.TFRecordWriter(path, "gzip" if path.endswith(_GZIP) else "none")
 
 
 def _write_records(
@@ -310,7 +315,7 @@ def _write_records(
     first: int,
     here: PartNumbers,
     files: _PartFiles,
-    writer: type[recordio.Writer | tfrecord.TFRecordWriter],
+    writer: Callable[[str], recordio.Writer | tfrecord.TFRecordWriter],
 ) -> Iterator[int]:
     for start in range(0, len(here), _RECORDS_AT_ONCE):
         stop = min(start + _RECORDS_AT_ONCE, len(here))
@@ -328,7 +333,7 @@ def _write_csv(
     header = next(rows)
     begun = set()
     for number, (part, row) in enumerate(zip(here.tolist(), rows, strict=True)):
-        file = files.get(part, lambda path: path.open("xb"))
+        file = files.get(part, _csv_file)
         if part not in begun:
             begun.add(part)
             file.write(header)
@@ -336,6 +341,13 @@ def _write_csv(
         if number % _RECORDS_AT_ONCE == 0:
             yield number
     yield len(here)
+
+
+def _csv_file(path: Path) -> IO[bytes] | gzip.GzipFile:
+    if path.suffix != _GZIP:
+        return path.open("xb")
+    # Without a time, so that dividing again gives the same bytes.
+    return gzip.GzipFile(path, "xb", mtime=0)
 
 
 def _write_parquet(
