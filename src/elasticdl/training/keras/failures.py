@@ -30,7 +30,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.failed_part import where_raised
-from elasticdl.training.keras import loss, metrics, metric_states
+from elasticdl.training.keras import loss, metric_states, metrics
 from elasticdl.training.range_errors import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
