@@ -471,7 +471,11 @@ def _run_on_plugin(job: Job, reporter: Reporter) -> Outcome:
     if job.engine is None or job.engine not in known:
         raise UsageError(
             f"--engine={job.engine}: no installed package has an engine of this name. "
-            + (f"There is {', '.join(known)}." if known else "No engine is installed as a plugin.")
+            + (
+                f"Installed engines: {', '.join(known)}."
+                if known
+                else "No engine is installed as a plugin."
+            )
             + " Without --engine, a job trains in this process, or on workers with --num_workers."
         )
     return training_run.train(job, reporter, plugins.load("engines", job.engine))

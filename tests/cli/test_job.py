@@ -171,7 +171,10 @@ def test_batches_the_data_do_not_have_are_named(tmp_path, audit) -> None:
     code, said = audit()
 
     assert code == 1
-    assert "The data have no such batches: epoch 1, worker 0, shard 7, batches 0 to 1." in said
+    assert (
+        "The log has batches that the data do not have: epoch 1, worker 0, shard 7, batches 0 to 1."
+        in said
+    )
 
 
 def test_workers_that_were_lost_are_counted_in_their_epoch(tmp_path, audit) -> None:
@@ -321,7 +324,7 @@ def test_records_that_were_left_out_are_named_and_expected(tmp_path, audit) -> N
     ("skipped", "num_left_out", "said_of_it"),
     [
         ([], (10, 0), "Epoch 1: 10 records left out, but no event names them."),
-        ([SKIPPED], (10, 9), "Epoch 2: 1 record trained on, but to be left out."),
+        ([SKIPPED], (10, 9), "Epoch 2: 1 record trained on that should have been left out."),
     ],
 )
 def test_records_that_were_left_out_without_an_event_or_in_part_are_wrong(

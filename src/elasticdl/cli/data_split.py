@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     metavar="FIELD",
     help="Divide the records of each value of this field evenly, such as those of each label.",
 )
-@click.option("--seed", default=0, show_default=True, help="Another seed divides differently.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the division.")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 def split(
     files: tuple[str, ...],

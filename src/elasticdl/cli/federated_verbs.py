@@ -116,7 +116,7 @@ def sync(config: str) -> None:
     done = federated.sync(config)
     echo(f"The global model of round {done.round:,} is at: {', '.join(done.parties)}")
     for name, why in done.left_out.items():
-        echo(f"Not at {name}: {why}")
+        echo(f"{name} has not adopted it: {why}")
 
 
 @click.command("eval")

@@ -126,7 +126,7 @@ def _verdict(report: AuditReport, epoch: EpochReport) -> str:
 
 def _complaints(report: AuditReport) -> Iterator[str]:
     for row in report.impossible_rows:
-        yield f"The data have no such batches: {_row_in_words(row)}."
+        yield f"The log has batches that the data do not have: {_row_in_words(row)}."
     if report.damaged_events:
         yield f"{counted(report.damaged_events, 'event')} of steps cannot be read."
     for epoch in report.epochs:
@@ -138,7 +138,9 @@ def _complaints(report: AuditReport) -> Iterator[str]:
             yield f"Epoch {epoch.counts.epoch + 1}: {some} left out, but no event names them."
         if epoch.unexplained < 0:
             some = counted(-epoch.unexplained, "record")
-            yield f"Epoch {epoch.counts.epoch + 1}: {some} trained on, but to be left out."
+            yield (
+                f"Epoch {epoch.counts.epoch + 1}: {some} trained on that should have been left out."
+            )
     for wrong in report.wrong_batches():
         times = "not trained on" if not wrong.count else f"trained on {wrong.count} times"
         by = f" ({'; '.join(map(_row_in_words, wrong.rows))})" if wrong.rows else ""

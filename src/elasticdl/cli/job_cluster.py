@@ -187,8 +187,8 @@ def stop(
     metavar="HOST:PORT",
     default="127.0.0.1:0",
     show_default=True,
-    help="Where to listen; port 0 chooses a free one. Other machines reach addresses other than "
-    "127.0.0.1.",
+    help="Where to listen; port 0 chooses a free one. Any address other than 127.0.0.1 is "
+    "reachable from other machines.",
 )
 @_where
 def page(

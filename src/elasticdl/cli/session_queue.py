@@ -72,7 +72,7 @@ _ID = click.argument("submission", metavar="ID")
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="Refuse if this number of sessions is waiting.",
+    help="Reject the submission if this many sessions are already waiting.",
 )
 @_SLOTS
 @_HOME

@@ -167,7 +167,7 @@ _DEFAULTS = TrainingOptions()
     metavar="SECONDS",
     default=Workers.join_timeout_s,
     show_default=True,
-    help="Timeout for a live worker that is late; longer than a step takes.",
+    help="How long to wait for a slow but live worker; must exceed the duration of a step.",
 )
 @click.option(
     "--batch_timeout",

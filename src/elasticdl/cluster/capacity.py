@@ -244,9 +244,9 @@ def _shortages(quotas: Sequence[Object], needs: Amounts, *, reads_used: bool) ->
             allowed = amount(text)
             free = allowed - amount(used.get(resource, "0")) if reads_used else allowed
             if needs[resource] > free:
-                of = f" free of {in_words(resource, allowed)}" if reads_used else " allowed"
+                of = f" of {in_words(resource, allowed)} free" if reads_used else " allowed"
                 yield (
-                    f"{resource} needs {in_words(resource, needs[resource])}, "
+                    f"{resource}: {in_words(resource, needs[resource])} needed, "
                     f"{in_words(resource, max(free, Decimal(0)))}{of} ({each['metadata']['name']})"
                 )
 

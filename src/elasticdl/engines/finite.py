@@ -60,7 +60,7 @@ def check_losses(
     raise NonFiniteLossError(
         f"The loss is {losses[bad[0]]} at step {step - len(group) + int(bad[0]) + 1} (epoch "
         f"{at.epoch + 1}, shard {at.shard}, batch {at.number}). Training stopped; the last good "
-        f"checkpoint is of step {last_good}. {what_to_do}.{_labels_of(at.batch, trainer)}"
+        f"checkpoint was written at step {last_good}. {what_to_do}.{_labels_of(at.batch, trainer)}"
     )
 
 
@@ -152,7 +152,8 @@ class StateCheck:
             if before is None or before.shape != bad.shape or (bad & ~before).any():
                 raise NonFiniteLossError(
                     f"{path} contains NaN or infinity at step {step}. Training stopped; the last "
-                    f"good checkpoint is of step {last_good}. {_WHAT_TO_DO}; or clip gradients."
+                    f"good checkpoint was written at step {last_good}. {_WHAT_TO_DO}; or clip "
+                    "gradients."
                 )
 
 

@@ -95,7 +95,7 @@ class PipelineReader:
             yield kept
 
     def digest_before(self, epoch: int, number: int) -> int:
-        """Return the digest of all batches before one; 0 if batches are accessed by index."""
+        """Return the digest of an epoch's batches before `number`; 0 if batches have an index."""
         if self.epochs.indexed or number == 0:
             return 0
         kept = self._kept(epoch, number - 1)

@@ -101,7 +101,7 @@ class TablePredictor:
         if self._other is not None and not self._are_rows(x):
             if isinstance(x, np.ndarray) and len(self._names) > 1:
                 raise UsageError(
-                    f"predict() got an array of shape {x.shape}, and the model takes values by "
+                    f"predict() got an array of shape {x.shape}, and the model expects columns by "
                     "name. Give a DataFrame with the columns that it was trained on."
                 )
             return self._other(x, *args, **kwargs)

@@ -110,7 +110,7 @@ def _group(
             warning(
                 f"{title}: no output for {limits.PATIENCE_S:g} s; the check was abandoned.",
                 "",
-                "If it is that slow, training will be slow too; if it hangs, context for a `while "
+                "If it is that slow, training will be slow too; if it hangs, look for a `while "
                 "True` around a generator that has ended.",
             ),
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KEY_PREFIX = "elasticdl_key_"
 
-_GROUPING = ("group", "having", "distinct")
+_GROUPING = {"group": "GROUP BY", "having": "HAVING", "distinct": "DISTINCT"}
 _OTHER_SOURCES = ("joins", "laterals", "pivots")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
@@ -107,10 +107,10 @@ def with_key(
         return "", f"the SELECT cannot be read: {str(error).splitlines()[0]}"
     if not isinstance(tree, exp.Select):
         return "", "the SELECT is a set operation (UNION, ...)"
-    for part in _GROUPING:
+    for part, words in _GROUPING.items():
         if tree.args.get(part):
             rows = f"its rows do not match single rows of {shown(table)}"
-            return "", f"the SELECT has {part.upper()}, so {rows}"
+            return "", f"the SELECT has {words}, so {rows}"
     selected = [node for column in tree.expressions for node in column.find_all(exp.AggFunc)]
     if any(node.find_ancestor(exp.Window, exp.Select) is tree for node in selected):
         return "", f"the SELECT aggregates, so its rows do not match single rows of {shown(table)}"

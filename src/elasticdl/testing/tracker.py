@@ -188,7 +188,7 @@ def _require_values(shown: Shown, expected: Sequence[float]) -> None:
     values = [value for curve in shown.curves.values() for _, value in curve]
     for value in expected:
         number = values.count(value)
-        _require(number == 1, f"The value {value} was told, and is shown {number} times")
+        _require(number == 1, f"The value {value} was logged once but appears {number} times")
 
 
 def _require(holds: bool, broken: str) -> None:

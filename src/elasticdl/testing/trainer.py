@@ -159,7 +159,7 @@ def check_state_restores_everything(
     for batch in batches:
         first.train_steps([batch])
         second.train_steps([batch])
-    _same_bits(first.state(), second.state(), "A restored trainer goes on differently")
+    _same_bits(first.state(), second.state(), "A restored trainer continues differently")
 
 
 def check_finishing_is_beside_the_state(
@@ -177,7 +177,7 @@ def check_finishing_is_beside_the_state(
     finished.load_state(before)
     for trainer in (finished, other):
         trainer.train_steps([batches[0]])
-    _same_bits(finished.state(), other.state(), "A trainer that finished trains on differently")
+    _same_bits(finished.state(), other.state(), "A trainer that finished continues differently")
 
 
 def check_ranks_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:

@@ -101,7 +101,7 @@ def test_who_waited_for_workers_as_long_as_told_gives_up_once(numbers, tmp_path)
         training.wait_for_the_end(expected=75)
 
     told = training.log()
-    assert "The newest checkpoint is of step 0" in told
+    assert "The newest checkpoint was written at step 0" in told
     assert "Starting Ray again" not in told
 
 

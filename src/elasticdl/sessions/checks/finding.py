@@ -51,7 +51,7 @@ def of_error(problem: ElasticDLError) -> CheckFinding:
 
 
 def error(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding that will end the session."""
+    """Return a finding about a problem that would make the session fail."""
     return CheckFinding(Severity.ERROR, what, str(where), fix)
 
 

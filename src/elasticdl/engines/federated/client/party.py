@@ -459,7 +459,7 @@ class _NullSink:
         """Do nothing, because events are discarded."""
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """Discard the checkpoint."""
+        """Do nothing: the party saves its own checkpoint once per round."""
 
     def wait(self) -> None:
         """Do nothing, because checkpoints are discarded."""
