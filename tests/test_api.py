@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import elasticdl
 from elasticdl import api
 from elasticdl.cli.main import cli
-from elasticdl.errors import UsageError
+from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.job import Job, Tracking
 from elasticdl.job_options import evaluation_job, prediction_job, training_job
 
@@ -424,3 +424,29 @@ def test_a_model_object_is_answered_with_how_a_model_is_named() -> None:
     """The first try of who has a compiled model in a notebook."""
     with pytest.raises(UsageError, match=r"no option 'model'\. Name the function .*Save a Keras m"):
         elasticdl.train(model=object(), data="x.csv", output="out")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"best_metric": "val_accuracy"}, "Add validation_data= or validation_split=, or"),
+        ({"validation_split": 2}, "validation_split=2"),
+        ({"data": "nowhere/*.csv"}, "nowhere"),
+    ],
+)
+def test_errors_of_functions_speak_of_keywords(options, message, tmp_path):
+    data = tmp_path / "a.csv"
+    data.write_text("x,label\n" + "1,a\n2,b\n" * 5)
+
+    with pytest.raises(ElasticDLError) as caught:
+        elasticdl.train(
+            **{
+                "data": str(data),
+                "model_def": "classifier.DNN",
+                "output": str(tmp_path / "out"),
+                **options,
+            }
+        )
+
+    assert message in str(caught.value)
+    assert "--" not in str(caught.value)

@@ -27,7 +27,7 @@ from elasticdl.errors import (
     MissingExtraError,
     UnavailableError,
     UsageError,
-    with_short_traceback,
+    for_scripts,
 )
 from elasticdl.job_options import (
     check_options,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 @shows_options_of(training_job)
-@with_short_traceback
+@for_scripts
 def train(
     *,
     data: Any,
@@ -107,7 +107,7 @@ def train(
 
 
 @shows_options_of(evaluation_job)
-@with_short_traceback
+@for_scripts
 def evaluate(
     *,
     trained_model: str,
@@ -139,7 +139,7 @@ def evaluate(
 
 
 @shows_options_of(prediction_job)
-@with_short_traceback
+@for_scripts
 def predict(
     *,
     trained_model: str,
@@ -170,7 +170,7 @@ def predict(
     return _run_on_data(job_of, {"data": data}, reporter, quiet)
 
 
-@with_short_traceback
+@for_scripts
 def load(trained_model: str, data: Any = None) -> Any:
     """Return a trained model's Keras or PyTorch model with its weights, ready to be called.
 
@@ -193,7 +193,7 @@ def load(trained_model: str, data: Any = None) -> Any:
     return load_model(location(trained_model), location(data) if is_name else data)
 
 
-@with_short_traceback
+@for_scripts
 def audit(output: str) -> AuditReport:
     """Check for each epoch of a training run whether every record was trained on exactly once.
 

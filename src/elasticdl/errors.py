@@ -33,8 +33,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from typing import ParamSpec, TypeVar
 
 from elasticdl import tracebacks
@@ -44,6 +46,12 @@ _Result = TypeVar("_Result")
 
 # Set by `elasticdl --debug`, or by people who want the whole traceback in a script.
 DEBUG = "ELASTICDL_DEBUG"
+
+# A command, which stays as it is, or the start of an option: `--NAME`, `--NAME=` or `--no-NAME`.
+_OPTION = re.compile(
+    r"\belasticdl (?:train|evaluate|predict|data|session|job|zoo)\b[^`\n]*"
+    r"|(?<![\w-])--(no-)?([a-z]\w*)=?"
+)
 
 # Parts of a `UserCodeError`'s message; see `tracebacks`.
 plain = tracebacks.plain
@@ -71,11 +79,12 @@ class ElasticDLError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
-def with_short_traceback(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return the function with errors and interrupts whose traceback ends at the caller's line.
+def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return the function with errors and interrupts for people who call it in a script.
 
-    For the functions that people call in scripts: the message has everything that they can act
-    on. With the environment variable `ELASTICDL_DEBUG`, tracebacks are complete.
+    The traceback ends at the caller's line, because the message has everything that they can act
+    on; with the environment variable `ELASTICDL_DEBUG`, it is complete. The message has the
+    function's keywords instead of the command line's options.
     """
 
     @functools.wraps(function)
@@ -83,11 +92,36 @@ def with_short_traceback(function: Callable[_Arguments, _Result]) -> Callable[_A
         try:
             return function(*args, **kwargs)
         except (ElasticDLError, KeyboardInterrupt) as error:
+            names = inspect.signature(call).parameters
+            error.args = tuple(
+                as_keywords(each, names) if isinstance(each, str) else each for each in error.args
+            )
             if os.environ.get(DEBUG):
                 raise
             raise error.with_traceback(None) from None
 
     return call
+
+
+def as_keywords(message: str, names: Collection[str]) -> str:
+    """Return a message with keywords of a function instead of options of the command line.
+
+    Commands in the message stay as they are, and so do options with other names.
+
+    Example:
+        >>> as_keywords(
+        ...     "--seed=x: add --data, --no-shuffle or --quiet.", ["seed", "data", "shuffle"]
+        ... )
+        'seed=x: add data=, shuffle=False or --quiet.'
+    """
+
+    def replaced(option: re.Match[str]) -> str:
+        negation, name = option.groups()
+        if name not in names:
+            return option[0]
+        return f"{name}=False" if negation else f"{name}="
+
+    return _OPTION.sub(replaced, message)
 
 
 class UsageError(ElasticDLError):

@@ -273,7 +273,7 @@ def test_a_metric_that_does_not_say_which_values_are_better_is_refused(train, zo
         """
     )
 
-    with pytest.raises(UsageError, match=r"=val_spread: neither .* Add --best_mode=min or"):
+    with pytest.raises(UsageError, match=r"=val_spread: neither .* Add best_mode=min or"):
         train(validation_data=str(data), best_metric="val_spread")
 
 

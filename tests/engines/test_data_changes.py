@@ -85,7 +85,7 @@ def test_a_resume_on_edited_data_is_refused(train, tmp_path):
 
     assert str(caught.value) == (
         f"The data differs from the data of the first 6 steps: {tmp_path / 'data.csv'} has other "
-        "contents. To train on the changed data, use another --output."
+        "contents. To train on the changed data, use another output=."
     )
 
 

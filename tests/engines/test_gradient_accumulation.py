@@ -83,7 +83,7 @@ def test_updates_of_the_global_batch_size_are_those_of_a_larger_minibatch(train,
 
 
 def test_a_batch_size_that_cannot_be_summed_up_is_refused(train):
-    with pytest.raises(UsageError, match="--global_batch_size=40 is not a multiple of --minib"):
+    with pytest.raises(UsageError, match="^global_batch_size=40 is not a multiple of minib"):
         train(global_batch_size=40)
 
 

@@ -175,12 +175,12 @@ def test_the_audit_names_records_by_their_number_in_the_file(train, tmp_path):
 
 @pytest.mark.parametrize("split", [0, 1, -0.2, "a fifth", 20])
 def test_a_share_that_is_none_is_refused(train, split):
-    with pytest.raises(UsageError, match=f"^--validation_split={split}: expected a share of the"):
+    with pytest.raises(UsageError, match=f"^validation_split={split}: expected a share of the"):
         train(validation_split=split)
 
 
 def test_validation_data_and_a_split_exclude_each_other(train):
-    with pytest.raises(UsageError, match=r"--validation_split=0.2 and --validation_data=more both"):
+    with pytest.raises(UsageError, match=r"validation_split=0.2 and validation_data=more both"):
         train(validation_data="more")
 
 
@@ -193,5 +193,5 @@ def test_a_model_that_makes_its_own_batches_is_refused(train, tmp_path):
     )
     (tmp_path / "model.py").write_text(code.replace("def input_fn", "def _unused") + loader)
 
-    with pytest.raises(UsageError, match=r"--validation_split=0.2 divides records, but .*model.py"):
+    with pytest.raises(UsageError, match=r"^validation_split=0.2 divides records, but .*model.py"):
         train()
