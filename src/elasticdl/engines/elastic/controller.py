@@ -332,8 +332,8 @@ class _Controller:
                 self._end(self._process(incarnation), reason)
             case FailJob(reason, may_pass):
                 raise (_GaveUpError if may_pass else TrainingError)(
-                    f"{reason} The newest checkpoint was written at step {self._newest_step():,}; run "
-                    "the same command to resume from it."
+                    f"{reason} The newest checkpoint was written at step {self._newest_step():,}; "
+                    "run the same command to resume from it."
                 )
 
     def _newest_step(self) -> int:
