@@ -306,7 +306,8 @@ class Loop:
         a job continued with more epochs trains exactly as one longer run.
         """
         self.trainer.finish()
-        self.trainer.hooks.train_end(self.metrics)
+        if restored := self.trainer.hooks.train_end(self.metrics):
+            self.reporter.note(restored)
 
     def _steps_in_an_epoch(self) -> int | None:
         if self.num_steps is None:

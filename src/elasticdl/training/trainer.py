@@ -219,8 +219,12 @@ class Hooks(Protocol):
         """Report that an epoch has ended."""
         ...
 
-    def train_end(self, logs: Mapping[str, Any]) -> None:
-        """Report that training has ended."""
+    def train_end(self, logs: Mapping[str, Any]) -> str:
+        """Report that training has ended.
+
+        Returns:
+            What a callback has restored, as a sentence for the user; empty if nothing.
+        """
         ...
 
     def state(self) -> dict[str, Any]:

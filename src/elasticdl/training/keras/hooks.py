@@ -247,9 +247,24 @@ class KerasHooks:
         with self._moment("on_epoch_end"):
             self._list.on_epoch_end(epoch, dict(logs))
 
-    def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
+    def train_end(self, logs: Mapping[str, Any]) -> str:  # noqa: D102
         with self._moment("on_train_end"):
             self._list.on_train_end(dict(logs))
+        return " ".join(filter(None, map(self._restored_by, self._callbacks)))
+
+    def _restored_by(self, callback: Any) -> str:
+        """Describe the epoch whose weights an EarlyStopping has restored, if not the last one."""
+        if (
+            not isinstance(callback, keras.callbacks.EarlyStopping)
+            or not callback.restore_best_weights
+            or callback.best_weights is None
+            or callback.best_epoch == self.epoch
+        ):
+            return ""
+        return (
+            f"EarlyStopping has restored the weights of epoch {callback.best_epoch + 1} "
+            f"({callback.monitor} {callback.best:.4g}); the metrics are those of the last epoch."
+        )
 
     # --- the state of callbacks -----------------------------------------------------------
 

@@ -153,8 +153,9 @@ class TorchHooks:
         self._call("on_epoch_end", epoch, logs=logs, in_training=False)
         self._schedulers.epoch_ended(epoch, logs)
 
-    def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
+    def train_end(self, logs: Mapping[str, Any]) -> str:  # noqa: D102
         self._call("on_train_end", logs=logs, in_training=False)
+        return ""
 
     def state(self) -> dict[str, Any]:
         """Return the callbacks' state as JSON values; the trainer keeps that of schedulers."""
