@@ -86,7 +86,7 @@ def test_classes_that_differ_by_case_or_space_are_named(tmp_path: Path) -> None:
 
     train(str(data), tmp_path / "out", reporter=notes)
 
-    (note,) = [line for line in notes.lines if "classes" in line]
+    (note,) = [line for line in notes.texts if "classes" in line]
     assert note.startswith("'Cat', 'cat' and 'cat ' are 3 classes, but differ only by")
 
 

@@ -92,7 +92,8 @@ _INSTEAD = {
     "on_train_epoch_end": "Logged values are already averaged over the epoch.",
     "on_validation_epoch_end": "Logged values are already averaged over the evaluation.",
     "on_test_epoch_end": "Logged values are already averaged over the evaluation.",
-    "configure_callbacks": "Define them in the file: def callbacks(): ...",
+    "configure_callbacks": "Define callbacks of your own in the file: def callbacks(): ... Use "
+    "--restore_best_weights and --best_metric for the best checkpoint.",
     "configure_gradient_clipping": "Set it in the file: gradient_clipping = 1.0",
 }
 # Lightning's message for `self.trainer` of a module without a Trainer.
@@ -243,8 +244,8 @@ class _Models:
             raise self._reading.error(
                 symbol,
                 f"{symbol.name}() uses self.trainer, and there is no Lightning Trainer here.",
-                "Pass the value to the class: an argument total_steps of __init__, and "
-                "--params=total_steps=1000 (training reports its number of steps when it ends).",
+                "Pass the value to the class as an argument of __init__: --params=total_steps=1000 "
+                "(training reports its number of steps when it ends) or --params=max_epochs=10.",
             ) from error
         optimizer, self._schedulers = _parts(made, symbol, self._reading)
         return optimizer

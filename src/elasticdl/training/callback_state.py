@@ -21,6 +21,7 @@ import random
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
 from pathlib import PurePath
 from typing import Any
 
@@ -31,6 +32,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 _STORABLE_KINDS = "biufc"
 _SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset}
 _DICTS: dict[str, Any] = {"OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": dict}
+_TIMES: dict[str, Any] = {"date": date, "datetime": datetime, "time": time}
 
 
 class CannotKeepError(Exception):
@@ -40,7 +42,7 @@ class CannotKeepError(Exception):
 class CallbackValues:
     """Converts values to JSON and arrays, and back."""
 
-    def encode(  # noqa: PLR0911 - one line a type
+    def encode(  # noqa: C901, PLR0911 - one line a type
         self, value: Any, path: str, arrays: Arrays
     ) -> Any:
         """Convert a value to JSON; its arrays are stored separately.
@@ -64,6 +66,12 @@ class CallbackValues:
                 return {"$bytes": value.hex()}
             case PurePath():
                 return {"$path": str(value)}
+            case date() | time() if type(value) in _TIMES.values():
+                return {"$time": value.isoformat(), "type": type(value).__name__}
+            case timedelta():
+                return {"$timedelta": [value.days, value.seconds, value.microseconds]}
+            case range():
+                return {"$range": [value.start, value.stop, value.step]}
             case np.random.Generator():
                 return {"$generator": self.encode(value.bit_generator.state, path, arrays)}
             case random.Random():
@@ -107,6 +115,12 @@ class CallbackValues:
             case "$path":
                 is_path = isinstance(current, PurePath)
                 return type(current)(content) if is_path else PurePath(content)
+            case "$time":
+                return _TIMES[kept["type"]].fromisoformat(content)
+            case "$timedelta":
+                return timedelta(*content)
+            case "$range":
+                return range(*content)
             case "$texts":
                 return np.array(content)
             case "$array":
@@ -153,9 +167,7 @@ class CallbackValues:
         if isinstance(value, deque):
             return {"$deque": items, "maxlen": value.maxlen}
         tag = next((tag for tag, kind in _SEQUENCES.items() if type(value) is kind), None)
-        if tag is None:
-            raise CannotKeepError(name_of(value))
-        return {tag: items}
+        return self.encode_other(value, path, arrays) if tag is None else {tag: items}
 
     def _pack_dict(self, value: Any, path: str, arrays: Arrays) -> Any:
         if type(value) not in {dict, OrderedDict, Counter, defaultdict}:

@@ -1,11 +1,14 @@
 """Callbacks of a PyTorch model: what is called, what a checkpoint keeps, and what is refused."""
 
 import copy
+import csv
 import json
 import logging
 import random
 import re
+import threading
 from collections import Counter, OrderedDict, deque
+from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -340,6 +343,34 @@ def test_what_a_class_holds_is_kept_as_well():
     moved(trainer, lambda: trained_with(again))
 
     assert (again.losses, again.best) == ([2.0], 1.0)
+
+
+def test_dates_ranges_functions_and_writers_are_kept(tmp_path):
+    class Keeps:
+        def __init__(self):
+            self.better, self.pattern, self.lock = np.less, re.compile("x"), threading.Lock()
+            self.began, self.day, self.waited = None, date(2024, 1, 1), timedelta(0)
+            self.shape, self.rows = torch.Size([2]), range(3)
+
+        def on_train_begin(self):
+            self.writer = csv.writer((tmp_path / "log.csv").open("a"))
+
+        def on_epoch_end(self, epoch, logs):
+            self.began, self.waited, self.rows = (
+                datetime(2024, 5, 6, tzinfo=UTC),
+                timedelta(3, 4),
+                range(9),
+            )
+
+    trainer = begin(trained_with(Keeps()))
+    trainer.hooks.epoch_end(0, {})
+    again = Keeps()
+
+    moved(trainer, lambda: trained_with(again))
+
+    assert again.began == datetime(2024, 5, 6, tzinfo=UTC)
+    assert (again.day, again.waited) == (date(2024, 1, 1), timedelta(3, 4))
+    assert (again.rows, again.better) == (range(9), np.less)
 
 
 def test_files_and_loggers_are_made_again_by_the_code(tmp_path):

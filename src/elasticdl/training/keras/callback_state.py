@@ -9,6 +9,7 @@ Callers: `hooks.py`.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,6 +62,7 @@ def is_code(value: Any) -> bool:
         isinstance(value, (type, keras.Model, keras.optimizers.Optimizer))
         or inspect.isroutine(value)
         or inspect.ismodule(value)
+        or isinstance(value, (np.ufunc, re.Pattern))
         or type(value).__module__ == "logging"
     )
 

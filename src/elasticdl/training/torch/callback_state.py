@@ -19,14 +19,18 @@ Callers: `hooks.py`.
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import inspect
 import io
 import logging
+import re
+import threading
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -43,14 +47,13 @@ from elasticdl.training.torch.tensors import here, to_array, to_tensor
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.trainer import State
 
 _STATE_DICT = "$state_dict"
 # Writers have no state that training depends on.
-_WRITERS = {"SummaryWriter"}
+_WRITERS = {"SummaryWriter", "writer"}
+_LOCK = type(threading.Lock())
 
 
 class TorchValues(CallbackValues):
@@ -324,7 +327,8 @@ class CallbackMemory:
 def _is_code(value: Any) -> bool:
     """Whether a value is recreated by the user's code and has no state."""
     plain = (
-        type, ModuleType, functools.partial, io.IOBase, logging.Logger, logging.LoggerAdapter,
+        type, ModuleType, functools.partial, np.ufunc, re.Pattern, io.IOBase, _LOCK,
+        csv.DictReader, csv.DictWriter, logging.Logger, logging.LoggerAdapter, logging.Handler,
     )  # fmt: skip
     return isinstance(value, plain) or inspect.isroutine(value) or type(value).__name__ in _WRITERS
 

@@ -46,8 +46,8 @@ def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[
     """
     if arguments is None:
         _log.warning(
-            "The model has no forward(), so it is not exported for serving. Training and "
-            "prediction are not affected, but serving the model requires its code."
+            "The model has no forward(), so it is not exported for serving. Training is not "
+            "affected; prediction requires a predict_step() or a forward()."
         )
         return []
     try:
