@@ -167,6 +167,17 @@ digits, patches = _sample("digits"), _sample("patches")
 iris, wine, diabetes = _sample("iris"), _sample("wine"), _sample("diabetes")
 
 
+def pytest_runtest_logreport(report):
+    """Print the name and the error of a failed test at once.
+
+    pytest prints them at the end, which a run that is stopped never reaches.
+    """
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        error = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
+        print(f"\nFAILED {report.nodeid} at {error[:500]}", flush=True)
+
+
 def pytest_addoption(parser):
     """Take how long a storm is to last: `make chaos MINUTES=10`."""
     parser.addoption(
