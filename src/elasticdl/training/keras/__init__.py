@@ -4,6 +4,7 @@ trainer.py          the steps
 step_functions.py   how they are compiled and called
 loss.py             the loss, and what it is divided by
 optimizers.py       creation and checks of optimizers
+determinism.py      deterministic operations
 seeds.py            the random numbers of a step
 metrics.py          metrics as states that add up
 inputs.py           how a batch's features are passed to a model

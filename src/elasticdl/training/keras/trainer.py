@@ -46,6 +46,7 @@ from elasticdl.training.keras import (
 from elasticdl.training.keras import export as exporting
 from elasticdl.training.keras.attributes import Attributes
 from elasticdl.training.keras.compiled import CompiledMetrics
+from elasticdl.training.keras.determinism import be_deterministic
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.loss import TrainingLoss
 from elasticdl.training.keras.loss_part_checks import ExampleBatch
@@ -113,7 +114,7 @@ class KerasTrainer:
     ) -> None:
         _check_backend(definition)
         if deterministic:
-            tf.config.experimental.enable_op_determinism()
+            be_deterministic()
         self.step = 0
         self.rank = rank
         self._definition = definition

@@ -6,8 +6,11 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+
+_before: tuple[Any, ...] | None = None
 
 
 @contextmanager
@@ -33,6 +36,13 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def be_deterministic() -> None:
     """Make PyTorch use deterministic kernels where they exist, for the whole process."""
+    global _before  # noqa: PLW0603 - as global as what it is about
+    if _before is None:
+        _before = (
+            torch.get_deterministic_debug_mode(),
+            torch.backends.cudnn.benchmark,
+            torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        )
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Torch's compiler reads it when it is first used.
@@ -44,6 +54,16 @@ def be_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
     # Otherwise every new tensor is written twice, for programs that read uninitialized memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def restore() -> None:
+    """Restore the settings from before the first `be_deterministic`, if it was called."""
+    global _before  # noqa: PLW0603
+    if _before is not None:
+        mode, torch.backends.cudnn.benchmark, fills = _before
+        torch.set_deterministic_debug_mode(mode)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        _before = None
 
 
 @functools.cache

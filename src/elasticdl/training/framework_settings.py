@@ -1,0 +1,28 @@
+"""Restores a framework's process-wide settings after a job.
+
+A trainer makes its framework deterministic for the whole process. In a user's script or notebook
+that would outlive the job: TensorFlow, for example, then refuses `tf.random.uniform` without a
+seed.
+
+    with framework_settings.restored():
+        ...  # create and use trainers
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Undo on exit what trainers have set for the whole process."""
+    try:
+        yield
+    finally:
+        for framework in ("keras", "torch"):
+            # A module that was never imported has set nothing, and its import takes seconds.
+            module = sys.modules.get(f"elasticdl.training.{framework}.determinism")
+            if module is not None:
+                module.restore()
