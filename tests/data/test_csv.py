@@ -334,21 +334,21 @@ def test_an_open_quote_is_found_at_opening(write):
 @pytest.mark.parametrize(
     ("row", "schema", "message"),
     [
-        ("1,2,x", ONE_EACH, r"record 7: the row has 3 cells, the header 4: '1,2,x'"),
-        ("9,a,1,true,,", None, "record 7: the row has 6 cells, the header 4"),
-        ("abc,a,1,true", ONE_EACH, "record 7: column 'age' holds 'abc'; expected a number"),
-        ("1,a,?,true", ONE_EACH, r"record 7: column 'score' holds '\?'"),
-        ("3.5,a,1,true", ONE_EACH, "record 7: column 'age': holds 3.5, which an int64 cannot hold"),
-        (",a,1,true", ONE_EACH, "record 7: column 'age' has no value"),
-        ("1,a,nan,true", ONE_EACH, "record 7: column 'score' has no value"),
-        ("1,a,,true", None, "record 7: column 'score' has no value"),
-        ("1,a,1e300,true", ONE_EACH, r"record 7: column 'score': holds 1e\+300, which a float32"),
+        ("1,2,x", ONE_EACH, r"the row has 3 cells, the header 4: '1,2,x'"),
+        ("9,a,1,true,,", None, "the row has 6 cells, the header 4"),
+        ("abc,a,1,true", ONE_EACH, "column 'age' holds 'abc'; expected a number"),
+        ("1,a,?,true", ONE_EACH, r"column 'score' holds '\?'"),
+        ("3.5,a,1,true", ONE_EACH, "column 'age': holds 3.5, which an int64 cannot hold"),
+        (",a,1,true", ONE_EACH, "column 'age' has no value"),
+        ("1,a,nan,true", ONE_EACH, "column 'score' has no value"),
+        ("1,a,,true", None, "column 'score' has no value"),
+        ("1,a,1e300,true", ONE_EACH, r"column 'score': holds 1e\+300, which a float32"),
         (
             "1,a,1,maybe",
             schema_of(ok=([], "bool")),
-            "record 7: column 'ok' holds 'maybe'; .* true, false",
+            "column 'ok' holds 'maybe'; .* true, false",
         ),
-        ("300,a,1,true", schema_of(age=([], "uint8")), "record 7: column 'age': holds 300"),
+        ("300,a,1,true", schema_of(age=([], "uint8")), "column 'age': holds 300"),
     ],
 )
 def test_a_row_that_does_not_fit_is_named_with_its_column(write, row, schema, message):
@@ -356,8 +356,18 @@ def test_a_row_that_does_not_fit_is_named_with_its_column(write, row, schema, me
     source = CSVSource([write("age,name,score,ok\n" + good * 7 + row + "\n" + good)])
     assert source.num_records == 9
 
-    with pytest.raises(SchemaError, match=rf"a\.csv, {message}"):
+    with pytest.raises(SchemaError, match=rf"a\.csv, line 9 \(record 7\): {message}"):
         source.read_records(0, 9, schema)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_line_of_a_cell_is_the_one_that_an_editor_shows(write, end, encoding):
+    text = end.join(['"a', 'b",c', "x,1", f'"y{end}z",2', "", "x,?", ""])
+
+    with pytest.raises(SchemaError, match=r"a\.csv, line 7 \(record 2\): column 'c' holds '\?'"):
+        CSVSource([write(text.encode(encoding))]).read_records(0, 3, schema_of(c=([], "int64")))
 
 
 def test_a_missing_column_is_named_with_one_that_is_near(write):
@@ -409,7 +419,7 @@ def test_an_empty_cell_of_a_nullable_field_is_missing(write):
 
 def test_an_empty_cell_of_another_field_says_how_it_may_be_missing(write):
     with pytest.raises(
-        SchemaError, match=r"record 0: column 'age' has no value\..*\"nullable\": T"
+        SchemaError, match=r"line 2 \(record 0\): column 'age' has no value\..*\"nullable\": T"
     ):
         read_all(write("age,name\n,x\n"), schema_of(age=([], "float32")))
 
@@ -454,7 +464,7 @@ def test_text_that_is_no_time_is_named(write, text):
     entry = {"name": "t", "shape": [], "dtype": "float64", "time": True}
 
     with pytest.raises(
-        SchemaError, match=f"record 1: column 't': holds '{text}', which is not a date"
+        SchemaError, match=rf"line 3 \(record 1\): column 't': holds '{text}', which is not a date"
     ):
         read_all(write(f"t\n2020-01-02\n{text}\n"), Schema.from_user([entry]))
 

@@ -187,7 +187,10 @@ UNFIT = {
         lambda row: {**row, "who": "noble" if row["age"] == 20 else row["who"]},
         "record 5: Field 'who' has the value 'noble'",
     ),
-    "another type": (lambda row: {**row, "salary": "high"}, "record 0: column 'salary' holds"),
+    "another type": (
+        lambda row: {**row, "salary": "high"},
+        r"line 2 \(record 0\): column 'salary' holds",
+    ),
 }
 
 

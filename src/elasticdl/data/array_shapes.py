@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from elasticdl.data.field import Field
@@ -34,7 +36,7 @@ def shape_of(field: pa.Field) -> tuple[int, ...] | None:
     return None if kept is None else tuple(int(size) for size in json.loads(kept))
 
 
-def check_shape(field: Field, kept: tuple[int, ...] | None, where: str) -> None:
+def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], str]) -> None:
     """Check that a field has the shape (`kept`) that its data was stored with.
 
     Axes of size 1 may be added or left out, and a field may have a single axis: these do not change
@@ -47,7 +49,7 @@ def check_shape(field: Field, kept: tuple[int, ...] | None, where: str) -> None:
         return
     if [size for size in kept if size != 1] != [size for size in field.shape if size != 1]:
         raise SchemaError(
-            f"{where}: field {field.name!r} has the shape {list(kept)} in the data; "
+            f"{where()}: field {field.name!r} has the shape {list(kept)} in the data; "
             f"{field.requires(str(list(field.shape)))}. Correct it there, and change the order of "
             "axes in input_fn or in the model (Permute, transpose)."
         )

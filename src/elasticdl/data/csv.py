@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from elasticdl.data.csv_blocks import MAY_BE_EMPTY, parse_blocks, read_blocks
+from elasticdl.data.csv_blocks import MAY_BE_EMPTY, parse_blocks, place, read_blocks
 from elasticdl.data.csv_format import notes_on
 from elasticdl.data.csv_index import (
     BLOCK_BYTES,
@@ -267,7 +267,8 @@ class CSVSource:
                 row = end
 
     def _name(self, first: int, row: int) -> str:
-        return self._numbering.name(first + row)
+        part = self._numbering.split(first + row, first + row + 1)[0]
+        return place(*self._files[part.file_index], part.start)
 
     def _block(self, file_index: int, block_index: int, schema: Schema | None) -> pa.Table:
         here = self._here

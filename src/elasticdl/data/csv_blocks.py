@@ -9,13 +9,14 @@ Callers: `csv.py`.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from elasticdl.data.csv_index import CSVFile, CSVIndex, read_header, stored_of
+from elasticdl.data.csv_index import CSVFile, CSVIndex, read_header, row_starts, stored_of
 from elasticdl.data.indexed_file import IndexedFile
 from elasticdl.data.table_times import FORMATS, MISSING_WORDS
 from elasticdl.data.wording import counted, listed, record_range, shown
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 # Type of strings whose empty cells are missing values; in `binary`, they are empty strings.
 MAY_BE_EMPTY = pa.large_binary()
+
+# Errors name the line of rows up to here: to count lines, the file is read from its start.
+_MAX_COUNTED_BYTES = 64 << 20
+_COUNTED_AT_ONCE_BYTES = 4 << 20
 
 # pyarrow's message about a cell it could not convert.
 _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
@@ -98,9 +103,24 @@ def _wrong_cell(
     record = index.firsts[blocks[0]] + int(cell[2]) - 1
     expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
     return SchemaError(
-        f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; expected "
+        f"{place(file, index, record)}: column {name!r} holds {shown(cell[3])}; expected "
         f"{expected}. Correct the cell, or the dtype in data_schema() if the model has one."
     )
+
+
+def place(file: CSVFile, index: CSVIndex, record: int) -> str:
+    """Return the name of the file, of a record in it, and of its line as editors count them."""
+    block = bisect_right(index.firsts, record) - 1
+    offset = index.offsets[block]
+    if offset > _MAX_COUNTED_BYTES:
+        return f"{file.uri}, record {record}"
+    rows = row_starts(file.read(offset, index.offsets[block + 1]), index.format)
+    offset += rows[record - index.firsts[block]]
+    line = 1
+    for start in range(index.format.mark_bytes, offset, _COUNTED_AT_ONCE_BYTES):
+        text = _utf8(file, index, start, min(start + _COUNTED_AT_ONCE_BYTES, offset))
+        line += text.count(b"\n") or text.count(b"\r")
+    return f"{file.uri}, line {line} (record {record})"
 
 
 def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
@@ -185,7 +205,7 @@ def parse_blocks(
         if not bad:
             raise
         raise SchemaError(
-            f"{file.uri}, record {first + bad[0].number - 1}: the row has "
+            f"{place(file, index, first + bad[0].number - 1)}: the row has "
             f"{counted(bad[0].actual_columns, 'cell')}, the header {len(index.header)}: "
             f"{shown(bad[0].text)}. Put text that contains {delimiter!r} in quotes."
         ) from None

@@ -249,7 +249,7 @@ class _TableGroup:
     def column(self, name: str) -> example.ExampleColumn:
         if name in self._fields and len(self._parts[name]) == 1:
             kept = shape_of(self._table.schema.field(self._parts[name][0]))
-            check_shape(self._fields[name], kept, self._where(0))
+            check_shape(self._fields[name], kept, lambda: self._where(0))
         columns = [self._values(part, name) for part in self._parts[name]]
         values, counts = columns[0]
         if len(columns) > 1:
