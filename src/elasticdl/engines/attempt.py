@@ -91,7 +91,7 @@ def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
 
 @contextlib.contextmanager
 def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
-    """Claim a job's output and yield the attempt; errors of the block are written to the log.
+    """Claim a job's output and yield the attempt; log errors that the block raises.
 
     A job that fails before its first checkpoint releases the output folder.
 

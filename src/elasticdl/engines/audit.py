@@ -85,7 +85,7 @@ class WrongBatch:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Records that are left out because their batch killed workers.
+    """Records excluded from training because their batch crashed workers.
 
     Attributes:
         epoch: First epoch without them, from 0.
@@ -107,9 +107,9 @@ class EpochReport:
     """Audit of an epoch.
 
     Attributes:
-        counts: How often each batch of the epoch is in the log.
+        counts: Number of times that each batch of the epoch is in the log.
         lost_workers: Number of workers that left during the epoch.
-        unlogged_steps: Number of steps whose batches are not in the log.
+        unlogged_steps: Number of steps whose batches are missing from the log.
         num_left_out: Number of records that its batches skipped, according to the step events.
         unexplained: `num_left_out` minus the skipped records that the log names; for an unfinished
             epoch at least 0.

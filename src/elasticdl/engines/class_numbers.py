@@ -1,4 +1,4 @@
-"""Class numbers: a class has the same number in training, in other data and in the trained model.
+"""Class numbers: number the classes identically in training data, other data and the trained model.
 
     training data    the folders' sorted names, or `classes` of the model file --> definition
     other data       numbered by the definition, whichever of the classes they contain
@@ -45,7 +45,7 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         """Check before training that the labels are usable: for example, there must be two classes.
 
         Raises:
-            DataError: They cannot be learned.
+            DataError: The labels cannot be learned.
         """
         ...
 

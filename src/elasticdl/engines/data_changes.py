@@ -25,7 +25,7 @@ _NUM_NAMED = 3
 
 
 def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """Return what a checkpoint's metadata says about the training data.
+    """Return the entries of a checkpoint's metadata that describe the training data.
 
     Args:
         files: URI and number of records of each file.
@@ -35,14 +35,14 @@ def data_metadata(files: Sequence[tuple[str, int]]) -> dict[str, Any]:
 
 
 def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
-    """Check that the data is what a checkpoint was trained on.
+    """Raise an error if the data differs from the data that a checkpoint was trained on.
 
     Args:
         now: The `data_metadata` of the data, and `counted`: "records" or "batches".
         checkpoint: The checkpoint to resume from.
 
     Raises:
-        DataError: Files were added or removed, or have other contents.
+        DataError: Files were added or removed, or their contents changed.
     """
     files, before = now["files"], checkpoint.metadata["files"]
     if before != files:
@@ -65,7 +65,7 @@ def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:
     """Tell the user of a completed job if files have changed since the model was trained."""
     uris = [uri for uri, _ in checkpoint.metadata["files"]]
     if any(local_path(uri) is None for uri in uris):
-        # Not worth a request for each file.
+        # Comparing remote files would cost a request for each file.
         return
     if rewritten := _rewritten(content_marks(uris), checkpoint.metadata):
         reporter.note(
@@ -88,7 +88,7 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
 
 
 def _rewritten(marks: Sequence[str], before: Mapping[str, Any]) -> str:
-    """Return the files with other contents and a verb, such as `a.csv has`; empty if none."""
+    """Return the names of changed files with a verb, such as `a.csv has`; empty if none changed."""
     changed = changed_marks(marks, before["content_marks"])
     if not changed:
         return ""

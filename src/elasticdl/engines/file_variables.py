@@ -115,7 +115,7 @@ class FileVariables:
             self._compare_values()
 
     def _advancing(self, name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
-        """Yield the names of generators and iterators within a variable, and these."""
+        """Yield (name, object) for each random generator and iterator within a variable."""
         found = [(name, value, _DEPTH)]
         seen: set[int] = set()
         while found:
@@ -197,7 +197,7 @@ def _state_of(value: Any) -> Any:
 def _progress_of(value: Any) -> Any:
     """Return the state of a random generator or of an iterator; None if the value is neither.
 
-    A file and `itertools.count()` are no iterators here: they may only be read or number things.
+    Files and `itertools.count()` are ignored: reading a file or numbering items is harmless.
     """
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
@@ -210,9 +210,9 @@ def _progress_of(value: Any) -> Any:
 
 
 def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
-    """Return what changes with the position of an iterator; it is not advanced.
+    """Return a value that changes when an iterator advances, without advancing it.
 
-    An iterator of an iterator is three levels deep: its reduced form, arguments, and argument.
+    Each nested iterator adds three levels: its reduced form, the arguments in it, and an argument.
     """
     if isinstance(value, (range, *_PLAIN)):
         return repr(value)
@@ -225,7 +225,7 @@ def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
     if not isinstance(value, Iterator):
         return None
     try:
-        # Python 3.12 announces that iterators of itertools lose this; then nothing is known.
+        # Python 3.12 deprecates `__reduce__` of itertools; without it the position is unknown.
         with warnings.catch_warnings(action="ignore"):
             return _progress_within(value.__reduce__(), depth - 1)
     except TypeError:
@@ -233,7 +233,7 @@ def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
 
 
 def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
-    """Yield names for messages, and the values of `_within`."""
+    """Yield the values of `_within`, each with its name for messages."""
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))
         yield from ((f"{name}[{key!r}]", each) for key, each in some)
@@ -253,7 +253,7 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
 def _summary(value: Any, module: str, depth: int) -> Any:
     """Return a summary of a value that compares unequal once the value has changed.
 
-    Values that the framework or a checkpoint keeps are left out, and so are imported ones.
+    Values that the framework or a checkpoint saves are left out, and so are imported ones.
 
     Args:
         value: The value of a variable, or a value within one.
@@ -273,7 +273,7 @@ def _summary(value: Any, module: str, depth: int) -> Any:
         some = list(itertools.islice(inner, _MAX_ITEMS))
         size = len(value) if isinstance(value, Collection) else 0
     except RuntimeError:
-        # A thread that prepares batches has changed the value meanwhile.
+        # A thread that prepares batches changed the value at the same time.
         return None
     return size, [_summary(each, module, depth - 1) for each in some]
 
@@ -297,7 +297,7 @@ def _within(value: Any, module: str) -> Iterable[Any] | None:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # It is empty.
+    except ValueError:  # The closure's cell is empty.
         return None
 
 

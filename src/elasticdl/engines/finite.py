@@ -42,7 +42,7 @@ def check_losses(
     """Check that the losses of a group of steps of this process are finite.
 
     Args:
-        losses: One per step; empty if no batch of the steps was one of this process.
+        losses: One per step; empty if this process had no batch in these steps.
         group: The batch of each step.
         trainer: Computes the model's outputs if a loss is not finite.
         step: Number of the last step.
@@ -73,7 +73,7 @@ def _not_finite_data(batch: Batch) -> str | None:
                 values = np.asarray(array)
                 bad = _not_finite(values)
                 if bad is not None:
-                    # An attention mask has -inf for a reason.
+                    # -inf may be intended, for example in an attention mask.
                     bad = np.isnan(values) | (values == np.inf)
                 if bad is not None and bad.any():
                     what = "NaN" if np.isnan(values).any() else "infinity"

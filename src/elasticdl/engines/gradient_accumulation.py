@@ -1,9 +1,9 @@
 """Accumulator: sums contributions to a logical batch of fixed size, then applies one update.
 
 With `--global_batch_size`, an update consists of the same number of minibatches on any number of
-workers, so that the learning curve does not depend on the number of workers. The size is exact; the
-choice of records in an update is the same statistically, not record by record. An epoch's last
-update takes the remaining minibatches, as the last batch of an epoch takes the remaining records.
+workers, so that the learning curve does not depend on the number of workers. The size is exact.
+Which records are in an update depends on the number of workers. An epoch's last update takes the
+remaining minibatches, as the last batch of an epoch takes the remaining records.
 
 The sum so far is part of the state: a joining worker takes it over.
 
@@ -58,7 +58,7 @@ class Accumulator:
         An update without any example changes nothing and is not counted as a step.
 
         Args:
-            total: Sum of the contributions; None if they have no example.
+            total: Sum of the contributions; None if their minibatches contain no example.
             num_batches: Number of minibatches in the sum, at most `num_missing`.
             last: Whether no more contributions follow in this epoch.
         """

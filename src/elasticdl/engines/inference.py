@@ -1,8 +1,8 @@
 """Inference: evaluates a trained model, and predicts with it.
 
 The trained model's folder contains all that is needed, including the user's code. Records are
-processed in order, by ranges. In this process there is a single range; `elastic/inference.py`
-assigns ranges to workers, which use the functions of this module.
+processed in order, divided into ranges. In this process there is a single range;
+`elastic/inference.py` assigns ranges to workers, which use the functions of this module.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class OpenedModel:
                 raise other from error
             raise DataError(
                 f"{self.job.data}: these records do not match {self.job.trained_model}: its input "
-                f"function makes {describe(example.features)} of them, and with these inputs the "
-                "model has other parameters than the trained ones. Use records with the fields "
-                "that it was trained on.\n" + "\n".join(str(error).splitlines()[1:-1])
+                f"function converts them to {describe(example.features)}, and with these inputs "
+                "the model has different parameters from the trained ones. Use records with the "
+                "fields that it was trained on.\n" + "\n".join(str(error).splitlines()[1:-1])
             ) from error
 
     def notes(self) -> list[str]:
-        """Return notes on the data, for the user."""
+        """Return messages about the data for the user."""
         share = self.job.validation_split
         trained_by = Job.from_json(self.trained.description.job_json)
         before = trained_by.validation_split or 0
@@ -138,7 +138,7 @@ class OpenedModel:
         )
 
     def _differences(self) -> tuple[list[str], list[str]]:
-        """Return the fields that only the training data has, and those only in the records."""
+        """Return the fields that only the training data has, and those only the records have."""
         fields = self.trained.description.record_fields_json
         if not fields:
             return [], []
@@ -147,7 +147,7 @@ class OpenedModel:
         return sorted(before - now), sorted(now - before)
 
     def check_names(self) -> None:
-        """Refuse records whose field names differ, if the trained model is a prebuilt table model.
+        """Raise an error if field names differ and the trained model is a prebuilt table model.
 
         Such a model reads all fields in the order of their names: the number of its inputs would be
         right, and their order wrong.

@@ -76,13 +76,14 @@ class Committer(Protocol):
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Apply one update per batch, agreed with all workers; without a batch, join their update.
+        """Apply one update per batch together with all workers; without a batch, join their update.
 
         Args:
             batches: This process's batches.
             progress: The training progress.
             stop: Whether the callbacks of this process request the end of training here. If the
-                callbacks of this commit's leader do, no batch of any process is applied any more.
+                callbacks of this commit's leader request it, no further batch of any process is
+                applied.
 
         Returns:
             The commit, or None if there was no agreement; in that case nothing has changed.

@@ -75,7 +75,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def handled_immediately(check: Callable[[], None]) -> Iterator[None]:
-    """Do not defer signals while this block runs; it must leave no partial results behind.
+    """Handle signals immediately while this block runs; it must leave no partial results behind.
 
     Args:
         check: `Interrupts.check` of the enclosing block; raises the exception for a signal.

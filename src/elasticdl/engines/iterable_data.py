@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from elasticdl.sharding.left_out import BatchId
 
 _log = logging.getLogger("elasticdl")
-# With several workers: the number of consecutive batches that one of them takes.
+# With several workers: the number of consecutive batches assigned to one worker.
 _BATCHES_PER_SHARD = 8
 _BATCHES_PER_VALIDATION_SHARD = 32
 # Recent batches are kept up to this size. A feed that replaces another one can go back to batches
@@ -253,10 +253,10 @@ class IterableData:
         first = start + lease.committed
         stop = min(end, start + lease.stop) if lease.stop else end
         if first >= stop:
-            # The rear part of a split shard that is shorter than the others.
+            # The second part of a split shard, if that shard is shorter than the others.
             yield TrainingBatch(epoch, lease.shard, lease.committed, None, finished=True)
             return
-        # The rear part of a split shard has no digest before its first commit.
+        # The second part of a split shard has no digest before its first commit.
         if lease.digest and self.reading.digest_before(epoch, first) != lease.digest:
             raise DefinitionError(
                 f"{self.epochs.name} does not yield the same batches when it is read again: the "
@@ -273,11 +273,11 @@ class IterableData:
         """Check that callbacks have not changed the pipeline; see `definition.Epochs`.
 
         Raises:
-            DefinitionError: They have.
+            DefinitionError: A callback has changed the pipeline.
         """
         if self.epochs.check is None:
             return
-        # It may call user code that draws, while another thread draws to prepare batches.
+        # User code called here may draw random numbers while another thread prepares batches.
         with seeded(derive_seed(self.reading.seed, epoch, 2)):
             self.epochs.check(epoch)
 

@@ -139,8 +139,8 @@ def _schema(definition: ModelDefinition, trained: TrainedModel, trained_model: s
         schema = Schema.from_json(fields)
     if schema is None:
         raise UsageError(
-            f"{trained_model} has no data_schema(), from which the shapes of its inputs would be "
-            f'known. Name some records: elasticdl.load({trained_model!r}, data="data/test").'
+            f"{trained_model} has no data_schema() that defines the shapes of its inputs. "
+            f'Name some records: elasticdl.load({trained_model!r}, data="data/test").'
         )
     return schema
 

@@ -288,7 +288,7 @@ class Loop:
 
     def _note_stopped(self) -> None:
         ledger, planned = self.progress.ledger, self.options.num_epochs
-        # An epoch that ended whole has begun the next one.
+        # At the end of a complete epoch, the ledger has already moved on to the next one.
         num_ended = ledger.epoch if self.progress.first_step == self.trainer.step else None
         if num_ended is None:
             when = f"in epoch {ledger.epoch + 1} of {planned}"
@@ -383,7 +383,7 @@ class Loop:
         )
 
     def _ends(self) -> bool:
-        """Whether the callbacks of this process request the end of training, and it leads.
+        """Whether this process leads and its callbacks request the end of training.
 
         The callbacks of one worker decide for all, because callbacks may depend on a clock.
         """
@@ -588,7 +588,8 @@ class Loop:
         """Call on_test_begin or on_test_end of the callbacks if a peer's state requires it.
 
         Called before the callbacks' own state is loaded, because the two calls may change it. They
-        may also swap weights, which the trainer's state already has as they are to be.
+        may also swap weights; that is undone here, because the trainer's state already contains the
+        right weights.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating == self._test_begun:
@@ -791,7 +792,7 @@ class Loop:
 
 
 def split_arrays(state: State) -> tuple[State, State]:
-    """Split a checkpoint's tensors into those of the callbacks and those to train on from."""
+    """Split a checkpoint's tensors into those of the callbacks and the trainer's own."""
     arrays = {path: array for path, array in state.items() if path.startswith(CALLBACKS)}
     return arrays, {
         path: array for path, array in state.items() if not path.startswith((CALLBACKS, MEASURED))

@@ -293,7 +293,7 @@ def _record_batches(
     size, num_batches = plan.minibatch_size, plan.num_batches(lease.shard)
     stop = min(num_batches, lease.stop or num_batches)
     if lease.committed >= stop:
-        # The rear part of a split shard that is shorter than the others.
+        # The second part of a split shard, if that shard is shorter than the others.
         yield TrainingBatch(epoch, lease.shard, lease.committed, None, finished=True)
         return
     numbers = plan.record_numbers(epoch, lease.shard)[lease.committed * size : stop * size]
@@ -462,7 +462,7 @@ def _made(
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     if mode is Mode.PREDICTION and len(parts) > 1 and _are_of_no_record(parts[1]):
-        # From a guard for each record: [... for r in records if "label" in r].
+        # The function skipped records without labels: [... for r in records if "label" in r].
         parts = parts[:1]
     batch = batch_of(
         parts, f"{definition.where('input')}: the input function made, from {len(records)} records,"
@@ -482,7 +482,7 @@ def _call(how: RecordInput, records: Sequence[Record], mode: Mode) -> Any:
 def _refused(
     how: RecordInput, records: Sequence[Record], mode: Mode, where: Callable[[], str]
 ) -> str:
-    """Return the name of the first record that an input function refuses on its own, else all."""
+    """Return the name of the first record that raises `SchemaError` alone, or else all names."""
     if isinstance(where, RecordNames):
         for number, record in enumerate(records):
             try:
@@ -719,9 +719,9 @@ def _present(source: RecordSource, field: Field) -> Sequence[str] | None:
 
 
 def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
-    """Return a stand-in for a missing field: `value` as its type, or its missing value.
+    """Return a placeholder for a missing field: `value` in the field's type, or its null value.
 
-    None gives 0 for a field that is not nullable.
+    With None as `value`, a field that is not nullable gets 0.
     """
     if value is None and field.nullable:
         return field.missing(1)[0, ...]

@@ -93,13 +93,13 @@ class TrainingContext:
         """Check, when an epoch begins, that callbacks have not changed the user's pipeline.
 
         Raises:
-            DefinitionError: They have, which has no effect on its batches.
+            DefinitionError: A callback has changed it, which would have no effect on the batches.
         """
         if isinstance(self.data, IterableData):
             self.data.check(epoch)
 
     def notes(self) -> list[str]:
-        """Return notes on the data, for the user."""
+        """Return messages about the data for the user."""
         if isinstance(self.definition.input, BatchesInput):
             return [*self._validated_on(), *self._without_effect()]
         near = near_classes(self.classes) if self._has_class_folders else ""
@@ -123,7 +123,7 @@ class TrainingContext:
         ]
 
     def _validated_on(self) -> list[str]:
-        """Return a message if a function of the model file validates on the training location."""
+        """Return a message if `val_dataloader()` receives the location of the training data."""
         job, definition = self.job, self.definition
         if self.validation is None or job.validation_data or "validation" not in definition.places:
             return []
@@ -135,7 +135,7 @@ class TrainingContext:
         return [note]
 
     def _without_effect(self) -> list[str]:
-        """Return a message on options that do nothing because the model makes its own batches."""
+        """Return a message on options without effect because the model makes its own batches."""
         origin, options = self.definition.origin, self.job.training
         # The config of a session has a batch size, which its components receive.
         if origin.dialect == "abstractions":
@@ -156,7 +156,7 @@ class TrainingContext:
         """Names of the classes, from the model or else from the data; empty if unknown."""
         if self.definition.classes:
             return self.definition.classes
-        # Neither side of a split knows the class names; its whole source does.
+        # The two sides of a split do not know the class names; their common source does.
         source: object = whole(self.data.source) if isinstance(self.data, RecordData) else None
         return source.classes if isinstance(source, HasClassNames) else ()
 
@@ -207,7 +207,7 @@ class TrainingContext:
         return self.data.shard_batches(self.plan, epoch, piece, left_out, singly=singly)
 
     def example(self) -> Batch:
-        """Return an example batch with the shapes of the data; it may be smaller than others.
+        """Return an example batch with the shapes of the data; it may be smaller than a full batch.
 
         Raises:
             DataError: The data has no batch.
@@ -222,7 +222,7 @@ class TrainingContext:
         return next(itertools.chain.from_iterable(shards), None)
 
     def check_validation(self, trainer: Trainer) -> None:
-        """Evaluate the first batch of the validation data, before hours of training on others.
+        """Evaluate the first validation batch now, so that errors show before hours of training.
 
         A worker evaluates it anyway, when it prepares.
 
@@ -255,12 +255,13 @@ class TrainingContext:
         return trainer
 
     def _check_monitored(self, trainer: Trainer) -> None:
-        """Check before the first epoch that it will measure what schedules and callbacks monitor.
+        """Check that all validation metrics monitored by schedules or callbacks will be measured.
 
-        Only metrics of a validation are known before it; a step may log others while it trains.
+        It runs before the first epoch. Other metrics are not checked, because a training step may
+        log them.
 
         Raises:
-            DefinitionError: A metric of a validation is not measured.
+            DefinitionError: A monitored validation metric is not measured.
         """
         if self.validation is None:
             return
