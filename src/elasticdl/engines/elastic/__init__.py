@@ -4,14 +4,14 @@ Ray places the processes, torchft forms the quorums, and the training loop is El
 
 scaling_policy.py    which workers to start, assign, replace or abandon         (pure)
 voting.py            decides on a step from the workers' votes                  (pure)
-inference_ranges.py            assigns ranges of records, and decides when to give up     (pure)
+inference_ranges.py  assigns ranges of records, and decides when to give up     (pure)
 failure_policy.py    ends a job whose workers keep dying at the same batch      (pure)
 controller.py        the driver: starts and watches workers, writes their events
 worker.py            a worker: prepares, runs the loop, reports to the controller
 worker_process.py    runs a worker in a separate process, for Ray's actor
 fork_server.py       forks processes that have the frameworks imported already
 committer.py         performs a step that all workers agree on
-allreduce.py            participants of a step, and the sum; only it and gloo.py use torchft
+allreduce.py         participants of a step, and the sum; only it and gloo.py use torchft
 gloo.py              connections between workers
 peer_watch.py        ends the wait for a frozen worker
 lighthouse.py        keeps the Lighthouse's process running
@@ -32,16 +32,16 @@ index_transfer.py    sends the indexes of the data to the workers
 low_priority.py      runs preparations at low priority
 worker_warnings.py   repeats the warnings of workers in the driver
 
-Where it is decided that a worker is dead or hung:
+Modules that decide whether a worker is dead or hung:
 
 its process has died                     controller.py `_handle`
 it does not answer the driver, or is     scaling_policy.py `_to_end`: hung, so it is killed
 on one batch for too long
 it is silent while others commit         controller.py `carries_on`: it no longer counts as having
-                                         the history that is in the event log
-it does not respond in a sum, or while    peer_watch.py: its peers give up the step or the transfer
+                                         the history in the event log
+it does not respond in a sum, or while   peer_watch.py: its peers give up the step or the transfer
 it sends a state
-it sends no heartbeats                   torchft's Lighthouse (quorum.py): a quorum without it
+it sends no heartbeats                   torchft's Lighthouse (allreduce.py): a quorum without it
 its rank misses many steps               engines/loop.py: its lease is released
 """
 

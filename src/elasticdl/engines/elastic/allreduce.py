@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _SUM = AllreduceOptions()
 _SUM.reduceOp = cast("ReduceOp", ReduceOp.SUM)
-# A living server answers requests from memory within this time.
+# A live server answers requests from memory within this time.
 _ANSWER_S = 5.0
 _OWN_VOTE = timedelta(seconds=60)
 
@@ -65,7 +65,8 @@ class Lighthouse:
             bind=f"{host}:0",
             min_replicas=min_workers,
             join_timeout_ms=int(timeouts.join_timeout_s * 1000),
-            # A complete quorum needs no tick; this is how soon a timeout is noticed.
+            # A complete quorum does not wait for a tick; this only limits how fast a timeout is
+            # noticed.
             quorum_tick_ms=50,
             heartbeat_timeout_ms=int(timeouts.heartbeat_timeout_s * 1000),
         )
@@ -187,7 +188,7 @@ class Quorum:
     def wait(self) -> None:
         """Wait for the quorum, and for a peer's state if this worker is behind.
 
-        As long as the Lighthouse lives, other workers may still come. When it dies, the driver
+        As long as the Lighthouse is alive, other workers may still join. When it dies, the driver
         starts another one, and the workers continue there with the state they have.
 
         Raises:
@@ -249,7 +250,7 @@ class Quorum:
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
         """Sum a buffer over all workers in place; return whether that succeeded on this worker."""
         here = torch.from_numpy(buffer)
-        # The same memory on a CPU; NCCL adds up what lies on a GPU.
+        # On a CPU this shares the buffer's memory; NCCL sums tensors on a GPU.
         there = here.to(self._device)
         limit_s, started_s = (
             limit_of(self._timeouts.sum_timeout_s, self.slowest_s),
@@ -306,12 +307,12 @@ def _is_answering(manager: str, timeout_s: float) -> bool:
     """Return whether a worker's torchft server answers within the timeout."""
     timeout = timedelta(seconds=timeout_s)
     try:
-        # Any request would do; it answers this one from memory.
+        # Any request would serve; the server answers this one from memory.
         ManagerClient(manager, connect_timeout=timeout)._checkpoint_metadata(0, timeout=timeout)  # noqa: SLF001
     except TimeoutError:
         return False
     except RuntimeError as error:
-        # Also an answer: it has no state to provide.
+        # An error is also an answer: the worker has no state to send.
         return "failed to connect" not in str(error)
     return True
 

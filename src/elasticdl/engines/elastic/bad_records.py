@@ -33,19 +33,18 @@ _NEVER_MORE = 0.5
 
 
 class BadRecords:
-    """Bad records: batches whose records a run skips because workers died on them; see the module.
+    """Tracks the batches whose records a run skips because workers died on them; see the module.
 
     Args:
         run: The run.
-        skip: Whether the user wants bad records to be skipped.
+        skip: Whether to skip bad records (`--skip_bad_records`).
 
     Attributes:
         batches: All batches that workers must no longer use.
         at_start: Batches that are skipped from the start of this round.
 
     Raises:
-        UsageError: Bad records should be skipped, but the batches are not built from numbered
-            records.
+        UsageError: `skip` is set, but the batches are not built from numbered records.
     """
 
     def __init__(self, run: Run, *, skip: bool) -> None:
@@ -73,7 +72,7 @@ class BadRecords:
         """Skip the records of a batch at which too many workers died; return the batch.
 
         Raises:
-            TrainingError: Bad records should not be skipped, or there would be too many of them.
+            TrainingError: Skipping is not enabled, or too many records would be skipped.
         """
         work = found.batch
         named = self._name(work)

@@ -55,7 +55,7 @@ class SupersededError(Exception):
 
 
 class DriftError(TrainingError):
-    """Workers that should have the same weights have different ones."""
+    """Raised when the weights of two workers differ although their histories are the same."""
 
 
 class Layout:
@@ -105,7 +105,7 @@ class Layout:
 
 
 def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
-    """Make the trainer compile its update, by applying a contribution and undoing it."""
+    """Apply a contribution and undo it, so that the trainer compiles its update in advance."""
     if isinstance(trainer, SupportsWarmup):
         trainer.rehearse(contribution)
         return
@@ -147,7 +147,7 @@ class ElasticCommitter:
         self._trainer, self._accumulator, self._note = trainer, accumulator, note or CrashNote()
         started_s = time.monotonic()
         contribution, result = trainer.gradients(example)
-        # Includes compilation, as later batches of other shapes will.
+        # Compilation is included, because later batches with new shapes are compiled as well.
         self.slowest_s = time.monotonic() - started_s
         self._training = Layout(result.metrics)
         self._evaluation = Layout({} if evaluated is None else trainer.evaluate(evaluated))
@@ -255,7 +255,7 @@ class ElasticCommitter:
         Raises:
             NonFiniteLossError: The loss of the step is NaN or infinite; no worker applied it.
             DriftError: Workers have different weights.
-            SupersededError: A younger process has this rank, so this process must end.
+            SupersededError: A newer process has this rank, so this process must end.
         """
         vote = Vote(self._incarnation, stop=stop)
         self._buffer[:] = 0

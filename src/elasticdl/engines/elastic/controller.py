@@ -92,10 +92,10 @@ _POLL_S = 0.3
 _CLUSTER_INTERVAL_S = 1.0
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
-# Ray needs a moment to place a process where there is room.
+# Ray needs a moment to place a process even if there is room.
 _PLACING_S = 2.0
-# If more Ray instances than this die in a row without a further checkpoint, the machine has a
-# problem.
+# If more Ray instances than this die in a row without a new checkpoint, the machine itself is the
+# likely cause.
 _MAX_RAYS_LOST = 3
 # A worker that is silent for this long while others commit steps is not part of those steps.
 _LEFT_OUT_S = 10.0
@@ -105,7 +105,7 @@ _SILENCE_AT_THE_END_S = 5.0
 
 
 class _GaveUpError(UnavailableError):
-    """There have been too few workers to train for longer than `--give_up_after`."""
+    """Raised when there have been too few workers for longer than `--give_up_after`."""
 
 
 def train(job: Job, reporter: Reporter) -> Outcome:
@@ -128,7 +128,7 @@ def _train(run: Run) -> TrainResult:
             try:
                 return controller.train(interrupts)
             except _GaveUpError:
-                # Another Ray would not provide the missing workers either.
+                # Restarting Ray would not provide the missing workers.
                 raise
             except UnavailableError as lost:
                 step = max(run.store.steps(), default=0)
@@ -167,7 +167,7 @@ class _Process:
     request: Any = None
     requested_events: bool = False
     requested_s: float = 0.0
-    # Whether Ray has placed it: Ray lets processes wait while there is no room for them.
+    # Whether Ray has placed it: a process stays pending while there is no room for it.
     is_placed: bool = False
     started_s: float = field(default_factory=time.monotonic)
     answered_s: float = field(default_factory=time.monotonic)
@@ -411,7 +411,7 @@ class _Controller:
     def _process(self, incarnation: int) -> _Process:
         return next(p for p in self._processes if p.incarnation == incarnation)
 
-    # --- workers come and go ----------------------------------------------------------------
+    # --- starting and ending workers --------------------------------------------------------------
 
     def _start(self) -> None:
         self._num_started += 1
@@ -510,7 +510,7 @@ class _Controller:
         self._bad.begin(self._checkpoint)
         self._run.write_start(self._journal.step, self._bad.at_start)
 
-    # --- listening ----------------------------------------------------------------------------
+    # --- messages from workers --------------------------------------------------------------------
 
     def _listen(self) -> None:
         """Wait up to a polling interval for results of calls to workers, and process them."""
@@ -620,7 +620,7 @@ class _Controller:
                 process.work, process.state = None, WorkerState.FINISHED
 
     def _publisher(self) -> _Process | None:
-        """Return the worker to fetch events from: the lowest rank that owes no report."""
+        """Return the worker to fetch events from: the lowest rank without a pending request."""
         training = [p for p in self._training() if p.request is None]
         return min(training, key=lambda p: p.rank or 0, default=None)
 
@@ -651,7 +651,7 @@ class _Controller:
             return False
         interval_s = _CHECKPOINT_INTERVAL_S
         if any(self._will_be_lost(process) for process in self._training()):
-            # If no worker can take over the state, less work has to be repeated.
+            # If all workers are lost, resuming from this checkpoint repeats less work.
             interval_s = _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S
         return time.monotonic() - self._last_checkpoint_s > interval_s
 

@@ -7,7 +7,7 @@ A segmentation fault or the kernel's out-of-memory killer leaves no time for a m
 is a file that both processes map into memory. Writing costs about a microsecond.
 
 One thread prepares batches while another computes. At batches where workers died before, only one
-of the two threads works at a time, so that the note names the batch that causes the death.
+of the two threads works at a time, so that the note names the batch that causes the crash.
 
 Callers: `worker_process.py` creates and reads it, `worker.py` and `committer.py` write.
 """
@@ -77,7 +77,7 @@ class CrashNote:
 
     @contextlib.contextmanager
     def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> Iterator[None]:
-        """Record what this process is doing within the block."""
+        """Record the batch that this process works on while the block runs."""
         is_suspect = work != "evaluating" and (epoch, shard) in self.suspects
         with self._one_at_a_time if is_suspect else contextlib.nullcontext():
             _ENTRY.pack_into(self._memory, _offset(work), True, epoch, shard, batch)

@@ -45,7 +45,7 @@ class WorkerReport:
 
     Attributes:
         point: The point (`CommitId`) of its current state.
-        confirmed: The last point up to which its history will not change any more.
+        confirmed: The last point up to which its history is final.
         continues: Whether its history contains the point that the controller sent.
         events: Events after that point, up to `confirmed`, each with its point.
         ranks: Ranks that took part in its last commit.
@@ -114,9 +114,9 @@ class EventBuffer:
             return self._points[max(0, self._num_confirmed() - 1)]
 
     def is_undone(self, point: CommitId) -> bool:
-        """Return whether a point was in this worker's history and is in it no longer.
+        """Return whether a point used to be in this worker's history but no longer is.
 
-        A peer's history, which this worker has taken over, has replaced it.
+        This happens when the worker takes over a peer's history.
         """
         return point in self._undone
 

@@ -1,7 +1,7 @@
 """Event writer of the driver: writes each event of the workers' history to the log once.
 
 Step events are collected for a second and written as one event. Any other event is written after
-the steps that precede it. A checkpoint counts, and its event is written, once it is saved.
+the steps that precede it. The event of a checkpoint is written after the checkpoint is saved.
 
 A job that resumes from a checkpoint voids all events after it, so no event may span a checkpoint.
 Only the worker that copies its state knows where it did so, and the events may come from another
@@ -77,7 +77,7 @@ class EventWriter:
             if self.known is None or point > self.known:
                 self._collect(event)
         if self.known is None or report.confirmed > self.known:
-            # Never move back: a delayed report would cause all events to be written again.
+            # Never go back: after a delayed report, events would be written twice.
             self.known = report.confirmed
         self.step = max(self.step, report.step)
 

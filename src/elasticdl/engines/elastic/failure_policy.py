@@ -48,7 +48,7 @@ class RepeatedFailure:
 
 @dataclass
 class FailureCounter:
-    """Counts the deaths of workers per batch, and the losses of all workers without progress.
+    """Counts the deaths of workers per batch, and how often all workers were lost without progress.
 
     Attributes:
         furthest_step: The last step that any worker reached.
@@ -69,14 +69,14 @@ class FailureCounter:
         )
 
     def at(self, batches: Iterable[BatchInWork], step: int) -> RepeatedFailure | None:
-        """Count a worker's death for each of the batches that it was working on.
+        """Count a worker's death against each batch that it was working on.
 
         Args:
             batches: The batches it was working on.
             step: The last step of the run so far.
 
         Returns:
-            The batch if this death reaches its limit, the first time; otherwise None.
+            The batch whose limit this death reaches, reported once; otherwise None.
         """
         counted = [batch for batch in batches if _key(batch) not in self._known]
         for batch in counted:
@@ -97,7 +97,7 @@ class FailureCounter:
         return RepeatedFailure(worst, num_deaths, tuple(b for b in counted if b != worst))
 
     def of_all(self, step: int) -> None:
-        """Count that all workers were lost at the same time.
+        """Record that all workers were lost at the same time.
 
         Args:
             step: The last step of the run so far.
@@ -125,7 +125,7 @@ class MemoryFailures:
     """Counter of the workers that ran out of memory since the newest checkpoint.
 
     Attributes:
-        limit: The job ends at this number, because further replacements would not help.
+        limit: Number at which the job ends, because further replacements would not help.
         count: Number so far.
     """
 

@@ -41,7 +41,8 @@ from elasticdl import scratch
 from elasticdl.gc_tuning import collect_seldom
 from elasticdl.training.create import quiet_frameworks
 
-# A dead worker is replaced sooner than this; after the last one the server should end soon.
+# Longer than a dead worker's replacement takes, but short, so that the server ends soon after the
+# last worker.
 _LINGER_S = 10.0
 _LOOK_INTERVAL_S = 0.5
 _BACKLOG = 128
@@ -112,8 +113,8 @@ def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> 
     """Have the server fork a process that calls a function.
 
     Args:
-        server: A connection to the server. From now on it receives from the new process; nothing
-            more can be sent through it.
+        server: A connection to the server. From now on it receives messages of the new process;
+            nothing more can be sent on it.
         function: Called with the new process's end of the connection, then `arguments`. The process
             ends when it returns.
         arguments: Arguments of the function.
@@ -144,12 +145,12 @@ def _start(folder: Path, modules: Sequence[str], linger_s: float) -> None:
         # Connections made while it imports wait in the queue.
         listener.listen(_BACKLOG)
         fd = listener.fileno()
-        subprocess.run(  # noqa: S603 - ourselves
+        subprocess.run(  # noqa: S603 - our own command
             # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
             [sys.executable, "-P", "-m", __name__, str(folder), str(fd), str(linger_s), *modules],
             check=True,
             pass_fds=[fd],
-            # Neither signals of a terminal nor the end of a worker reach it.
+            # Signals of the terminal and the end of a worker must not end the server.
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -191,7 +192,8 @@ class _Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         """Set up the process and call the requested function."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Otherwise a caller would wait in a queue that nothing serves after the server's death.
+        # With its own copy of the listening socket open, a caller could connect after the server's
+        # death and wait forever.
         self.server.socket.close()
         link = Connection(os.dup(self.request.fileno()))
         surroundings: _ProcessEnvironment = link.recv()

@@ -29,7 +29,8 @@ class WatchedGloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no typ
     """Gloo process group with a fixed listening address and detection of lost hosts.
 
     By default Gloo resolves this machine's name to an address, which other machines may not reach,
-    and it waits until the step's timeout for a host that is gone without closing its connections.
+    and it waits until the step's timeout for a host that disappears without closing its
+    connections.
 
     Args:
         host: Address under which others reach this worker.
@@ -135,10 +136,10 @@ def _other_end(number: int) -> str:
 
 
 def _give_up_after(number: int, silence_s: float) -> None:
-    """Let the operating system end a connection when the other host does not answer for this long.
+    """Make the operating system close a connection whose remote host stays silent for this long.
 
-    The other host's operating system answers, whatever its processes do, so a peer that only
-    computes is not affected.
+    The remote operating system answers regardless of its processes, so a peer that is busy
+    computing is not affected.
     """
     with contextlib.suppress(OSError), _copy_of(number) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
@@ -146,6 +147,6 @@ def _give_up_after(number: int, silence_s: float) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-            # ... and unanswered data, which would be sent again for a quarter of an hour.
+            # ... and unacknowledged data, which would be resent for a quarter of an hour.
             timeout_ms = int(silence_s * 1000)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)

@@ -1,6 +1,6 @@
 """Elastic inference: evaluates and predicts on many workers, one Ray task per range of records.
 
-    driver   ranges.py: assigns ranges --> task per range --> worker   inference_worker.py
+    driver   inference_ranges.py: ranges --> task per range --> worker   inference_worker.py
        ^                                                        | parts of a prediction -> staging
        +---- progress, metric states, completion ---------------+
 
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _CANCEL_TIMEOUT_S = 10.0
 _ARRIVAL_TIMEOUT_S = 10.0
-# Per worker, without a completed range in between: after that many, it is unlikely that other
-# programs took the memory only for a while.
+# Per worker, without a completed range in between. After this many, a temporary shortage caused by
+# other programs is unlikely.
 _MAX_OUT_OF_MEMORY = 3
 
 
@@ -148,7 +148,7 @@ def _kept_model(run: str, instructions: list[Any]) -> InferenceWorker:
         instructions: A list with a reference to the instructions, because Ray would fetch a plain
             reference for each task.
     """
-    global _model  # noqa: PLW0603 - a worker is a process; what it keeps is the process's
+    global _model  # noqa: PLW0603 - the model is kept once per worker process
     if _model is None or _model[0] != run:
         _model = (run, InferenceWorker(ray.get(instructions[0])))
     return _model[1]
@@ -363,7 +363,7 @@ class _WorkerPool:
                 self._work.advanced(task.range_, message, now_s)
 
     def _lose(self, task: _Task, error: ray.exceptions.RayError) -> None:
-        """Return the range of a dead worker to the queue.
+        """Return the range of a dead worker to the queue, to be assigned again.
 
         Raises:
             TrainingError: Too many workers in a row ran out of memory.

@@ -6,8 +6,8 @@
                             hold up the others)
 
 A death has no lasting effect: a range is assigned again any number of times, unless it kills one
-worker after another at the same position. Times are passed in, and there is no Ray in here, so a
-unit test can describe every situation.
+worker after another at the same position. Times are passed in and Ray is not used, so a unit test
+can reproduce every situation.
 
 Callers: `inference.py`.
 """
@@ -27,7 +27,7 @@ _RANGES_PER_WORKER = 4
 # The size of a part of a prediction in one process (`prediction/parts.py`).
 MAX_RECORDS_PER_RANGE = 1 << 16
 
-# Per worker: if this many in a row die before they have the model, the environment is the cause.
+# Per worker: if this many in a row die before loading the model, the environment is the cause.
 _MAX_FRUITLESS_STARTS = 5
 # If this many workers in a row die at one position, the records or the model are the cause.
 _MAX_LOSSES_AT_ONE_PLACE = 10
@@ -125,7 +125,7 @@ class RangeQueue:
         return range_
 
     def begun(self, now_s: float) -> None:
-        """Record that a worker has loaded the model and begins."""
+        """Record that a worker has loaded the model and starts on its range."""
         self._heard_s = now_s
         self._fruitless = 0
 

@@ -22,7 +22,7 @@ from elasticdl.job import Priority
 
 _NAME = "elasticdl-board"
 _INTERVAL_S = 1.0
-# A driver that has not posted for this long is gone, so its entry expires.
+# If a driver has not posted for this long, it is assumed to be gone and its entry expires.
 _TIMEOUT_S = 5.0
 # Lowest first.
 _PRIORITIES = get_args(Priority)
@@ -79,7 +79,7 @@ class Preemption:
             try:
                 self.wait = ray.get(self._answer) > 0
             except ray.exceptions.RayError:
-                # The registry ended with the driver that had started it.
+                # The registry ended together with the driver that had started it.
                 self._board = None
             self._answer = None
         now = time.monotonic()

@@ -1,6 +1,6 @@
 """Watched Lighthouse: runs on the driver's machine and is replaced when it dies or freezes.
 
-Workers keep their state and switch to the new one (`quorum.Quorum.follow`), so no step is lost.
+Workers keep their state and switch to the new one (`allreduce.Quorum.follow`), so no step is lost.
 
 Callers: `controller.py`.
 """
@@ -19,7 +19,7 @@ from elasticdl.engines.elastic.placement import LighthouseActor, here
 if TYPE_CHECKING:
     from elasticdl.engines.elastic.timeouts import Timeouts
 
-# It only counts heartbeats, so an answer takes milliseconds, or seconds on a busy machine.
+# It only tracks heartbeats, so it answers within milliseconds, or seconds on a busy machine.
 _SILENCE_S = 10.0
 _INTERVAL_S = 1.0
 

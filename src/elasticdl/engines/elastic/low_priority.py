@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-# Next to threads that compute all the time, it gets a tenth of the CPU time of one of them, plus
-# idle time.
+# Beside threads that are always busy, such a thread gets a tenth of the CPU time of one of them,
+# plus idle time.
 _NICENESS = 10
 
 _T = TypeVar("_T")
@@ -21,8 +21,8 @@ _T = TypeVar("_T")
 def low_priority(function: Callable[[], _T]) -> _T:
     """Call a function in a thread of low priority and return its result.
 
-    It uses a thread because on Linux each thread has its own priority, and raising a priority again
-    needs privileges. Threads that the function starts keep the low priority, so start threads that
+    A thread is used because Linux has a priority per thread, and raising a lowered priority needs
+    privileges. Threads that the function starts keep the low priority, so start threads that
     compute later before calling this.
     """
     with ThreadPoolExecutor(1, "elasticdl-nicely", _give_way) as thread:

@@ -7,7 +7,7 @@ distinguishes a busy process from a stopped one: it has its own threads and answ
 worker computes, even while Python is blocked, but not while the process is stopped.
 
 The wait for peers that answer has a limit: ten times the slowest wait so far, so that a slow model
-is never mistaken for a hung one, and at least the timeout that the user has set.
+is not mistaken for a hung one, and at least the timeout that the user has set.
 
 The driver decides separately, from heartbeats, which workers are hung (`scaling_policy.py`).
 
@@ -39,8 +39,8 @@ class PeerWatch:
     """A thread that watches the peers this worker is waiting for.
 
     Args:
-        silence_s: After waiting this long, it sends requests to the peers. A peer that twice does
-            not answer within this time is considered frozen.
+        silence_s: After waiting this long, it sends requests to the peers. A peer that fails to
+            answer within this time twice is considered frozen.
         is_answering: (Address, seconds) -> whether the peer answers a request within that time.
     """
 
@@ -78,7 +78,7 @@ class PeerWatch:
                 continue
             is_late = time.monotonic() - wait.since_s > wait.limit_s
             is_over = is_late or not all(self._answers(peer, wait) for peer in wait.peers)
-            # The block may have ended meanwhile.
+            # The block may have ended in the meantime.
             if is_over and self._wait is wait:
                 self._wait = None
                 wait.give_up()

@@ -37,7 +37,7 @@ class LighthouseProcess:
         return self._lighthouse.address
 
     def is_alive(self) -> bool:
-        """Return True, which proves that the process answers."""
+        """Return True; an answer proves that the process is alive."""
         return True
 
 
@@ -74,7 +74,7 @@ def call(actor: Any, method: str, *args: Any, **named: Any) -> Any:
 
 
 def leaving_machines() -> Collection[str]:
-    """Return the Ray node IDs of machines about to be taken away (preempted, drained)."""
+    """Return the Ray node IDs of machines that are about to be preempted or drained."""
     # There is no public function; Ray Train uses the same call.
     draining: dict[str, int] = ray._private.state.state.get_draining_nodes()  # noqa: SLF001
     return draining

@@ -52,7 +52,7 @@ _CONNECT_TIMEOUT_S = 5.0
 _MAX_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
-# Not at once: Ray removes old logs, and other programs remove their files.
+# Wait before failing: Ray removes old logs, and other programs remove their files.
 _FULL_FOR_S = 5.0
 _TOKEN_BYTES = 32
 _LAST_PORT = 65_535
@@ -78,7 +78,7 @@ class RayLostError(Exception):
 
 @dataclass(frozen=True)
 class ConnectedRay:
-    """The Ray instance that this process is connected to.
+    """Describes the Ray instance that this process is connected to.
 
     Attributes:
         host: Address of this machine in that instance.
@@ -95,7 +95,7 @@ class ConnectedRay:
 
 @contextlib.contextmanager
 def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
-    """Start Ray on this machine for this run, and end it with the block.
+    """Start Ray on this machine for this run, and stop it when the block ends.
 
     Args:
         num_cpus: Number of logical cores, which limits how many actors that request a core run at
@@ -141,7 +141,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
 
 class _Room:
-    """Checks whether the disks of temporary files are full, because Ray would only log it.
+    """Checks whether the disks for temporary files are full, which Ray would only log.
 
     Args:
         folders: Folders in which this run writes temporary files.
@@ -220,7 +220,7 @@ def _folder_of_ray(temporary: Path) -> Iterator[Path]:
     if wanted is None and len(str(temporary / _OPENED)) <= _MAX_FOLDER_LENGTH:
         yield temporary / _OPENED
     else:
-        with TemporaryFolder(wanted or "/tmp") as folder:  # noqa: S108 - short, and in it a new one
+        with TemporaryFolder(wanted or "/tmp") as folder:  # noqa: S108 - a new folder is created in it
             yield folder / _OPENED
 
 
@@ -229,7 +229,7 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
     """Connect this process to the user's Ray cluster while the block runs.
 
     Raises:
-        UnavailableError: Nothing answers at the address; it may later.
+        UnavailableError: Nothing answers at the address; retrying later may succeed.
         UsageError: The address is invalid, or the cluster does not accept the token.
     """
     with contextlib.ExitStack() as undo:
@@ -247,7 +247,7 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
 
 
 class _ControlStore:
-    """Checks whether a cluster's control store can be reached.
+    """Checks whether a cluster's control store (GCS) is reachable.
 
     A minute after the store is gone, Ray's native library ends this process without giving it a
     chance to report the reason.
@@ -274,7 +274,7 @@ class _ControlStore:
 
 
 def _connect(address: str, **options: Any) -> None:
-    """Call `ray.init` and keep this process's handler of SIGTERM.
+    """Call `ray.init` and keep this process's SIGTERM handler.
 
     Ray installs its own handler, which would end a run without saving a last checkpoint.
     """

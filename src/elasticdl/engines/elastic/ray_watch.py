@@ -2,8 +2,8 @@
 
 A killed process is noticed at once. A stopped one (SIGSTOP, a debugger, a frozen container) neither
 answers nor dies, and calls to it wait for minutes. So a thread, which runs even while the driver is
-waiting, checks the states of Ray's processes and kills one that has been stopped for
-`STOPPED_AFTER_S`. From then on it is handled like any other death.
+waiting, checks the states of Ray's processes and kills any that has been stopped for
+`STOPPED_AFTER_S`. It is then handled like any other dead process.
 
     running --stopped, seen for STOPPED_AFTER_S--> killed --> `why_lost` returns the reason
 
@@ -26,7 +26,8 @@ STOPPED_AFTER_S = 30.0
 """How long a process of Ray may be stopped before it is killed."""
 
 _LOOK_INTERVAL_S = 1.0
-# A minimum number of checks as well, because time in which this process was stopped must not count.
+# The number of checks has a minimum as well, so that time when this process itself was stopped does
+# not count.
 _FEWEST_LOOKS = 15
 _STOPPED = ("T", "t")
 # The agents set these process titles in place of their command.
@@ -63,7 +64,7 @@ class RayWatch:
         self._thread.join()
 
     def why_lost(self) -> str | None:
-        """Return a sentence naming the dead process; None if all of them live."""
+        """Return a sentence naming the dead Ray process; None if all processes are alive."""
         for name, processes in self._processes.items():
             if any(process.poll() is not None for process in processes):
                 return self._killed or f"Ray's process {name} on this machine died."

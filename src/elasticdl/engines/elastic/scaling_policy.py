@@ -4,8 +4,8 @@
        |          |          |
        +----------+----------+-----> gone      (died, hung, machine taken away, room needed)
 
-The controller describes the current state, and `decide` returns the actions to take. There is
-neither a clock nor Ray in here, so a unit test can describe every situation.
+The controller describes the current state, and `decide` returns the actions to take. Neither a
+clock nor Ray is used, so a unit test can reproduce every situation.
 
 Callers: `controller.py`.
 """
@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 # At the start, workers that are ready wait this long for those that are not.
 _GATHERING_S = 30.0
-# If this many in a row die before they ever train, the cause is the environment, not bad luck.
+# If this many in a row die before they ever train, the environment is the cause.
 _MAX_FRUITLESS_STARTS = 5
 
 
@@ -40,10 +40,10 @@ class WorkerStatus:
         incarnation: Number of the process in the job, from 1; higher is younger.
         state: Its state.
         rank: The rank it trains under; None while it does not train.
-        silent_s: Seconds for which it has not answered; 0 as long as it has never answered, because
-            then it may just be waiting to be placed.
-        stuck_s: Seconds for which it has been computing on one batch.
-        machine_leaves: Whether its machine is about to be taken away.
+        silent_s: Seconds since it last answered; 0 if it has never answered, because it may still
+            be waiting to be placed.
+        stuck_s: Seconds that it has spent on its current batch.
+        machine_leaves: Whether its machine is about to be preempted or drained.
         waits_for_room: Whether it is not placed yet because there is no room.
         joins: Whether it has a rank but has not committed a step with the other workers yet.
     """
@@ -67,8 +67,8 @@ class ClusterState:
         max_workers: Number of ranks.
         num_spares: Number of further processes to keep ready.
         members: The living processes.
-        begun: Whether any worker has trained since the start (of this driver).
-        idle_s: Seconds for which no worker has trained.
+        begun: Whether any worker has trained since this driver started.
+        idle_s: Seconds since a worker last trained.
         fruitless_starts: Number of processes in a row that died before they ever trained.
         give_up_after_s: See `job.Workers`.
         hang_timeout_s: A worker that is silent, or on one batch, for this long is considered hung.
@@ -96,7 +96,7 @@ class StartWorkers:
 
 @dataclass(frozen=True)
 class AssignRank:
-    """Action: have a ready process train under a rank."""
+    """Action: assign a rank to a ready process, which then trains."""
 
     incarnation: int
     rank: int
@@ -155,7 +155,7 @@ def decide(cluster: ClusterState) -> list[Action]:
     taken = {m.rank for m in members if m.state is WorkerState.TRAINING}
     free = [rank for rank in range(cluster.max_workers) if rank not in taken]
     enough = num_training + len(ready)
-    # A job with a short `give_up_after_s` must not be given up while it waits for more workers.
+    # A short `give_up_after_s` must not end the job while it waits for more workers at the start.
     gathering_s = min(_GATHERING_S, cluster.give_up_after_s)
     starting = [m for m in members if m.state is WorkerState.STARTING and not m.waits_for_room]
     gathered = (

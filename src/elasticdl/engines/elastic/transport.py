@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<QQ")
 
 
 class TransportError(Exception):
-    """A state did not arrive; the step fails and will be retried."""
+    """Raised when a state was not received; the step fails and is retried."""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -67,7 +67,7 @@ class StateServer:
 
     Args:
         host: Name or address under which others reach this machine.
-        timeout_s: How long a connection may make no progress.
+        timeout_s: Longest time that a connection may make no progress.
         key: Key of the run.
     """
 
@@ -94,7 +94,7 @@ class StateServer:
                 self.wfile.write(data)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Log nothing, because workers come and go all the time."""
+                """Log nothing, because joining workers connect all the time."""
 
         self._server = _Server((host, 0), Handler)
         self.address = f"http://{host}:{self._server.server_address[1]}/{secret}"
@@ -173,7 +173,7 @@ class Fetch:
                 )
             if answer.headers["Content-Length"] is None:
                 # The peer died while sending the headers; without the length, partial data would be
-                # taken for the whole state.
+                # mistaken for the whole state.
                 raise http.client.IncompleteRead(b"")
             return decrypt(answer.read(), self._key, self._step)
         except (http.client.HTTPException, OSError, DecryptionError) as error:
@@ -184,7 +184,7 @@ class Fetch:
             self._connection.close()
 
     def cut(self) -> None:
-        """Make `read` fail; called from another thread."""
+        """Make a running `read` fail; call it from another thread."""
         connection: socket.socket | None = self._connection.sock
         if connection is not None:
             with contextlib.suppress(OSError):

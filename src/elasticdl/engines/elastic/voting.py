@@ -7,7 +7,7 @@ draws the same conclusion from the same sum, without any further message:
     a rank is held by two workers           no commit; the older of the two leaves
     the rows have different lineages        no commit; a worker with another lineage than the
                                             lowest rank takes over that rank's state
-    the weights differ                      the job ends: this must not happen
+    the weights differ                      the job ends with `DriftError`
     otherwise                               commit
 
 **Lineage.** torchft's commit is local: a worker whose all-reduce succeeded while that of the
@@ -220,7 +220,7 @@ def _hash(text: str) -> int:
 
 
 def _decode(table: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.uint64]]:
-    # All limbs at once: with few workers, the number of calls costs more than the numbers do.
+    # All limbs at once: with few workers, the number of calls costs more than the arithmetic.
     limbs = table.astype(np.uint64) << _SHIFTS
     return dict(zip(_LIMBS, np.add.reduceat(limbs, _STARTS, axis=1).T, strict=True))
 

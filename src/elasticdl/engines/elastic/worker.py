@@ -4,7 +4,7 @@
     run(...)    take a rank, join the others, train to the end
     report(...) answer the controller from a second thread, even while the first one is busy
 
-Errors are returned instead of raised, since exceptions do not travel well between processes.
+Errors are returned instead of raised, because many exceptions cannot be pickled between processes.
 
 Callers: `worker_process.py`; through it the controller calls the methods.
 """
@@ -233,8 +233,8 @@ class Worker:
         """Train under a rank to the end of the job.
 
         Returns:
-            `WorkerFailure` for an error that ends the job; `WorkerExit` if a younger process has
-            the rank or the driver is gone; None if the job is done.
+            `WorkerFailure` for an error that ends the job; `WorkerExit` if a newer process has the
+            rank or the driver is gone; None if the job is done.
         """
         try:
             self._train(start)
@@ -391,7 +391,7 @@ class Worker:
         )
         self._quorum = quorum
         if self._lighthouse not in (None, lighthouse):
-            # The driver has announced another Lighthouse meanwhile.
+            # The driver has announced another Lighthouse in the meantime.
             quorum.follow(self._lighthouse)
         committer.enter(quorum, history, start.rank, start.incarnation, take_over)
         self._history, self._snapshots, self._loop = history, snapshots, loop
@@ -434,7 +434,7 @@ class Worker:
             yield fed
 
     def _holds_back(self, batch: BatchId, left_out: Collection[BatchId]) -> bool:
-        """Whether a batch must not be prepared yet, because workers died at it."""
+        """Whether a batch must not be prepared yet because workers died while working on it."""
         if batch in self._bad and batch not in left_out:
             # Wait until all workers have agreed to skip it.
             return True
@@ -503,7 +503,7 @@ class Worker:
         return WorkerFailure(kind_of(error), self._with_users_paths(str(error)))
 
     def _with_users_paths(self, message: str) -> str:
-        """Replace paths in this worker's copy of the zoo by the paths of the user's own files."""
+        """Replace paths in this worker's copy of the zoo with the paths of the user's own files."""
         zoo = self._assignment.job.model.zoo if self._assignment.job.model else None
         if zoo is not None and self._code is not None:
             for path in (str(self._code), tracebacks.shown_path(self._code)):

@@ -1,4 +1,4 @@
-"""Worker process: runs a worker in a process forked from a server that has imported the frameworks.
+"""Worker process: runs a worker in a process forked from a server with the frameworks imported.
 
     WorkerProcess  --- the methods of `Worker` --->  Worker
     (a Ray actor)                                    (the process that trains)
@@ -138,7 +138,7 @@ class _Reachable:
         """Call a method; an error is returned as a `WorkerFailure` with its traceback."""
         try:
             return getattr(self._worker, method)(*args, **named)
-        except Exception as error:  # noqa: BLE001 - exceptions do not travel well
+        except Exception as error:  # noqa: BLE001 - many exceptions cannot be pickled
             folder = Path(tempfile.gettempdir())
             if isinstance(error, OSError) and not has_room(folder):
                 return WorkerFailure("OutputError", no_room(folder, f" on {socket.gethostname()}"))
@@ -148,7 +148,7 @@ class _Reachable:
 
 
 class _Manager(BaseManager):
-    """Calls the worker in its process, with the standard library's `BaseManager`."""
+    """Serves calls to the worker in its process, with the standard library's `BaseManager`."""
 
     worker: Callable[[], Any]
 
