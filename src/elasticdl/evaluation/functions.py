@@ -1,4 +1,4 @@
-"""The user's per-example evaluation functions: their names, and their columns.
+"""Evaluation functions of the user: computes one value of each function for each example.
 
 A function takes one example, `(y_true, y_pred)`, and returns a number. It is quick to write, and it
 is the reference: every other way of computing its column must equal calling it row by row. Keras
@@ -48,7 +48,7 @@ _BlockFunction: TypeAlias = "Callable[[Any, Any], tuple[np.ndarray[Any, Any], st
 _FIRST_ROWS = 32
 _RANDOM_ROWS = 16
 # A column computed in blocks may differ by eight units in the last place of float32: kernels sum a
-# block in another order than a row, which costs some units (one or two where measured). Relative to
+# block in another order than a row, an error of some units (one or two where measured). Relative to
 # the largest value seen: the difference of two nearly equal numbers has the error of those numbers.
 _TOLERANCE = 1e-6
 
@@ -65,8 +65,8 @@ class EvalFunctions:
         names: Their names, in the order given.
 
     Raises:
-        DefinitionError: It is neither, a name is not a string, a value is not a function, or two
-            functions have the same name.
+        DefinitionError: `functions` is neither, a name is not a string, a value is not a function,
+            or two functions have the same name.
 
     Example:
         >>> functions = EvalFunctions({"off by": lambda y_true, y_pred: abs(y_true - y_pred)})
@@ -245,7 +245,7 @@ class _Column:
             if key not in self._blocks:
                 self._blocks[key] = tensorflow.traced(self._function, labels, outputs)
             column, dtype = self._blocks[key](labels, outputs)
-        except Exception as error:  # noqa: BLE001 - user code in a place it was not written for
+        except Exception as error:  # noqa: BLE001 - user code may raise anything when it is traced
             self._reason = f"it cannot be traced: {type(error).__name__}"
             return None
         self._wide |= dtype not in _NARROW
@@ -339,7 +339,7 @@ def _row(tree: Arrays, row: int) -> Any:
 
 
 def signature(labels: Any, outputs: Any) -> str:
-    """Return the nesting, dtypes and shapes of a row; rows of equal ones are computed together."""
+    """Return the nesting, dtypes and shapes of a row; rows with equal ones form a block."""
     described = [
         map_arrays(lambda a: (a.dtype.str, a.shape[1:]), tree) for tree in (labels, outputs)
     ]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elasticdl.evaluation.report_writer import ReportResult
     from elasticdl.training.trainer import MetricStates, Trainer
 
-# A larger difference than rounding: then the loss of a batch is not the mean of its examples'.
+# Above this, more than rounding: the loss of a batch is not the mean of its examples' losses.
 _LOSS_TOLERANCE = 1e-4
 _MIN_SIDE = 8
 

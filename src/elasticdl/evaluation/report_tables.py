@@ -78,7 +78,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """One metric over all examples that have a value; quantiles are interpolated.
+    """Distribution of a metric over all examples with a value; quantiles are interpolated.
 
     Attributes:
         count: Number of examples that have a value.
@@ -98,7 +98,7 @@ class ReportSummary:
 
 
 class Report:
-    """A report that has been written.
+    """Reads a report from its Parquet file.
 
     Args:
         path: Path or URI of the Parquet file.

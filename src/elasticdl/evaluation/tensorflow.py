@@ -29,7 +29,7 @@ _tracing = threading.Lock()
 
 
 class NotOneNumberError(TypeError):
-    """The traced function does not return a tensor with a single number."""
+    """Raised when the traced function does not return a tensor with a single number."""
 
 
 def traced(

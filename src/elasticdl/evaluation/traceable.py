@@ -71,7 +71,7 @@ class _Reading:
         """Return the reason why a value must not be used in a traced function; empty if it may be.
 
         Args:
-            value: Anything.
+            value: The value to check, of any type.
             names: The attributes that the function may read from it.
         """
         if id(value) in self._seen:

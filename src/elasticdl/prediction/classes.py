@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 PREDICTION, PROBABILITY = "prediction", "probability"
-NO_CLASS = -1  # the prediction for an example whose scores are NaN
+NO_CLASS = -1  # prediction for an example whose scores are NaN
 _TWO = 2
 _THRESHOLD = 0.5
 
@@ -72,7 +72,7 @@ class ClassReading:
 
     @property
     def is_named(self) -> bool:
-        """Whether the classes have names; those that the data does not have are named by number."""
+        """Whether the classes have names; a class without one is named by its number."""
         return 0 < len(self.names) <= self.num_classes
 
     def with_prediction(self, columns: Columns) -> Mapping[str, Array]:

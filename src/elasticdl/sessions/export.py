@@ -58,7 +58,7 @@ def export(trained: TrainedSession) -> dict[str, Any]:
         The description of the export.
 
     Raises:
-        TrainingError: The exported model cannot be loaded, or predicts something else.
+        TrainingError: The exported model cannot be loaded, or its predictions differ.
         OutputError: It cannot be written; an earlier export is still there.
     """
     session, description = trained.session, trained.model.description
@@ -117,7 +117,7 @@ def copy_verified(
         Name of each copied model -> largest difference of its predictions.
 
     Raises:
-        TrainingError: The SavedModel cannot be loaded, or predicts something else.
+        TrainingError: The SavedModel cannot be loaded, or its predictions differ.
         OutputError: No model is left.
     """
     copies = [staged / _NAMES[model.name] for model in models]

@@ -231,7 +231,7 @@ def _configs(folder: Path) -> list[Path]:
 
 
 def _config_file(project: Path, run_name: str) -> Path:
-    import difflib  # noqa: PLC0415 - only for who errs
+    import difflib  # noqa: PLC0415 - needed only for an error
 
     folder = project / RUNS / run_name
     if Path(run_name).name != run_name or run_name in {"", ".", ".."}:

@@ -196,7 +196,7 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return a submission, with another state if it was running and its process was lost.
+        """Return a submission; if it was running and its process is gone, with a new state.
 
         A submission that is not running, or whose process lives, is returned unchanged.
         """

@@ -99,7 +99,7 @@ class Submission:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is still to be started."""
+        """Whether it waits to be started."""
         return self.state in _WAITING
 
     @property

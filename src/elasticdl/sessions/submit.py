@@ -283,7 +283,7 @@ def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
 
 def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str:
     """Store uncommitted changes as a patch, apply it; return its SHA-256, empty without changes."""
-    assert origin.tree is not None  # noqa: S101 - `find` has seen to it
+    assert origin.tree is not None  # noqa: S101 - `find` has checked it
     patch = aside / PATCH_FILE
     origin.tree.write_patch(patch, new_files)
     content = patch.read_bytes()

@@ -104,8 +104,8 @@ def followed(
 ) -> Iterator[SessionTrackers]:
     """Continue the tracked run of a session for the phases after training; end it on exit.
 
-    If a tracker cannot be reached, only a note is shown: the training is over, and nothing of it is
-    lost.
+    If a tracker cannot be reached, only a note is shown: the training is over, and its results are
+    saved.
     """
     followers = SessionTrackers(_started(session, job, attempt, reporter), reporter)
     try:

@@ -55,7 +55,7 @@ class Trainer:
         """The output folder of the training job."""
         return self.run_dir / "training"
 
-    def train(  # noqa: PLR0917 - as the documents have it
+    def train(  # noqa: PLR0917 - the documented signature
         self,
         model_builder: Any,
         active_run: Any = None,

@@ -19,18 +19,18 @@ PATIENCE_S = 20.0
 
 
 class TooLongError(BaseException):
-    """A step of the check took too long; a BaseException, so that user code does not catch it."""
+    """Raised when a step of a check takes too long; `except Exception` does not catch it."""
 
 
 @contextlib.contextmanager
 def within(seconds: float | None = None) -> Iterator[None]:
-    """Interrupt Python code that takes longer than this; None means `PATIENCE_S`.
+    """Interrupt Python code in the block after `seconds`; None means `PATIENCE_S`.
 
     An endless loop in a generator is interrupted; a single call into C only when it returns. Only
     the main thread can be interrupted: in other threads this has no effect.
 
     Raises:
-        TooLongError: It took longer.
+        TooLongError: The block took longer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -46,7 +46,7 @@ def within(seconds: float | None = None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if before:
-            # Restore an earlier alarm, of a test for example.
+            # Restore an earlier alarm, such as one set by a test.
             left = max(before - (time.monotonic() - started), 1e-3)
             signal.setitimer(signal.ITIMER_REAL, left, interval)
 

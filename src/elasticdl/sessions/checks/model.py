@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SPARSE = "sparse_categorical_crossentropy"
 _ONE_HOT = ("categorical_crossentropy", "categorical_focal_crossentropy")
 _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
-# Losses that compare number with number; a user function may do otherwise.
+# Losses that compare outputs and labels element by element; a user's function may not.
 _ELEMENTWISE = {"mean_squared_error", "mean_absolute_error", "huber", "log_cosh", "poisson"}
 _SQUASHED = {"softmax", "sigmoid", "log_softmax", "hard_sigmoid"}
 

@@ -11,8 +11,8 @@ data and the callbacks' state stay here, in a checkpoint after each round. A rep
 aggregator may have been killed) therefore gets the same reply, and a killed party resumes from its
 last round.
 
-No reply contains a record or a path; nor metrics, if the party's config does not share them. The
-party does not depend on the transport.
+No reply contains a record or a path, and metrics are sent only if the party's config shares them.
+The party does not depend on the transport.
 
 Callers: `simulate.py`, and the client daemon of `flower/`.
 """
@@ -92,7 +92,7 @@ class Party:
         shares_metrics: Whether its metrics may be sent to the aggregator.
         recorder: The file for its own metrics.
         redacts: Whether errors are sent only in redacted form, because they may quote the data.
-            False if the party itself makes the requests.
+            False for requests that the party makes itself.
     """
 
     name: str
@@ -376,7 +376,7 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Evaluate the global weights if the aggregator or the recorder needs that; else {}."""
+        """Evaluate the global weights if the aggregator or recorder needs it; else return {}."""
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics
         return measured(context, trainer) if recorded or asked else {}

@@ -148,7 +148,7 @@ def check_data(section: Section, data: Data | None, model: ModelChoice | None) -
 
 
 def check_local(aggregator: AggregatorConfig, model: ModelChoice) -> None:
-    """Refuse `hyperparams.local` settings that the components of a session would ignore.
+    """Reject `hyperparams.local` settings that the components of a session would ignore.
 
     Raises:
         DefinitionError: There is such a setting.

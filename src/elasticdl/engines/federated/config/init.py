@@ -163,7 +163,7 @@ def write_component_federation(
 
 
 def _opened(data: str) -> RecordSource:
-    """Open the records to distribute to parties; refuse image files.
+    """Open the records to distribute to parties; reject image files.
 
     Raises:
         DataError: They are image files, which are encoded; or there are no records.

@@ -76,7 +76,7 @@ def folders_of(data: str, num_parties: int | None) -> Sequence[Path]:
 
 
 def check_for_sessions(given: Mapping[str, Any]) -> None:
-    """Refuse options that are useless if a session's components define model and data.
+    """Reject options that have no effect if a session's components define model and data.
 
     Args:
         given: Option -> its value; None if it was not given.

@@ -1,8 +1,8 @@
 """Reader for the configs of an aggregator and of a party.
 
 The files have IBM FL's format: the same sections, keys and class names, each checked. Unsupported
-keys are refused with their line, never ignored: skipping a key would train something other than
-the config requests. ElasticDL adds the keys of `data` (uri, validation_uri), of `model` (model_zoo,
+keys are rejected with their line, never ignored: without them, training would differ from what the
+config requests. ElasticDL adds the keys of `data` (uri, validation_uri), of `model` (model_zoo,
 model_def, params, dialect, trust) and of `connection.info.tls_config`, and `output`.
 
 Reading has no side effects: no class is imported, and no file except the config is opened. Paths
@@ -221,7 +221,7 @@ def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
 
 
 def _check_role(file: Path, top: Section, role: Role) -> None:
-    """Refuse a config of the other role early, because every line of it would be a problem.
+    """Reject a config of the other role early, because every line of it would be a problem.
 
     Raises:
         DefinitionError: It has sections of the other role, and none of this one.
@@ -249,7 +249,7 @@ def _central_privacy(privacy: Section, fusion: Fusion | None) -> CentralPrivacy 
     )
     if not section:
         if privacy.is_bare("central"):
-            # The user believes that privacy is on, so an empty section is not ignored.
+            # An empty section is an error, because the user expects privacy to be enabled.
             privacy.problem(
                 "central", "is empty; set clipping_norm and noise_multiplier in it, or remove it"
             )

@@ -2,8 +2,7 @@
 
 Each key is read once, with its allowed values. An invalid value is recorded with its line and the
 expected values, and reading continues, so that the user sees all mistakes at once. A key that was
-never read is a mistake too, because ignoring it would train something other than the config
-requests.
+never read is a mistake too, because the user expects it to have an effect.
 
 This module does not know the keys. Callers: `reading.py`.
 """
@@ -20,7 +19,7 @@ from elasticdl.config import ConfigStruct
 from elasticdl.data.wording import shown
 from elasticdl.errors import DefinitionError
 
-# A larger count is a typing error, and many libraries cannot hold it.
+# A larger count is a typing error, and does not fit the integers of many libraries.
 _MOST = 2**31 - 1
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 

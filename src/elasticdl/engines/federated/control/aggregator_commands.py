@@ -200,7 +200,7 @@ class AggregatorCommands:
             )
         if status.state in {"training", "finishing"}:
             raise OutputBusyError(
-                "A training is starting or ending; run the command again in a few seconds."
+                "A training run is starting or ending; run the command again in a few seconds."
             )
         if self._is_train_requested or (not self.serves and status.state == "waiting for parties"):
             raise OutputBusyError(
@@ -330,7 +330,7 @@ class AggregatorCommands:
             The exception of Ctrl-C or SIGTERM if that ended it while idle; None after `stop`.
 
         Raises:
-            ElasticDLError: It cannot serve any longer.
+            ElasticDLError: The aggregator cannot continue to serve.
         """
         one = self._one()
         if self.begun.checkpoint is not None:
@@ -343,7 +343,7 @@ class AggregatorCommands:
             except BaseException as error:
                 if isinstance(error, Exception):
                     raise
-                # It was not training, so this is not a failure.
+                # No training was in progress, so the interrupt is not a failure.
                 return error
             if order is not None:
                 self._train(one, order, begin, publish)

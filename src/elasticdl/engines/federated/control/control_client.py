@@ -171,7 +171,7 @@ def send(
 
 
 def wait_until_ended(address: ProcessAddress) -> None:
-    """Wait until no process uses the folder any more.
+    """Wait until no process uses the folder.
 
     Raises:
         OutputBusyError: A process still uses it after a minute.

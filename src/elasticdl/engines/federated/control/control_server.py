@@ -160,7 +160,7 @@ class Control:
         self._thread.join()
         self._listener.close()
         self._short.cleanup()
-        # The file is not needed any more, and deleting may fail, for instance on a full disk.
+        # The file is no longer needed, and deleting it may fail, for instance on a full disk.
         with contextlib.suppress(OutputError):
             self._folder.delete(ADDRESS_FILE)
         why = f": {error}" if isinstance(error, ElasticDLError) else "."
@@ -301,7 +301,7 @@ def _reach(at: _Address, folder: Path) -> socket.socket | None:
     except (BlockingIOError, TimeoutError) as error:
         raise _silent(at, folder) from error
     except OSError:
-        # It was killed: no process listens any more.
+        # The process was killed, so nothing listens.
         return None
     raise UsageError(foreign)
 
@@ -331,7 +331,7 @@ def _wait(stream: socket.socket, at: _Address, folder: Path) -> None:
 
     Raises:
         UnavailableError: It runs but does not answer.
-        EOFError: It does not run any more.
+        EOFError: It no longer runs.
     """
     poll = select.poll()
     poll.register(stream, select.POLLIN)

@@ -31,7 +31,7 @@ GLOBAL_FOLDER = "global"
 
 @dataclass(frozen=True)
 class PartySeen:
-    """A party, as its aggregator sees it.
+    """A party's status, as seen by its aggregator.
 
     Attributes:
         connected: Whether it is reachable now, as far as the aggregator knows.

@@ -1,7 +1,7 @@
-"""Allow list for Flower apps: two locks in the process that runs what the aggregator sends.
+"""Allow list for Flower apps: restricts the code that a party runs for the aggregator.
 
 For each message Flower unpacks a bundle from the aggregator and imports the modules that it names.
-A malicious aggregator could thus run any Python code on every party. Therefore:
+A malicious aggregator could thus run any Python code on every party. Two locks prevent that:
 
 1.  An archive is opened in this process only if it is our app (`flower_app.py`). Any other is
     refused before a byte of it is unpacked, and the aggregator receives the reason.
@@ -79,7 +79,7 @@ class _FrozenPathFinder:
         )
 
     def invalidate_caches(self) -> None:
-        """Make the import system look at the allowed locations again."""
+        """Clear the import system's caches for the allowed locations."""
         PathFinder.invalidate_caches()
 
     def _was_there(self, place: str) -> bool:

@@ -1,11 +1,11 @@
-"""The ClientApp: forwards a message to the party's own process, and its answer back.
+"""The ClientApp: forwards messages to the party's own process, and returns its answers.
 
 Flower starts a new process for every message. Importing a framework there would take seconds, so
 the training runs in a long-running process (`client_daemon.py`), and this one imports only Flower
 and NumPy.
 
-If the party's own process does not answer, this app replies with that, so that the aggregator does
-not wait.
+If the party's own process does not answer, this app sends the reason as its reply, so that the
+aggregator does not wait.
 
 Callers: Flower, by the name in `flower_app.py`.
 """
@@ -40,7 +40,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Forward the question for the party's name to its process, and return the answer."""
+    """Forward a request for the party's name to its process, and return the answer."""
     del context
     return _forward(message, JOIN)
 

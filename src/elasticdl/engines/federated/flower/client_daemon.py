@@ -41,8 +41,8 @@ _log = logging.getLogger("elasticdl")
 class ClientDaemon:
     """Answers the aggregator's messages, which Flower's ClientApp forwards to a socket.
 
-    Messages are answered in the thread that calls `run`; frameworks and signals prefer the main
-    thread.
+    Messages are answered in the thread that calls `run`. It should be the main thread, which
+    handles signals and suits the frameworks best.
 
     Args:
         path: Path of the socket, in a folder of this user.

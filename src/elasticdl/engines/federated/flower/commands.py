@@ -175,7 +175,7 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
         Its parsed output.
 
     Raises:
-        TrainingError: It failed; the message contains Flower's.
+        TrainingError: The command failed; the message contains its output.
     """
     what = f"flwr {arguments[0]}"
     try:

@@ -192,7 +192,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                         supernode.close()
                 if supernode.error is not None:
                     supernode.wait(0)
-        # After the cleanup, end this process by the signal, as without a party.
+        # After the cleanup, end this process by the same signal, as its default action would.
         for number in noted:
             try:
                 signal.raise_signal(number)
@@ -219,7 +219,7 @@ def _what_is_kept(memory: DiskClientState, supernode: Supernode, address: str) -
 
 
 def _watch(supernode: Supernode, daemon: ClientDaemon, reporter: Reporter) -> None:
-    """Report when the aggregator accepts the party; stop the daemon if it is refused for good."""
+    """Report when the aggregator accepts the party; stop the daemon on a permanent refusal."""
     with contextlib.suppress(TrainingError):
         while not supernode.wait(_CONNECT_S):
             pass

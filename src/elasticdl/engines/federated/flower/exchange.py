@@ -89,7 +89,7 @@ class Exchange:
     A context manager: it starts Flower on entry and ends it on exit.
 
     Args:
-        superlink: Not started yet.
+        superlink: The superlink; it is started and ended here.
 
     Raises:
         TrainingError: Flower does not start.

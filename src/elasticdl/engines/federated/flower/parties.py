@@ -86,7 +86,7 @@ def connected(superlink: Superlink) -> Iterator[FlowerParties]:
     """Start Flower, yield its parties, and end Flower on exit.
 
     Args:
-        superlink: Not started yet.
+        superlink: The superlink; it is started and ended here.
 
     Raises:
         TrainingError: Flower does not start.

@@ -1,4 +1,4 @@
-"""Prefork client: run by Flower for each message; has the prefork server fork, and waits for it.
+"""Prefork client: run by Flower for each message; makes the prefork server fork, and waits.
 
     python -I -S prefork_client.py SOCKET ARGUMENTS ...
 
@@ -34,7 +34,7 @@ def with_token(arguments: list[str]) -> list[str]:
 
 
 def main(path: str, arguments: list[str]) -> int:
-    """Have the prefork server run the command with these arguments; return its exit code."""
+    """Make the prefork server run the command with these arguments; return its exit code."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         stream = socket.socket(socket.AF_UNIX)

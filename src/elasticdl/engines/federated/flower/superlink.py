@@ -114,7 +114,7 @@ class Superlink:
             variables: Further environment variables, for the ServerApp.
 
         Raises:
-            TrainingError: A process does not start; the message contains Flower's.
+            TrainingError: A process does not start; the message contains its output.
             OutputError: The folder cannot be written.
         """
         try:
@@ -162,8 +162,8 @@ class Superlink:
         self._wait("superlink")
         before = self.folder / "run"
         if before.exists():
-            # Its process is gone, perhaps with a killed superlink. Flower would regard it as
-            # running for another 50 s, and deliver messages whose answers are no longer needed.
+            # The run's process is gone, perhaps with a killed superlink. Flower would treat the run
+            # as active for another 50 s, and deliver messages whose answers are no longer needed.
             with contextlib.suppress(TrainingError):
                 ask_flwr(["stop", before.read_text(), _CONNECTION], self._variables)
         app = flower_app.write(self.folder)

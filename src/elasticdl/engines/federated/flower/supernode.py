@@ -7,7 +7,8 @@
 A supernode that dies is restarted. For up to 60 s, Flower regards a killed supernode as connected,
 and refuses a second one with the same key; so a refused supernode is retried for longer than that.
 Flower gives the same answer for an unregistered key. A supernode waits without limit for an
-aggregator that does not answer; `certificate_check.py` explains why, and checks its certificate.
+aggregator that does not answer; `certificate_check.py` finds out why, and checks the aggregator's
+certificate.
 
 Callers: `elasticdl federated party`.
 """
@@ -89,7 +90,7 @@ class Supernode:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the aggregator has accepted it, as far as is known here."""
+        """Whether the aggregator has accepted it, according to the latest output of Flower."""
         return self._connected
 
     @property

@@ -8,14 +8,14 @@ machine needs no credentials: any user of the machine could start a run, or take
 Therefore, in each Flower process:
 
 1.  A server listens on the socket that `SOCKET` names, in a folder that only this user can enter,
-    and not on the host and port of its command line (`uvicorn.Config`).
+    instead of the host and port of its command line (`uvicorn.Config`).
 2.  Clients of the two interfaces connect to that socket (`ProtobufClient`). A supernode's own
     process connects to the aggregator, so it is not changed.
 3.  A task's token is passed in the environment, because every user can read a command line
     (`SubprocessExecutor.launch`).
 4.  An error that ends a thread of a supernode ends the supernode, which is then restarted. Its
-    heartbeats come from such a thread, which dies of any answer that Flower does not expect: the
-    aggregator would regard the party as gone, and the party would regard itself as connected.
+    heartbeats come from such a thread, which any unexpected answer ends: the aggregator would
+    consider the party gone, while the party considered itself connected.
 
 Flower still requires a host and a port. It gets port 1 (`NOWHERE_PORT`), where other users cannot
 listen: if another version of Flower bypassed 1 or 2, nothing would answer there, and the federation

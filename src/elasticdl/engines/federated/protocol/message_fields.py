@@ -30,47 +30,47 @@ _MAX_AXES = 32
 
 
 def is_text(value: object) -> bool:
-    """Whether it can be a name: a string of limited length."""
+    """Whether a value can be a name: a string of limited length."""
     return isinstance(value, str) and len(value) <= _LONGEST_NAME
 
 
 def is_printable(value: object) -> bool:
-    """Whether it can be a name and has no control characters, which a terminal would execute."""
+    """Whether a value can be a name and has no control characters, which affect a terminal."""
     return isinstance(value, str) and len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 def is_long_text(value: object) -> bool:
-    """Whether it is a string of any length."""
+    """Whether a value is a string of any length."""
     return isinstance(value, str)
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number, 0 or greater."""
+    """Whether a value is an integer, 0 or greater."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is a whole number."""
+    """Whether a value is an integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_amount(value: object) -> bool:
-    """Whether it is a finite number, 0 or greater."""
+    """Whether a value is a finite number, 0 or greater."""
     return is_real(value) and value >= 0  # type: ignore[operator]
 
 
 def is_flag(value: object) -> bool:
-    """Whether it is true or false."""
+    """Whether a value is a boolean."""
     return isinstance(value, bool)
 
 
 def is_mapping(value: object) -> bool:
-    """Whether it is a mapping from names to values."""
+    """Whether a value is a mapping from names to values."""
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
 def is_counts(value: object) -> bool:
-    """Whether it is a mapping from printable names to counts, of limited size."""
+    """Whether a value is a mapping from printable names to counts, of limited size."""
     return (
         isinstance(value, Mapping)
         and len(value) <= _MAX_COUNTS
@@ -80,7 +80,7 @@ def is_counts(value: object) -> bool:
 
 
 def is_architecture(value: object) -> bool:
-    """Whether it is a mapping from names to (dtype, shape)."""
+    """Whether a value is a mapping from names to (dtype, shape)."""
     return is_mapping(value) and all(_is_form(form) for form in value.values())  # type: ignore[attr-defined]
 
 
@@ -92,7 +92,7 @@ def _is_form(value: object) -> bool:
 
 
 def is_example(value: object) -> bool:
-    """Whether it has the shapes and dtypes of an example (`party.shapes_of`) that fits into memory.
+    """Whether a value describes the shapes and dtypes of an example that fits into memory.
 
     Example:
         >>> is_example({"features": {"dtype": "float32", "shape": [28, 28]}, "labels": None})
@@ -148,7 +148,7 @@ def check_fields(values: Mapping[str, Any], rules: Rules, where: str) -> None:
         where: What the fields belong to, for error messages.
 
     Raises:
-        MessageError: A field is unknown or missing, or has a value that it cannot have.
+        MessageError: A field is unknown or missing, or has an invalid value.
     """
     for name in values:
         if name not in rules:

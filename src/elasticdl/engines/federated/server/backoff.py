@@ -1,7 +1,7 @@
 """Backoff for silent parties: decides whether a round waits for a party's reply.
 
 Flower notices a dead party only 38 to 60 s after its death (a party sends heartbeats every 17 to
-23 s, and each is valid for 60 s). Until then each round would last `max_timeout` for nothing. A
+23 s, and each is valid for 60 s). Until then each round would wait for the whole `max_timeout`. A
 party that let a round time out therefore still receives the next requests, but the round does not
 wait for it once enough other parties have replied. This lasts one round after the first silence,
 two after the next, then four, at most eight. A reply of any kind ends it.

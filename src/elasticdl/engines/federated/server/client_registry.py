@@ -53,7 +53,7 @@ def nothing_to_check() -> None:
 
 @dataclass
 class ClientRegistry:
-    """The parties of a federation, as the aggregator sees them.
+    """Tracks which parties have joined a federation, sends them requests and collects replies.
 
     Attributes:
         attempt: The attempt, whose log and reporter record which parties join.

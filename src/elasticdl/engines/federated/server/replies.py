@@ -66,7 +66,8 @@ def problem_of_metrics(reply: Reply, training: Metrics, evaluation: Metrics) -> 
 
     Args:
         reply: A party's reply.
-        training: Training metrics of the aggregator's own model, to read the states with.
+        training: Training metrics of the aggregator's own model, which compute values from the
+            states.
         evaluation: Its evaluation metrics.
 
     Returns:

@@ -35,7 +35,7 @@ def iid(labels: Labels, num_parties: int, seed: int) -> list[Positions]:
     Args:
         labels: One per example, 1-D; only their number matters.
         num_parties: Number of parties.
-        seed: Of the random split.
+        seed: Seed of the random split.
 
     Returns:
         For each party the positions of its examples, ascending.
@@ -65,7 +65,7 @@ def dirichlet(
     Args:
         labels: One per example, 1-D.
         num_parties: Number of parties.
-        seed: Of the random split.
+        seed: Seed of the random split.
         alpha: 0.1 gives a party mostly one or two labels, 100 is nearly iid.
 
     Returns:
@@ -110,7 +110,7 @@ def shards(
     Args:
         labels: One per example, 1-D.
         num_parties: Number of parties.
-        seed: Of the random split.
+        seed: Seed of the random split.
         shards_per_party: Shards per party. A shard has one label, or two if one ends within it.
 
     Returns:
@@ -142,7 +142,7 @@ def by_size(labels: Labels, num_parties: int, seed: int, *, skew: float = 1.0) -
     Args:
         labels: One per example, 1-D; only their number matters.
         num_parties: Number of parties.
-        seed: Of the random split; it does not affect the sizes: the first party has the most.
+        seed: Seed of the random split. It does not affect the sizes: the first party has the most.
         skew: 0 is `iid`; with 1 the tenth party has a tenth of the first party's examples.
 
     Returns:

@@ -34,13 +34,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def num_processes_for(definition: ModelDefinition, num_parties: int, asked: int | None) -> int:
-    """Choose the number of processes that run the parties; each of several has one thread.
+    """Choose the number of processes that run the parties; if several, each has one thread.
 
     Args:
         definition: The model that the parties train.
         num_parties: Number of parties.
-        asked: The user's choice. None uses all cores if there are parties for all of them, and
-            otherwise one process whose threads use the cores.
+        asked: The user's choice. None uses one process per core if there are enough parties, and
+            otherwise a single process with a thread per core.
 
     Raises:
         UsageError: Several processes are requested, but the model cannot train in forked ones.
@@ -145,7 +145,7 @@ _parties: Mapping[str, Party] = {}
 
 
 def _begin(parties: Mapping[str, Party], parent: int) -> None:
-    global _parties  # noqa: PLW0603 - a process of the pool has no other place for it
+    global _parties  # noqa: PLW0603 - a pool's process can keep objects only in globals
     _parties = parties
     # Ctrl-C reaches all processes of a terminal; only the parent decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

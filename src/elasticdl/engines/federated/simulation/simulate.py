@@ -49,7 +49,7 @@ class SimulatedMember:
         data: Its records.
         validation_data: Records to evaluate on; None means none.
         shares_metrics: Whether its metrics are sent to the aggregator.
-        open_source: Opens its records by these names; None opens them like those of any other job.
+        open_source: Opens its records by their names; None opens them like those of any other job.
         recorder: Settings of its own metrics file.
         model: Its model, if its config has another section `model` than the aggregator's.
     """
@@ -227,7 +227,7 @@ class SimulatedParties:
                 yield answer
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
-        """See `parties.Parties`."""
+        """Return the client states of all parties; see `parties.Parties`."""
         arrays: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for name, memory in self._memories():
@@ -239,7 +239,7 @@ class SimulatedParties:
         return arrays, values
 
     def load_state(self, arrays: Weights, values: Mapping[str, Any]) -> None:
-        """See `parties.Parties`."""
+        """Restore the client states that `state` returned."""
         for name, memory in self._memories():
             if name not in values:
                 continue

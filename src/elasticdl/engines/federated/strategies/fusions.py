@@ -45,7 +45,7 @@ _KINDS = {"whole": "a whole number", "real": "a number"}
 
 @dataclass(frozen=True)
 class FusionParam:
-    """One param of a fusion: its default and its allowed values.
+    """Describes a parameter of a fusion: its default and its allowed values.
 
     Attributes:
         default: Its default value.
@@ -103,7 +103,7 @@ class Fusion:
         keeps_own_weights: Whether parties continue from their own weights, not the global ones.
         sends_gradients: Whether parties send the gradient over all their examples and do not train.
         needs_score: Whether it needs the loss of weights on the aggregator's own data.
-        averages: Whether it needs only the mean of the parties' weights.
+        averages: Whether the mean of the parties' weights is all that it needs.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Robust fusions: medians and trimmed means that tolerate arbitrary (Byzantine) updates; and Fed+.
 
-The number of parties that may lie is a param, and each function documents how many parties it
-needs for that. A party can lie about `num_examples`, so only `geometric_median` weights by it, as
-its paper does.
+The number of parties that may be Byzantine (may lie) is a param, and each function documents how
+many parties it needs to tolerate them. A party can lie about `num_examples`, so only
+`geometric_median` weights by it, as its paper does.
 
 A median is near all honest parties only if they are near each other. If their data differ,
 `byzantine_threshold` makes `coordinate_median`, `trimmed_mean` and `geometric_median` mix each
@@ -248,7 +248,7 @@ def fed_plus(
     centre: str,
     rho: float,
 ) -> Fused:
-    """Return the mean or median of the parties' weights, to which each party is pulled.
+    """Return the mean or median of the parties' weights, towards which parties are pulled.
 
     Fed+ (Yu et al., 2020, https://arxiv.org/abs/2009.06303). Parties continue from their own
     weights, and rho/2 * |w - centre|² is added to their loss: they do not adopt the result. So

@@ -1,7 +1,8 @@
-"""Fusions that use only the updates of selected parties, so that others can send anything.
+"""Fusions that use only selected parties' updates, so that arbitrary other updates do no harm.
 
-The number of parties that may lie is a param, and each function documents how many parties it
-needs for that. No function uses `num_examples`, because a party can lie about it.
+The number of parties that may be Byzantine (may lie) is a param, and each function documents how
+many parties it needs to tolerate them. No function uses `num_examples`, because a party can lie
+about it.
 
 Callers: `fusions.py`.
 """

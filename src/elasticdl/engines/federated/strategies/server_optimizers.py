@@ -1,4 +1,4 @@
-"""Fusions with a server optimizer, which steps along the parties' mean change.
+"""Fusions with a server optimizer, which updates the weights from the parties' mean change.
 
 The server optimizer uses the parties' mean change as a gradient. The optimizer's state is the
 fusion's state. Like plain means, these fusions trust every party.
@@ -250,6 +250,6 @@ def _remembered(state: FusionState, what: str, name: str, like: Floats, first: f
         there = "nothing" if found is None else f"shape {list(found.shape)}"
         raise AggregationError(
             f"The fusion's state has {there} for {what}/{name}; expected shape {list(like.shape)}. "
-            "It belongs to another model or fusion: start a new training."
+            "It belongs to another model or fusion: start a new training run with another output."
         )
     return found

@@ -1,4 +1,4 @@
-"""Updates of the parties in a round, and the arithmetic that all fusions share: values and NumPy.
+"""Updates of the parties in a round, and the arithmetic that all fusions share.
 
 The rules of all fusions are here:
 
