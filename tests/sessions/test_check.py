@@ -330,7 +330,7 @@ DATA_RULES = {
         "src/scratch.py",
         [("", "def f(:\n")],
         "warning",
-        ["this is not Python"],
+        ["this is not valid Python"],
         ("src/scratch.py", "def f("),
     ),
     "a method is missing": Broken(
@@ -1018,7 +1018,7 @@ def test_an_export_that_says_something_else_elsewhere_is_an_error(project, monke
     monkeypatch.setattr(export.subprocess, "run", run)
     (error,) = project.check().of(Severity.ERROR)
 
-    assert "the exported savedmodel, loaded in a new process, returns other outputs" in error.what
+    assert "the exported savedmodel, loaded in a new process, returns different outputs" in error.what
 
 
 def test_errors_of_all_functions_and_of_both_splits_are_found(project) -> None:

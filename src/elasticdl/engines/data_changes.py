@@ -48,7 +48,7 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     if before != files:
         changed = changed_files(files, before)
         what = (
-            f"{len(changed)} file(s) were added, were removed or have another number of "
+            f"{len(changed)} file(s) were added or removed, or changed their number of "
             f"{now['counted']} ({', '.join(changed[:_NUM_NAMED])})"
         )
     elif rewritten := _rewritten(now["content_marks"], checkpoint.metadata):

@@ -117,7 +117,7 @@ class OpenedModel:
         held_out = f"only {before:g} of the data" if before else "nothing"
         model = self.job.trained_model
         return [
-            f"WARNING: {model} has seen some of these records: its training held out {held_out}."
+            f"WARNING: {model} was trained on some of these records; it held out {held_out}."
         ]
 
     def other_fields(self) -> DataError | None:

@@ -129,8 +129,8 @@ class TrainingContext:
             return []
         note = (
             f"{definition.where('validation')}: val_dataloader() receives --data={job.data}, "
-            "because there is no --validation_data. If it reads the same examples there as the "
-            "training, name others: --validation_data."
+            "because there is no --validation_data. If it reads the training examples there, name "
+            "separate validation data with --validation_data."
         )
         return [note]
 

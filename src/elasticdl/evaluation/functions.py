@@ -274,7 +274,7 @@ class _Column:
             if np.isfinite(expected):
                 self._largest = max(self._largest, abs(expected))
             if not _near(expected, found, self._largest):
-                self._reason = f"{ids[row]}: {expected} alone and {found} in a block"
+                self._reason = f"{ids[row]}: {expected} when called alone, {found} in a block"
                 self.note = (
                     f"{self.name}: computed one by one from row {self._num_rows + len(first)} on: "
                     f"{self._reason}"

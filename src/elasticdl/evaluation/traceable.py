@@ -101,9 +101,9 @@ class _Reading:
     def _of_object(self, value: Any, names: AbstractSet[str]) -> str:
         kind = type(value)
         if hasattr(value, "update_state") or hasattr(value, "__next__"):
-            return f"a {kind.__name__} keeps a state"
+            return f"a {kind.__name__} keeps state"
         if "random" in kind.__module__.split("."):
-            return f"a {kind.__name__} draws at random"
+            return f"a {kind.__name__} draws random numbers"
         held = getattr(value, "__dict__", {})
         used = [held[name] for name in names & set(held)]
         return self._of_class(kind, names) or self._first(used, names)

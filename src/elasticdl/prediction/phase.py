@@ -178,7 +178,7 @@ class Predictor:
         if self._classes and not reading.is_named:
             self.note = (
                 f"The trained model has the names of {len(self._classes)} classes, but its output "
-                f"is for {reading.num_classes}: predictions are numbers of classes, not names."
+                f"is for {reading.num_classes}: predictions are class numbers, not names."
             )
         return reading
 

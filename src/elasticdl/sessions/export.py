@@ -149,7 +149,7 @@ def copy_verified(
         model = Path(answer["model"])
         problem = answer.get("error")
         if problem is None and answer["difference"] > _TOLERANCE * scale:
-            problem = f"returns other outputs: they differ by up to {answer['difference']:.3g}"
+            problem = f"returns different outputs: they differ by up to {answer['difference']:.3g}"
         if problem is None:
             differences[model.name] = answer["difference"]
         elif model.is_dir():

@@ -127,7 +127,7 @@ class Queue:
         if len(matching) == 1:
             return self.read(matching[0])
         if matching:
-            raise UsageError(f"{name}matches several submissions: {', '.join(matching)}.")
+            raise UsageError(f"{name} matches several submissions: {', '.join(matching)}.")
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"Did you mean {near[0]}?" if near else "`elasticdl session queue` lists them."
         raise UsageError(f"{name}: no submission with this name in {self.home}. {meant}")

@@ -366,5 +366,5 @@ def _ignore_bytecode(checkout: Path) -> None:
 
 def _ref(commit: str) -> str:
     if not commit or commit.startswith("-") or not commit.isprintable() or " " in commit:
-        raise UsageError(f"--commit={commit}: this cannot be a branch, tag or commit.")
+        raise UsageError(f"--commit={commit}: not a valid name of a branch, tag or commit.")
     return commit

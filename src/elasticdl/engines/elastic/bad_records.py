@@ -113,8 +113,8 @@ class BadRecords:
         )
         if work.work != "evaluating" and self._by_record:
             return (
-                f"{look}, take a smaller --minibatch_size, or run the same command with "
-                "--skip_bad_records: it leaves them out and resumes from the newest checkpoint."
+                f"{look}, use a smaller --minibatch_size, or run the same command with "
+                "--skip_bad_records, which leaves them out and resumes from the newest checkpoint."
             )
         return (
             f"{look}, leave them out, or use a smaller --minibatch_size. The same command resumes "

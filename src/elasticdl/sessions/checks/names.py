@@ -113,7 +113,7 @@ def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
         except (SyntaxError, ValueError) as problem:
             line = getattr(problem, "lineno", None) or 1
             yield made(
-                f"this is not Python: {getattr(problem, 'msg', problem)}.",
+                f"this is not valid Python: {getattr(problem, 'msg', problem)}.",
                 f"{module.place}:{line}",
                 "Correct the line.",
             )

@@ -74,7 +74,7 @@ def check(key: str, symbol: Symbol, where: str) -> Iterator[CheckFinding]:
                 f"{symbol.short_name}.{name}{inspect.signature(function)} cannot be called as "
                 f"{name}({', '.join(arguments)}): {problem}.",
                 symbol if place is None else f"{place[0]}:{place[1]}",
-                f"Change its arguments to ({', '.join((*own, *arguments))}).",
+                f"Change its parameters to ({', '.join((*own, *arguments))}).",
             )
         except ValueError:
             # Implemented in C: Python does not know its signature.

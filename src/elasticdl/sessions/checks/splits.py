@@ -142,7 +142,7 @@ def check_test(context: CheckContext) -> Iterator[CheckFinding]:
         context.others["test"] = batch
     looked = len(raw)
     known = f"{split.num_examples:,} examples" + (
-        "" if looked >= split.num_examples else f", {looked:,} of them looked at"
+        "" if looked >= split.num_examples else f", {looked:,} of them checked"
     )
     shown = ", ".join(repr(text) for text in as_texts(raw[:2]))
     context.said = f"{known}: {batches.range_of([batch])}; ids {shown}, ..."
