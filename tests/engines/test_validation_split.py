@@ -140,7 +140,7 @@ def test_an_evaluation_on_records_of_the_training_warns(train, tmp_path, share, 
         validation_split=share, reporter=notes,
     )  # fmt: skip
 
-    assert [note for note in notes.texts if "its training held out only 0.2" in note] == (
+    assert [note for note in notes.texts if "it held out only 0.2" in note] == (
         notes.texts[:warnings]
     )
     assert len(notes.texts) == warnings

@@ -1018,7 +1018,9 @@ def test_an_export_that_says_something_else_elsewhere_is_an_error(project, monke
     monkeypatch.setattr(export.subprocess, "run", run)
     (error,) = project.check().of(Severity.ERROR)
 
-    assert "the exported savedmodel, loaded in a new process, returns different outputs" in error.what
+    assert (
+        "the exported savedmodel, loaded in a new process, returns different outputs" in error.what
+    )
 
 
 def test_errors_of_all_functions_and_of_both_splits_are_found(project) -> None:

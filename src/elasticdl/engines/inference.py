@@ -116,9 +116,7 @@ class OpenedModel:
             return []
         held_out = f"only {before:g} of the data" if before else "nothing"
         model = self.job.trained_model
-        return [
-            f"WARNING: {model} was trained on some of these records; it held out {held_out}."
-        ]
+        return [f"WARNING: {model} was trained on some of these records; it held out {held_out}."]
 
     def other_fields(self) -> DataError | None:
         """Return an error if the records have other fields than the training data; else None.
