@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """A running attempt at a job, and its resources.
+    """A running attempt at a job: its output folder, checkpoints, event log and reporter.
 
     Attributes:
         job: The job.

@@ -48,7 +48,7 @@ _NUM_COLUMNS = 5
 
 
 class RecordLocation(NamedTuple):
-    """A record and its location.
+    """A record, with the file that contains it and its number there.
 
     Attributes:
         record: Number of the record over all files, from 0.
@@ -104,7 +104,7 @@ class LeftOut:
 
 @dataclass(frozen=True, eq=False)
 class EpochReport:
-    """Audit of an epoch.
+    """Result of the audit of one epoch.
 
     Attributes:
         counts: Number of times that each batch of the epoch is in the log.
@@ -135,7 +135,7 @@ class EpochReport:
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """Result of an audit.
+    """Result of an audit of all epochs of a job.
 
     Attributes:
         output: The output folder that was read.

@@ -77,7 +77,7 @@ batches before it."""
 
 
 class TrainingData(Protocol):
-    """Training data, divided into shards."""
+    """Interface to training data that is divided into shards."""
 
     @property
     def num_records(self) -> int:

@@ -53,7 +53,7 @@ class _Value:
 
 
 class FileVariables:
-    """Detects changes of the top-level variables in a user's files, which checkpoints lack.
+    """Detects changes of top-level variables in the user's files, which checkpoints do not contain.
 
     Args:
         folder: Folder of the modules' files; None if there are none.

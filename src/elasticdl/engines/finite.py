@@ -39,7 +39,7 @@ def check_losses(
     step: int,
     last_good: int,
 ) -> None:
-    """Check that the losses of a group of steps of this process are finite.
+    """Raise an error if a loss in a group of this process's steps is NaN or infinite.
 
     Args:
         losses: One per step; empty if this process had no batch in these steps.
@@ -106,7 +106,9 @@ def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
 
 
 def check_sum(total: float, *, step: int, epoch: int) -> None:
-    """Check the summed loss of all workers for a step that is not applied yet.
+    """Raise an error if the loss of a step, summed over all workers, is NaN or infinite.
+
+    Called before the step is applied.
 
     Raises:
         NonFiniteLossError: The loss is NaN or infinite.
@@ -119,10 +121,11 @@ def check_sum(total: float, *, step: int, epoch: int) -> None:
 
 
 class StateCheck:
-    """Checks a state before it becomes a checkpoint, compared with the initial state.
+    """Checks a state for NaN and infinity before it becomes a checkpoint.
 
-    A mask of -inf or an unused NaN in a buffer does not mean that training has failed. Only
-    numbers that were finite at the beginning, or were added since, must be finite.
+    It compares with the initial state: a mask of -inf or an unused NaN in a buffer does not mean
+    that training has failed. Only numbers that were finite at the beginning, or were added since,
+    must be finite.
 
     Args:
         state: State of the trainer before its first step in this process.
@@ -136,7 +139,7 @@ class StateCheck:
     def check(
         self, state: Mapping[str, np.ndarray[Any, Any]], *, step: int, last_good: int
     ) -> None:
-        """Check a state before it becomes a checkpoint.
+        """Raise an error if a state contains NaN or infinity that the initial state did not.
 
         Raises:
             NonFiniteLossError: A tensor contains NaN or infinity where it used to be finite.

@@ -29,7 +29,7 @@ _COUNTS = "accumulator/counts"
 
 
 class Accumulator:
-    """Sum of the contributions to the next update.
+    """Sums minibatches' contributions until there are enough for the next update.
 
     Args:
         trainer: Applies the update.

@@ -51,7 +51,7 @@ class Interrupts:
             self.check()
 
     def check(self) -> None:
-        """Handle a signal that has arrived, with the handler from before this block."""
+        """Handle a deferred signal, if there is one, with the handler from before this block."""
         if self._noted is None:
             return
         number, self._noted = self._noted, None

@@ -175,7 +175,7 @@ _SHARED = {
 
 
 class IterableData:
-    """A user's pipeline as training data; see `feed.TrainingData`.
+    """Training data from a user's pipeline of batches; see `feed.TrainingData`.
 
     Raises:
         DataError: An epoch has no batch.

@@ -122,7 +122,7 @@ def indexes_of(
 
 @dataclass(frozen=True, eq=False)
 class RecordData:
-    """Records as training data; see `feed.TrainingData`.
+    """Training data from records; see `feed.TrainingData`.
 
     Attributes:
         definition: The model definition, which turns records into batches.

@@ -31,7 +31,7 @@ class _Call:
 
 
 class _Calls:
-    """Running calls of this process, by thread."""
+    """The running calls of user functions in this process, by thread."""
 
     def __init__(self) -> None:
         self.running: dict[int, _Call] = {}

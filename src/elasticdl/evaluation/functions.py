@@ -54,7 +54,7 @@ _TOLERANCE = 1e-6
 
 
 class EvalFunctions:
-    """Named per-example functions, and their values for a batch.
+    """Calls named per-example functions and returns their values for a batch.
 
     Args:
         functions: Name -> function, or functions that are named by their `__name__`; None means

@@ -34,7 +34,7 @@ _THRESHOLD = 0.5
 
 @dataclass(frozen=True)
 class OutcomeReading:
-    """Interpretation of outputs and labels.
+    """Describes how outputs and labels are interpreted.
 
     Attributes:
         task: Kind of prediction, such as `binary` or `regression`.
@@ -170,7 +170,7 @@ def outcomes(
 
 
 def _only(tree: Arrays) -> np.ndarray[Any, Any] | None:
-    """Return the array of a nesting that has exactly one array; else None."""
+    """Return the only array of a nested structure; None if it has no or several arrays."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):

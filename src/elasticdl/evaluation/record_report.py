@@ -38,7 +38,7 @@ _MIN_SIDE = 8
 
 
 class RecordReport:
-    """A report in progress; used in a `with` statement, like `ReportWriter`.
+    """Evaluates a model and writes a report on each record; used in a `with` statement.
 
     Args:
         folder: Folder of the report.
@@ -70,7 +70,7 @@ class RecordReport:
     def running_states(
         self, batches: Iterable[tuple[int, Batch]]
     ) -> Iterator[tuple[int, MetricStates]]:
-        """Yield (number of examples so far, their metric states) after each batch, as `phase` does.
+        """Yield (number of examples so far, their metric states) and report on each batch.
 
         Args:
             batches: First record and batch, in the records' order.

@@ -42,7 +42,7 @@ _PLAIN_TO = {"float32": 1e5, "float64": 1e9}
 
 @dataclass(frozen=True)
 class CsvFiles:
-    """The files written.
+    """Paths of the CSV files of a report.
 
     Attributes:
         rows: The file with one row per example; None if there are too many.

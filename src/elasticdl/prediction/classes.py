@@ -53,7 +53,7 @@ def without_class(columns: Columns) -> Array:
 
 @dataclass(frozen=True)
 class ClassReading:
-    """Interpretation of a classifier's scores.
+    """Describes how a classifier's scores are interpreted.
 
     Attributes:
         scores: Kind of the scores: probabilities, log-probabilities or logits.

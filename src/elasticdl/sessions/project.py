@@ -126,7 +126,7 @@ def open_session(
     data_dir: str | None = None,
     settings: Sequence[str] = (),
 ) -> SessionProject:
-    """Read a session's config.
+    """Read and validate a session's config, and return the session.
 
     Args:
         run_name: Name of the folder in `runs/`.

@@ -196,7 +196,7 @@ class Queue:
             os.close(descriptor)
 
     def settled(self, submission: Submission) -> Submission:
-        """Return a submission; if it was running and its process is gone, with a new state.
+        """Return a submission, with its state updated if it was running and its process is gone.
 
         A submission that is not running, or whose process lives, is returned unchanged.
         """

@@ -51,7 +51,7 @@ _FINGERPRINT_INTERVAL = 256
 
 
 class SupersededError(Exception):
-    """A newer process has taken over this worker's rank, so this process must end."""
+    """Raised when a newer process has taken over this worker's rank, so this process must end."""
 
 
 class DriftError(TrainingError):

@@ -26,7 +26,7 @@ _PLACE = struct.Struct(">QII")
 
 
 class DecryptionError(Exception):
-    """The bytes were encrypted with another key or for another step, or were changed."""
+    """Raised when bytes were encrypted with another key or for another step, or were changed."""
 
 
 def encrypt(data: bytes, key: bytes, step: int, *, chunk_bytes: int = _CHUNK_BYTES) -> bytes:

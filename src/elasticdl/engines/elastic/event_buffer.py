@@ -71,7 +71,7 @@ class WorkerReport:
 
 
 class EventBuffer:
-    """Events that the controller does not have yet; an `EventSink`.
+    """Buffers a worker's events until the controller has fetched them; an `EventSink`.
 
     Args:
         start: The point where the run begins.
@@ -166,7 +166,7 @@ class EventBuffer:
 
 @dataclass
 class SnapshotBuffer:
-    """Checkpoints of this worker until the controller fetches them; a `CheckpointSink`.
+    """Keeps a worker's checkpoints until the controller fetches them; a `CheckpointSink`.
 
     A newer checkpoint replaces one that was not fetched, except the best one. The last confirmed
     one is also kept until a newer one is confirmed, because with a checkpoint at every commit the

@@ -122,7 +122,7 @@ def _key(batch: BatchInWork) -> _Key:
 
 @dataclass
 class MemoryFailures:
-    """Counter of the workers that ran out of memory since the newest checkpoint.
+    """Counts the workers that ran out of memory since the newest checkpoint.
 
     Attributes:
         limit: Number at which the job ends, because further replacements would not help.

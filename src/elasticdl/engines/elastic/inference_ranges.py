@@ -69,7 +69,7 @@ def records_per_range(num_records: int, unit: int, num_workers: int) -> int:
 
 
 def split_into_ranges(num_records: int, size: int) -> list[Range]:
-    """Split all records into ranges of a size; the last one may be shorter.
+    """Split all records into ranges of `size` records; the last one may be shorter.
 
     Example:
         >>> [(range.start, range.stop) for range in split_into_ranges(5, 2)]
@@ -82,7 +82,7 @@ def split_into_ranges(num_records: int, size: int) -> list[Range]:
 
 
 class RangeQueue:
-    """Queue of all ranges of a job; see the module. All times are in seconds of the same clock.
+    """Queue of a job's ranges of records; see the module. All times are seconds of one clock.
 
     Args:
         ranges: The ranges, by index.

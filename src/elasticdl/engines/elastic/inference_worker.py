@@ -78,7 +78,7 @@ class Instructions:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """Result of a range.
+    """Result of processing one range of records.
 
     Attributes:
         states: Metric states of an evaluation; empty for a prediction, whose outputs are in a file.

@@ -145,7 +145,7 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """An error that ends the job, as a value.
+    """An error that ends the job, returned as a value instead of being raised.
 
     Attributes:
         kind: Name of a class in `errors` (see `errors.kind_of`), or of another exception.
@@ -181,7 +181,7 @@ def job_error(error: BaseException) -> ElasticDLError:
 
 
 class Worker:
-    """A worker; see the module. The controller calls its methods.
+    """Trains as one of the workers of a run; see the module. The controller calls its methods.
 
     Args:
         assignment: Settings of the run.

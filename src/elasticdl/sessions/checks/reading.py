@@ -168,7 +168,7 @@ def digest(batches: Iterable[Batch]) -> int:
 
 
 def order(split: Split, seed: int) -> list[int]:
-    """Return the hashes of the examples of a split, in the order for a seed, up to a time limit."""
+    """Return hashes of a split's examples in the order that a seed gives, up to a time limit."""
     found = []
     started = time.monotonic()
     examples = Stream(seed).drawn(split.raw)

@@ -258,7 +258,7 @@ def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[Check
 
 
 def _line_with(text: str, where: str) -> str:
-    """Return `file:line` of the first line of a location's file with `text`, or the location."""
+    """Return `file:line` of the first line with `text` in the file of `where`, else `where`."""
     file = where.rpartition(":")[0]
     try:
         lines = user_files.read_text(file).splitlines()

@@ -465,7 +465,7 @@ class _NullSink:
         """Do nothing, because checkpoints are discarded."""
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return no checkpoints."""
+        """Return an empty list, because checkpoints are discarded."""
         return []
 
 

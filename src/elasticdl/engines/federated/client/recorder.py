@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class MetricsFile:
-    """A party's own metrics file, which its config may request.
+    """Writes a party's metrics to a file on its machine, if its config requests one.
 
     Attributes:
         before_training: Whether to evaluate a round's weights before training.

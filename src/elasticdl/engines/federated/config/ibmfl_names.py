@@ -38,7 +38,7 @@ class Known:
 
 
 class UnsupportedNameError(UsageError):
-    """A name from IBM FL is not supported; the message says why, and what to do."""
+    """Raised for an unsupported name from IBM FL; the message explains why, and what to do."""
 
 
 @dataclass(frozen=True)

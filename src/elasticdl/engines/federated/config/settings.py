@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of an encrypted connection.
+    """Paths of the certificates and the key for an encrypted connection.
 
     Attributes:
         ca_certificate: Certificate of the authority that signs the certificates.
@@ -42,7 +42,7 @@ class Address:
 
 @dataclass(frozen=True)
 class DataHandler:
-    """A user's class with `get_data()`.
+    """A user's class that reads a party's data in `get_data()`.
 
     Attributes:
         name: Name of the class.
@@ -125,7 +125,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Local:
-    """How parties train between two rounds (`hyperparams.local`).
+    """Settings of the parties' training between two rounds (`hyperparams.local`).
 
     Attributes:
         num_epochs: Number of local epochs in a round.

@@ -91,7 +91,7 @@ class Followed:
 
 @dataclass(eq=False)
 class AggregatorCommands:
-    """The commands of an aggregator, and its status; see the module.
+    """Executes commands to an aggregator and reports its status; see the module.
 
     Attributes:
         begun: The attempt: the job, its output and its event log.

@@ -44,7 +44,7 @@ _AT_THE_AGGREGATOR = ("train", "sync")
 
 @dataclass(eq=False)
 class PartyCommands:
-    """The commands of a party, and its status; see the module.
+    """Executes commands to a party and reports its status; see the module.
 
     Attributes:
         config: Its config file, for messages.

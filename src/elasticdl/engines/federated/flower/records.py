@@ -26,7 +26,7 @@ _FORMAT = "elasticdl"
 
 
 class RecordError(ValueError):
-    """The content of a message was not created by `to_record`."""
+    """Raised when the content of a message was not created by `to_record`."""
 
 
 def to_record(arrays: Arrays, facts: Facts) -> RecordDict:

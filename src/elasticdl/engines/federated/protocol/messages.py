@@ -80,7 +80,7 @@ Architecture: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a party trains before it answers.
+    """Options of a party's local training in one round.
 
     Attributes:
         num_epochs: Number of passes over its examples.

@@ -39,7 +39,7 @@ _MAX_PATH = 107
 
 
 class WireError(ValueError):
-    """The received bytes are not a frame, or the message to send cannot be encoded as one."""
+    """Raised when received bytes are not a frame, or a message cannot be encoded as one."""
 
 
 @dataclass(frozen=True, eq=False)
