@@ -306,7 +306,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
         reporter.started("Evaluating", opened.source.num_records, "records")
         states: MetricStates = {}
         try:
-            for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - the last one
+            for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - used below
                 reporter.advanced(done, {})
         finally:
             reporter.ended()
@@ -322,7 +322,7 @@ def _evaluate_own_batches(
     reporter.started("Evaluating", epochs.num_examples, "examples")
     states: MetricStates = {}
     try:
-        for done, states in running_states(trainer, _in_order(batches)):  # noqa: B007 - the last one
+        for done, states in running_states(trainer, _in_order(batches)):  # noqa: B007 - used below
             reporter.advanced(done, {})
     finally:
         reporter.ended()
@@ -362,7 +362,7 @@ def _evaluate_with_report(opened: OpenedModel, folder: str, reporter: Reporter) 
         states: MetricStates = {}
         try:
             with report.writer:
-                for done, states in report.running_states(drain(feed)):  # noqa: B007 - the last one
+                for done, states in report.running_states(drain(feed)):  # noqa: B007 - used below
                     reporter.advanced(done, {})
         finally:
             reporter.ended()

@@ -55,7 +55,7 @@ def check(
     first = max(1, size // 3)
     try:
         again, one, other = (make(_copies(records[at])) for at in _parts(first))
-    except Exception:  # noqa: BLE001 - a real minibatch with this problem will report it
+    except Exception:  # noqa: BLE001 - if a real minibatch has it too, it is reported
         return
     if _is_same(batch, [again]) and not _is_same(batch, [one, other]):
         _log.warning(

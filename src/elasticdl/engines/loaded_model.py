@@ -92,7 +92,7 @@ class TablePredictor:
         Args:
             x: A DataFrame, another table (see `data/in_memory.py`) or the name of files, with the
                 columns that the model was trained on; a label may be missing.
-            args: Passed to the model's own `predict`, if x is no table.
+            args: Passed to the model's own `predict`, if x is not a table.
             kwargs: See `args`; `batch_size` and `verbose` have no effect on a table.
 
         Raises:

@@ -31,7 +31,7 @@ def reseed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
     if "tensorflow" in sys.modules:
-        from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - already imported if needed
 
         tensorflow.reseed(seed)
 
@@ -39,7 +39,7 @@ def reseed(seed: int) -> None:
 def forget_kernels() -> None:
     """Discard TensorFlow's compiled kernels, so that a reused seed gives the same numbers."""
     if "tensorflow" in sys.modules:
-        from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - already imported if needed
 
         tensorflow.forget_kernels()
 
@@ -97,7 +97,7 @@ class Stream:
 def _torchs(seed: int) -> Any:
     if "torch" not in sys.modules:
         return None
-    from elasticdl.data import torch_random  # noqa: PLC0415 - only where it is loaded anyway
+    from elasticdl.data import torch_random  # noqa: PLC0415 - already imported if needed
 
     return torch_random.generator_from(seed)
 
@@ -105,7 +105,7 @@ def _torchs(seed: int) -> Any:
 def _drawing_from(generator: Any) -> contextlib.AbstractContextManager[Any]:
     if generator is None:
         return contextlib.nullcontext()
-    from elasticdl.data import torch_random  # noqa: PLC0415 - it is loaded
+    from elasticdl.data import torch_random  # noqa: PLC0415 - already imported
 
     return torch_random.UseGenerator(generator)
 
@@ -120,7 +120,7 @@ def _restore(state: Any) -> None:
     random.setstate(pythons)
     np.random.set_state(numpys)  # noqa: NPY002 - as above
     if tensorflows is not None:
-        from elasticdl.data import tensorflow  # noqa: PLC0415 - it is loaded
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - already imported
 
         tensorflow.set_random_state(tensorflows)
 
@@ -128,6 +128,6 @@ def _restore(state: Any) -> None:
 def _tensorflows() -> Any:
     if "tensorflow" not in sys.modules:
         return None
-    from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
+    from elasticdl.data import tensorflow  # noqa: PLC0415 - already imported if needed
 
     return tensorflow.random_state()

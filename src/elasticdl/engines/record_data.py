@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 # Maximum number of records listed in an error message, among which the user looks for the bad one.
 _MAX_NAMED = 128
-# Size of the records decoded at once; the batches made from them may be much larger.
+# Size of the records decoded in one call; the batches made from them may be much larger.
 _MAX_DECODED_BYTES = 64 * 2**20
 # Short, because the loop checks for other work only after each shard of the validation data.
 _MINIBATCHES_PER_VALIDATION_SHARD = 8
@@ -68,7 +68,7 @@ _MINIBATCHES_PER_VALIDATION_SHARD = 8
 _MAX_SEARCH_S = 10.0
 
 MINIBATCHES_AT_ONCE = 32
-"""Minibatches that `batches_in_order` reads at once; a pipeline is rebuilt for each group."""
+"""Minibatches that `batches_in_order` reads in one go; a pipeline is rebuilt for each group."""
 
 
 def open_records(

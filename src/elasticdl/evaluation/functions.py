@@ -239,7 +239,7 @@ class _Column:
 
     def _block(self, key: str, labels: Any, outputs: Any) -> np.ndarray[Any, Any] | None:
         """Return the function's values for a block of rows, or None if it cannot be traced."""
-        from elasticdl.evaluation import tensorflow  # noqa: PLC0415 - TensorFlow, if it is there
+        from elasticdl.evaluation import tensorflow  # noqa: PLC0415 - imports TensorFlow
 
         try:
             if key not in self._blocks:

@@ -27,7 +27,7 @@ from typing import Any
 # Names that inspect an argument, read the clock, write somewhere, or change the state of
 # frameworks.
 _TELLING_NAMES = frozenset(
-    "isinstance issubclass type hasattr getattr setattr delattr callable globals locals vars dir "  # noqa: SIM905 - words, to be read as such
+    "isinstance issubclass type hasattr getattr setattr delattr callable globals locals vars dir "  # noqa: SIM905 - readable as words
     "eval exec compile open print input id hash repr str format next iter __class__ __dict__ "
     "executing_eagerly inside_function is_tensor is_symbolic_tensor is_keras_tensor py_function "
     "numpy_function py_func assign assign_add assign_sub update_state Variable add_weight random "

@@ -170,8 +170,8 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
         DataError: They do not fit it.
         UsageError: The type cannot be copied.
     """
-    import pyarrow as pa  # noqa: PLC0415 - takes long to import, and only tables need it
-    import pyarrow.compute as pc  # noqa: PLC0415 - as well
+    import pyarrow as pa  # noqa: PLC0415 - slow import, needed only for tables
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
     kinds = pa.types
     if column.type != first and (kinds.is_decimal(first) or kinds.is_temporal(first)):

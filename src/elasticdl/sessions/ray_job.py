@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import elasticdl.engines.elastic  # noqa: F401 - sets the environment Ray is to be imported in
+import elasticdl.engines.elastic  # noqa: F401 - sets variables that Ray reads on import
 from elasticdl.errors import (
     MissingExtraError,
     OutputError,

@@ -172,7 +172,7 @@ class InferenceWorker:
             trainer = self._trainer_for(opened, first[1])
             reported_s = time.monotonic()
             states: MetricStates = {}
-            for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - the last one
+            for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - used below
                 if time.monotonic() - reported_s >= _REPORT_INTERVAL_S:
                     reported_s = time.monotonic()
                     yield done

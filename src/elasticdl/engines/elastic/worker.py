@@ -316,7 +316,7 @@ class Worker:
     # --- the rest ----------------------------------------------------------------------------
 
     def _train(self, start: InitialState) -> None:
-        from elasticdl.engines.elastic.allreduce import Quorum  # noqa: PLC0415 - torch after threads
+        from elasticdl.engines.elastic.allreduce import Quorum  # noqa: PLC0415 - after threads are set
 
         context, committer = self._context, self._committer
         assert committer is not None  # noqa: S101 - prepared
@@ -463,7 +463,7 @@ class Worker:
 
     def _prepare(self) -> None:
         # Imported here, where no other worker waits for it.
-        import elasticdl.engines.elastic.allreduce  # noqa: F401, PLC0415 - torch after threads
+        import elasticdl.engines.elastic.allreduce  # noqa: F401, PLC0415 - as in _train
 
         assignment = self._assignment
         code = None

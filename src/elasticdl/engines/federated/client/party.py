@@ -123,7 +123,7 @@ class Party:
                 "evaluate": self._evaluate,
                 "sync": self._sync,
             }[request.kind](request)
-        except Exception as error:  # noqa: BLE001 - the aggregator must learn of any error
+        except Exception as error:  # noqa: BLE001 - any error must reach the aggregator
             if self.redacts:
                 _log.warning("Round %d: %s", request.round, error)
                 return Refusal.of(self.name, error, request)

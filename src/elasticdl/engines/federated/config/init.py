@@ -259,7 +259,7 @@ def _write(path: Path, source: RecordSource, numbers: Any) -> None:
 
 def _as_yaml(values: Mapping[str, Any]) -> str:
     try:
-        import yaml  # noqa: PLC0415 - only here
+        import yaml  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
         raise MissingExtraError("yaml", "federated", "Writing configs") from error
     text: str = yaml.safe_dump(dict(values), sort_keys=False)

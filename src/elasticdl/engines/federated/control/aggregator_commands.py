@@ -122,7 +122,7 @@ class AggregatorCommands:
     # --- in the listening thread ------------------------------------------------------------
 
     def at_once(self, verb: str, options: Facts) -> Facts | None:
-        """Answer `status` and refuse invalid commands at once; return None to queue a command.
+        """Answer `status` or reject an invalid command now; return None to queue a command.
 
         Raises:
             OutputBusyError: It is already training, or stopping.
@@ -248,7 +248,7 @@ class AggregatorCommands:
 
     def _save(self, order: Command) -> Facts:
         model, trainer = self._one().trained()
-        assert self.definition is not None  # noqa: S101 - of a trainer that is there
+        assert self.definition is not None  # noqa: S101 - there is a model
         output = order.options.get("output")
         if output is None:
             beside = Path(self.begun.folder.uri).parent

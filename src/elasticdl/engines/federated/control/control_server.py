@@ -114,7 +114,7 @@ class NoCommands:
     """An empty queue, for a process that accepts no commands; see `CommandQueue`."""
 
     def take(self, timeout_s: float = 0.0) -> Command | None:
-        """Return None at once: this process accepts no commands."""
+        """Return None immediately, because this process accepts no commands."""
         del timeout_s
         return None
 

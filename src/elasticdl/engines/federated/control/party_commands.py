@@ -79,7 +79,7 @@ class PartyCommands:
 
     def answer(self, request: RoundRequest) -> Answer:
         """Answer a request of the aggregator, and record the request in the status."""
-        assert self.party is not None  # noqa: S101 - no request arrives before
+        assert self.party is not None  # noqa: S101 - set before the first request
         asked = f"{request.kind}, round {request.round}" if request.round else request.kind
         self.stands = replace(self.stands, last_asked=asked, last_asked_unix_s=time.time())
         answer = self.party.answer(request)
@@ -93,7 +93,7 @@ class PartyCommands:
     # --- in the listening thread ------------------------------------------------------------
 
     def at_once(self, verb: str, options: Facts) -> Facts | None:
-        """Answer `status` and refuse invalid commands at once; return None to queue a command.
+        """Answer `status` or reject an invalid command now; return None to queue a command.
 
         Raises:
             OutputBusyError: The party is stopping.

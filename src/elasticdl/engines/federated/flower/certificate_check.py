@@ -51,7 +51,7 @@ def knock(address: str, ca: Path | None) -> str | None:
     except (OSError, ssl.SSLError) as error:
         raise TrainingError(f"{ca}: cannot be read as a certificate: {error}.") from error
     try:
-        urllib.request.urlopen(url, timeout=_ANSWER_S, context=context).close()  # noqa: S310 - http
+        urllib.request.urlopen(url, timeout=_ANSWER_S, context=context).close()  # noqa: S310 - http(s)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.FORBIDDEN and ca is None:

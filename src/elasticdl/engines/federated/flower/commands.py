@@ -91,7 +91,7 @@ class Child:
 
     def end(self) -> None:
         """End the command and all processes that it started, and wait until they have ended."""
-        assert self._process.stdin is not None  # noqa: S101 - as it was started
+        assert self._process.stdin is not None  # noqa: S101 - started with a pipe
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:

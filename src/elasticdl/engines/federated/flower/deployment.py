@@ -234,7 +234,7 @@ class _SignalledError(BaseException):
 
 @contextlib.contextmanager
 def ended_by_signals(daemon: ClientDaemon) -> Iterator[Sequence[int]]:
-    """End a party at once when a signal arrives, without saving the request in progress.
+    """End a party immediately when a signal arrives, without saving the request in progress.
 
     Args:
         daemon: The client daemon, which runs in the block, in this thread.

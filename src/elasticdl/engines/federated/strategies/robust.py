@@ -167,7 +167,7 @@ def num_trimmed_of(num_parties: int, beta: float) -> int:
         >>> [num_trimmed_of(n, 0.2) for n in (1, 2, 3, 9, 10)]
         [0, 0, 1, 1, 2]
     """
-    if not beta or num_parties <= 2:  # noqa: PLR2004 - two have no middle
+    if not beta or num_parties <= 2:  # noqa: PLR2004 - with two, nothing would be left
         return 0
     # The tolerance is needed because 0.29 * 100 is 28.999999999999996.
     return max(1, math.floor(beta * num_parties + 1e-9))
