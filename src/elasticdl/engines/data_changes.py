@@ -79,7 +79,7 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
 
     Args:
         now: URI and number of records of each file.
-        before: The same from a checkpoint.
+        before: URI and number of records of each file in a checkpoint's metadata.
     """
     known, there = {(uri, n) for uri, n in before}, {uri for uri, _ in now}
     return [uri for uri, n in now if (uri, n) not in known] + [

@@ -149,8 +149,8 @@ class Phase:
         clock: Returns the time in seconds.
 
     Attributes:
-        title: See above.
-        total: See above.
+        title: Name of the phase.
+        total: Its size in `unit`.
         done: The amount done so far.
     """
 

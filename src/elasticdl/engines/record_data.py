@@ -681,7 +681,7 @@ def _check_label(
     """Raise a clear error if a missing field is the label, which an evaluation needs.
 
     Raises:
-        MissingFieldError: It is the label.
+        MissingFieldError: The missing field is the label.
         DataError: The model's inputs need it.
     """
     try:

@@ -101,7 +101,7 @@ class EvalFunctions:
         Args:
             ids: The ids of the examples, for messages.
             labels: An array or a nesting of arrays; the first axis is the example.
-            outputs: The model's outputs, likewise.
+            outputs: The model's outputs, in the same form.
 
         Returns:
             Name -> float64, one value per example; a function's None becomes NaN.

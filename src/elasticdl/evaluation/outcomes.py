@@ -61,7 +61,7 @@ class Outcomes:
 
     Attributes:
         labels: int64 if there are classes, else float64.
-        predictions: Likewise.
+        predictions: As for `labels`.
         confidences: float64.
         correct: bool.
     """

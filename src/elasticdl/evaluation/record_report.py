@@ -110,7 +110,7 @@ class RecordReport:
             The result of the report, and notes for the user.
 
         Raises:
-            OutputError: They cannot be written.
+            OutputError: The files cannot be written.
         """
         result = self.writer.result
         report = Report(result.path)

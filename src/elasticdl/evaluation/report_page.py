@@ -62,7 +62,7 @@ def write_page(
         num_worst: Number of worst examples shown for each metric.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The page cannot be written.
         NoDataError: There is no such report.
         CorruptDataError: The file is not a report.
     """

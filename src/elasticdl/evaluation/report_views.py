@@ -71,7 +71,7 @@ def write_views(
         max_rows: The first file is not written if there are more rows than this.
 
     Raises:
-        OutputError: They cannot be written.
+        OutputError: The files cannot be written.
         NoDataError: There is no such report.
         CorruptDataError: The file is not a report.
     """

@@ -177,7 +177,7 @@ class ReportWriter(AtomicWriter):
         Args:
             ids: One per example: strings, bytes (decoded) or numbers.
             labels: An array or a nesting of arrays, one row per example; None if there are none.
-            outputs: The model's outputs, likewise.
+            outputs: The model's outputs, in the same form.
             weights: One number per example; weights of parts of an example (of pixels) are not
                 reported.
             sources: The source of each example: a path, or None.

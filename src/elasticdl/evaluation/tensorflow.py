@@ -40,7 +40,7 @@ def traced(
     Args:
         function: Takes one example.
         labels: A block: an array or a nesting of arrays.
-        outputs: Likewise.
+        outputs: The model's outputs for the block, in the same form.
 
     Returns:
         A function that takes a block and returns its column as float64, and the dtype in which it

@@ -50,7 +50,7 @@ class RowWriter:
         """Append rows.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: The rows cannot be written.
             DefinitionError: A string is not UTF-8.
         """
         texts = [_as_texts(name, array) for name, array in columns.items()]
@@ -92,7 +92,7 @@ def first_key(path: Path) -> bytes | None:
     """Return the record key in a file's first row; empty without keys, None without rows.
 
     Raises:
-        DataError: It is not a CSV file.
+        DataError: The file is not a CSV file.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:

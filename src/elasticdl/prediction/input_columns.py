@@ -87,7 +87,7 @@ class InputColumns:
         """Return the columns of records `start` to `stop`; missing values are masked.
 
         Raises:
-            DataError: They cannot be read, or a record has another number of values.
+            DataError: The columns cannot be read, or a record has another number of values.
             UsageError: A column is of a type that cannot be copied.
         """
         if not self._names:
@@ -167,7 +167,7 @@ def _of_arrow(name: str, column: Any, first: Any) -> Array:
         first: Its type in the first file. Decimals and times of other files get this type.
 
     Raises:
-        DataError: They do not fit it.
+        DataError: The values do not fit the type of `first`.
         UsageError: The type cannot be copied.
     """
     import pyarrow as pa  # noqa: PLC0415 - slow import, needed only for tables

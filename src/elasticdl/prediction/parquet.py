@@ -44,7 +44,7 @@ class RowWriter:
         """Append rows.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: The rows cannot be written.
         """
         arrays = [_as_column(array) for array in columns.values()]
         table = pa.table([pa.array(keys, pa.string()), *arrays], [KEY, *columns])
@@ -107,7 +107,7 @@ def first_key(path: Path) -> bytes | None:
     """Return the record key in a file's first row; empty without keys, None without rows.
 
     Raises:
-        DataError: It is not a Parquet file.
+        DataError: The file is not a Parquet file.
     """
     try:
         with pyarrow.parquet.ParquetFile(path) as file:

@@ -97,7 +97,7 @@ class PredictionParts:
         """Return descriptions of the parts that have been written completely, in order.
 
         Raises:
-            OutputError: They cannot be read.
+            OutputError: The descriptions cannot be read.
         """
         found = [
             _description(self.staging.read_bytes(name))
@@ -131,7 +131,7 @@ class PredictionPart(AtomicWriter):
             outputs: The model's outputs, one row per example.
 
         Raises:
-            OutputError: They cannot be written.
+            OutputError: The predictions cannot be written.
             DefinitionError: The outputs are not rows, or their fields differ from the previous
                 ones.
             ValueError: The part would hold more records than its range.
@@ -163,7 +163,7 @@ class PredictionPart(AtomicWriter):
         """Add the part to the staging folder; does nothing if it has no records.
 
         Raises:
-            OutputError: It cannot be completed.
+            OutputError: The part cannot be completed.
         """
         if self._rows is None:
             self._stack.close()

@@ -88,7 +88,7 @@ class Predictor:
 
         Raises:
             DataError: The number of examples differs from the number of records.
-            OutputError: They cannot be written.
+            OutputError: The outputs cannot be written.
             UserCodeError: The processor or the model's `default_predictions` raised.
             DefinitionError: `default_predictions` returned something other than a dict or None.
         """

@@ -38,7 +38,7 @@ class RowWriter:
         """Append rows.
 
         Raises:
-            OutputError: They cannot be written.
+            OutputError: The rows cannot be written.
             DefinitionError: A number does not fit into an int64.
         """
         lists = {name: _as_lists(name, array) for name, array in columns.items()}
@@ -73,7 +73,7 @@ def first_key(path: Path) -> bytes | None:
     """Return the record key in a file's first row; empty without keys, None without rows.
 
     Raises:
-        DataError: It is not a RecordIO file.
+        DataError: The file is not a RecordIO file.
     """
     source = RecordIOSource([str(path)])
     if source.num_records == 0:

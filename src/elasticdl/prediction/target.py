@@ -75,8 +75,8 @@ class Target:
         """Raise if the output exists and is not a prediction.
 
         Raises:
-            OutputTakenError: It exists and is not a prediction.
-            OutputError: It is a file where a folder is expected, or the other way round.
+            OutputTakenError: The output exists and is not a prediction.
+            OutputError: The output is a file where a folder is expected, or the other way round.
         """
         path = self.place.local_path("" if self.in_place else self.name)
         if path is not None and path.exists() and path.is_dir() == self.is_file:
@@ -133,7 +133,7 @@ class Target:
         """Publish the parts at the output.
 
         Raises:
-            OutputError: They cannot be published.
+            OutputError: The parts cannot be published.
         """
         if self.is_file:
             self._publish_file(parts, described)

@@ -56,7 +56,7 @@ def open_writer(
     Raises:
         OutputBusyError: Another process is writing there.
         OutputTakenError: The output exists and is not a prediction.
-        OutputError: It cannot be written.
+        OutputError: The output cannot be written.
         UsageError: The name of the output file implies another format.
 
     Example:
@@ -127,7 +127,7 @@ class PredictionWriter(AtomicWriter):
             outputs: The model's outputs, one row per example.
 
         Raises:
-            OutputError: They cannot be written.
+            OutputError: The predictions cannot be written.
             DefinitionError: The outputs are not rows, or their fields differ from the previous
                 ones.
             ValueError: The writer is closed, or records were left out.

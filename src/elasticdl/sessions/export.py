@@ -59,7 +59,7 @@ def export(trained: TrainedSession) -> dict[str, Any]:
 
     Raises:
         TrainingError: The exported model cannot be loaded, or its predictions differ.
-        OutputError: It cannot be written; an earlier export is still there.
+        OutputError: The export cannot be written; an earlier one is kept.
     """
     session, description = trained.session, trained.model.description
     there = exported(session)

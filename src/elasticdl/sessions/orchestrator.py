@@ -29,7 +29,7 @@ class Orchestrator:
 
     Raises:
         UsageError: There is no such session.
-        DefinitionError: Its config lacks a key, or has a value that cannot be used.
+        DefinitionError: The config lacks a key, or has a value that cannot be used.
         DataError: The data folder does not exist.
     """
 

@@ -68,7 +68,7 @@ class Queue:
         """Create the home, readable only by this user, because it contains uncommitted code.
 
         Raises:
-            OutputError: It cannot be created.
+            OutputError: The home cannot be created.
         """
         with output_errors(self.home):
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,8 +117,8 @@ class Queue:
         """Return the submission with this id, or the only one whose id starts with it.
 
         Raises:
-            UsageError: There is none, or more than one.
-            OutputError: Its file cannot be read.
+            UsageError: There is no such submission, or more than one.
+            OutputError: The submission's file cannot be read.
         """
         known = sorted(file.parent.name for file in self.home.glob(f"*/{_FILE}"))
         if name in known:
@@ -136,7 +136,7 @@ class Queue:
         """Return a submission as it was last written.
 
         Raises:
-            OutputError: Its file is missing or cannot be read.
+            OutputError: The submission's file is missing or cannot be read.
         """
         file = self.folder(name) / _FILE
         names = {field.name for field in fields(Submission)}
@@ -158,7 +158,7 @@ class Queue:
         """Write a submission; the caller must hold the lock.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: The submission's file cannot be written.
         """
         text = json.dumps(asdict(submission), indent=2)
         OutputFolder(self.folder(submission.id)).write_bytes(_FILE, text.encode())
@@ -219,8 +219,8 @@ class Queue:
             at_once: Kill its process instead of letting it write a last checkpoint.
 
         Raises:
-            UsageError: It has already ended, or there is none.
-            OutputError: Its file cannot be read or written.
+            UsageError: The submission has already ended, or does not exist.
+            OutputError: The submission's file cannot be read or written.
         """
         name = self.find(name).id
         with self.locked():

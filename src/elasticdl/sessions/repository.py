@@ -158,7 +158,7 @@ def apply(patch: Path, checkout: Path) -> None:
     """Apply a patch to a checkout.
 
     Raises:
-        UsageError: It does not fit.
+        UsageError: The patch cannot be applied.
     """
     try:
         git("apply", "--whitespace=nowarn", str(patch), cwd=checkout)

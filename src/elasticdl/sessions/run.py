@@ -158,7 +158,8 @@ def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]
     """Restore the earlier status if the settings differ from those of the existing training.
 
     Raises:
-        OutputTakenError: It is another session; the message lists the differences.
+        OutputTakenError: The existing training belongs to another session; the message lists the
+            differences.
     """
     try:
         yield
@@ -179,7 +180,7 @@ def status_of(session_folder: Path) -> SessionStatus:
     """Return a session's status, with the progress of training from its events.
 
     Raises:
-        OutputError: Its files cannot be read.
+        OutputError: The session's files cannot be read.
     """
     status = read_status(session_folder)
     log = session_folder / "training" / EVENTS_FILE

@@ -63,7 +63,7 @@ def ensure(queue: Queue, slots: int = 1) -> None:
         slots: Number of concurrent sessions, if a runner is started.
 
     Raises:
-        OutputError: It could not be started.
+        OutputError: The runner could not be started.
     """
     if is_alive(queue) or all(one.has_ended for one in queue.all()):
         return

@@ -90,7 +90,7 @@ def read_status(folder: Path) -> SessionStatus:
     """Return the status of a session.
 
     Raises:
-        OutputError: Its file cannot be read.
+        OutputError: The status file cannot be read.
     """
     status = _read(folder)
     if status.state is SessionState.RUNNING and not _is_held(folder):
@@ -102,7 +102,7 @@ def write_status(folder: Path, status: SessionStatus) -> None:
     """Write the status of a session; the caller must have locked (`held`) or just queued it.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The status file cannot be written.
     """
     text = json.dumps(asdict(status), indent=2)
     OutputFolder(folder).write_bytes(STATE_FILE, text.encode())

@@ -143,7 +143,7 @@ def submit(
         The submission; one that was already trained successfully as requested is not queued again.
 
     Raises:
-        UsageError: Something is not committed, a flag is wrong, or the queue is full.
+        UsageError: There are uncommitted changes, a flag is wrong, or the queue is full.
         DefinitionError: The config at that commit cannot be used.
         DataError: The data folder does not exist.
         OutputError: The home cannot be written.
@@ -238,7 +238,7 @@ def _tracking_uri(request: SubmitRequest) -> str | None:
     """Return the tracking URI; a relative path is resolved here, as the session runs elsewhere.
 
     Raises:
-        UsageError: It contains a password.
+        UsageError: The URI contains a password.
     """
     if request.tracking_uri is None:
         return None
@@ -257,7 +257,7 @@ def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
     """Return the untracked files to include in the patch; none if no patch is included.
 
     Raises:
-        UsageError: Something is not committed, and the request does not include it.
+        UsageError: There are uncommitted changes that the request does not include.
     """
     tree = origin.tree
     if tree is None or not origin.is_head:
@@ -327,7 +327,7 @@ def _data(request: SubmitRequest, session: SessionProject, origin: SubmitOrigin)
 
     Raises:
         UsageError: No data folder is configured.
-        DataError: It does not exist.
+        DataError: The data folder does not exist.
     """
     named = session.config.get("data_dir")
     if request.data_dir is not None:

@@ -48,7 +48,7 @@ def open_trained(session: SessionProject) -> TrainedSession:
     """Return the trained model of a session.
 
     Raises:
-        ElasticDLError: There is none, or it cannot be created again.
+        ElasticDLError: There is no trained model, or it cannot be loaded.
     """
     model = load_trained_model(str(session.output))
     job = replace(Job.from_json(model.description.job_json), data=session.data, workers=None)

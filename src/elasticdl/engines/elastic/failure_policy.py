@@ -103,7 +103,7 @@ class FailureCounter:
             step: The last step of the run so far.
 
         Raises:
-            TrainingError: This happened too many times without a further step.
+            TrainingError: All workers were lost too many times without a further step.
         """
         self._num_rounds = 0 if step > self.furthest_step else self._num_rounds + 1
         self.furthest_step = max(self.furthest_step, step)

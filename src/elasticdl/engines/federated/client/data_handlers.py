@@ -36,8 +36,8 @@ def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
 
     Raises:
         DefinitionError: The file has no such class.
-        UserCodeError: Its code raised.
-        DataError: It did not return two pairs of arrays.
+        UserCodeError: The class raised an exception.
+        DataError: `get_data()` did not return two pairs of arrays.
     """
 
     @functools.cache

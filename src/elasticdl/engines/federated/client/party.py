@@ -197,7 +197,7 @@ class Party:
 
         Raises:
             UsageError: The party has no model yet.
-            CorruptCheckpointError: Its client state is damaged.
+            CorruptCheckpointError: The client state is damaged.
         """
         current = self.memory.current()
         if current is None:

@@ -166,7 +166,7 @@ def _opened(data: str) -> RecordSource:
     """Open the records to distribute to parties; reject image files.
 
     Raises:
-        DataError: They are image files, which are encoded; or there are no records.
+        DataError: The data are image files, or there are no records.
     """
     source = open_source(data)
     if isinstance(source, HasDecodedSize):

@@ -31,7 +31,7 @@ def session_section(config: str, folder: Path) -> dict[str, Any]:
 
     Raises:
         UsageError: The file cannot be read.
-        DefinitionError: It names no component classes or no `src_code_path`.
+        DefinitionError: The config names no component classes or no `src_code_path`.
         MissingExtraError: The package that reads YAML is not installed.
     """
     file = Path(config).expanduser().resolve()

@@ -118,7 +118,7 @@ def check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None
     """Check that a party's `local_training` matches the aggregator's fusion.
 
     Raises:
-        DefinitionError: It names another kind of local training.
+        DefinitionError: `local_training` names another kind of local training.
     """
     if aggregator is None or party.local_training in {None, "local"}:
         return

@@ -83,7 +83,7 @@ def role_of(path: str | Path) -> Role:
 
     Raises:
         UsageError: The file cannot be read.
-        DefinitionError: It is not YAML, or has no section of either.
+        DefinitionError: The file is not YAML, or has no section of either config.
         MissingExtraError: The package that reads YAML is not installed.
     """
     _, top, _ = _opened(path)
@@ -100,8 +100,8 @@ def read_aggregator(path: str | Path, *, is_simulated: bool = False) -> Aggregat
 
     Raises:
         UsageError: The file cannot be read.
-        DefinitionError: It is not YAML, or is not valid; the message lists all problems, each with
-            its line.
+        DefinitionError: The file is not YAML, or is not valid; the message lists all problems,
+            each with its line.
         MissingExtraError: The package that reads YAML is not installed.
     """
     file, top, notes = _opened(path)
@@ -149,8 +149,8 @@ def read_party(path: str | Path) -> PartyConfig:
 
     Raises:
         UsageError: The file cannot be read.
-        DefinitionError: It is not YAML, or is not valid; the message lists all problems, each with
-            its line.
+        DefinitionError: The file is not YAML, or is not valid; the message lists all problems,
+            each with its line.
         MissingExtraError: The package that reads YAML is not installed.
     """
     file, top, notes = _opened(path)
@@ -224,7 +224,7 @@ def _check_role(file: Path, top: Section, role: Role) -> None:
     """Reject a config of the other role early, because every line of it would be a problem.
 
     Raises:
-        DefinitionError: It has sections of the other role, and none of this one.
+        DefinitionError: The config has sections of the other role, and none of this one.
     """
     own, others = (_AGGREGATORS, _PARTYS) if role == "aggregator" else (_PARTYS, _AGGREGATORS)
     found = [key for key in others if key in top]

@@ -125,7 +125,7 @@ class AggregatorCommands:
         """Answer `status` or reject an invalid command now; return None to queue a command.
 
         Raises:
-            OutputBusyError: It is already training, or stopping.
+            OutputBusyError: The aggregator is already training, or stopping.
             UsageError: The verb is unknown, or this aggregator does not train on command.
         """
         if verb == "status":
@@ -189,7 +189,7 @@ class AggregatorCommands:
             config: The config's name as the caller gave it.
 
         Raises:
-            OutputBusyError: It is training, or about to start or end training.
+            OutputBusyError: The aggregator is training, or about to start or end training.
             UsageError: This aggregator does not serve: it trains without a command.
         """
         status = self.status()

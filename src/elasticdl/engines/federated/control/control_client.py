@@ -70,7 +70,7 @@ def address_of(config: str) -> ProcessAddress:
 
     Raises:
         UsageError: There is no such file, or it names no output.
-        DefinitionError: It is not a valid config; the message lists all problems.
+        DefinitionError: The file is not a valid config; the message lists all problems.
     """
     path = Path(config).expanduser()
     if path.is_dir():

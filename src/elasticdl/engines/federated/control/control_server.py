@@ -262,7 +262,7 @@ def _address(folder: Path) -> _Address | None:
     """Read the address of the process that uses a folder; None if there is no address file.
 
     Raises:
-        UsageError: It cannot be read, or was written on another machine.
+        UsageError: The address file cannot be read, or was written on another machine.
     """
     file = folder / ADDRESS_FILE
     try:
@@ -288,7 +288,7 @@ def _reach(at: _Address, folder: Path) -> socket.socket | None:
 
     Raises:
         UsageError: The process belongs to another user.
-        UnavailableError: Its queue of waiting connections is full.
+        UnavailableError: The process's queue of waiting connections is full.
     """
     foreign = (
         f"{folder}: the process belongs to another user, and only that user can send it commands."
@@ -310,7 +310,7 @@ def _is_there(at: _Address, folder: Path) -> bool:
     """Return whether a process answers; False if it was killed or has just ended.
 
     Raises:
-        UnavailableError: It runs but does not answer.
+        UnavailableError: The process runs but does not answer.
     """
     stream = _reach(at, folder)
     if stream is None:
@@ -330,8 +330,8 @@ def _wait(stream: socket.socket, at: _Address, folder: Path) -> None:
     """Wait until the process at the other end of a stream sends something.
 
     Raises:
-        UnavailableError: It runs but does not answer.
-        EOFError: It no longer runs.
+        UnavailableError: The process runs but does not answer.
+        EOFError: The process no longer runs.
     """
     poll = select.poll()
     poll.register(stream, select.POLLIN)

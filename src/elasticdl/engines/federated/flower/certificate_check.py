@@ -43,7 +43,7 @@ def knock(address: str, ca: Path | None) -> str | None:
         None if it answers; otherwise why it cannot be reached, which may be temporary.
 
     Raises:
-        TrainingError: It answers, but not as expected; this is permanent.
+        TrainingError: The server answers, but not as expected; this is permanent.
     """
     url = f"{'http' if ca is None else 'https'}://{address}/health"
     try:
@@ -65,7 +65,7 @@ def _explain(error: Exception, address: str, ca: Path | None) -> str:
     """Explain why the connection to an aggregator failed.
 
     Raises:
-        TrainingError: It can be reached, but its protocol or its certificate is wrong.
+        TrainingError: The aggregator can be reached, but its protocol or its certificate is wrong.
     """
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):

@@ -127,7 +127,7 @@ def program(name: str) -> str:
     """Return the path of one of Flower's commands.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: Flower is not installed.
     """
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
@@ -142,7 +142,7 @@ def enclosed(name: str) -> list[str]:
     socket; see `unix_socket.py`.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: Flower is not installed.
     """
     program(name)
     # -P: modules in the working directory must not shadow libraries.

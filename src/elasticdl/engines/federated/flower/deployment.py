@@ -132,7 +132,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
         OutputBusyError: Another process is already running this party.
         UsageError: A file of its `tls_config` is missing, or is not a certificate.
         TrainingError: The aggregator refuses it.
-        ElasticDLError: Its model or its data cannot be used; see `elasticdl.errors`.
+        ElasticDLError: The model or the data cannot be used; see `elasticdl.errors`.
     """
     assert job.model is not None  # noqa: S101 - of a party
     assert config.aggregator is not None  # noqa: S101 - checked by the caller

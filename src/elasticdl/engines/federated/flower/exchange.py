@@ -326,7 +326,7 @@ class Exchange:
         """Wait for the ServerApp of a run to connect; None if this exchange is being closed.
 
         Raises:
-            TrainingError: It does not connect in time.
+            TrainingError: The ServerApp does not connect in time.
         """
         deadline_s = time.monotonic() + _CONNECT_S
         while not self._closing.is_set():

@@ -282,7 +282,7 @@ class Superlink:
         """Wait until a child process answers.
 
         Raises:
-            TrainingError: It does not answer in time, or it dies.
+            TrainingError: The process does not answer in time, or it dies.
         """
         answers = {"superlink": self._superlink_answers, "front": self._front_answers}[name]
         deadline_s = time.monotonic() + _START_S

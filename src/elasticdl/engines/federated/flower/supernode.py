@@ -124,7 +124,7 @@ class Supernode:
             Whether it is connected.
 
         Raises:
-            TrainingError: It has given up.
+            TrainingError: The supernode has given up.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._connected or self._error, timeout_s)

@@ -248,7 +248,7 @@ def read_request(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Round
     """Parse a request; the inverse of `RoundRequest.to_message`.
 
     Raises:
-        MessageError: It is not a request, or has another version.
+        MessageError: The message is not a request, or has another version.
     """
     _check(facts, "request", _REQUEST_FIELDS)
     options = facts["options"]
@@ -266,7 +266,7 @@ def read_answer(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Answer
     """Parse a reply or a refusal; the inverse of their `to_message`.
 
     Raises:
-        MessageError: It is neither, or has another version.
+        MessageError: The message is neither, or has another version.
     """
     if facts.get("message") == "refusal":
         _check(facts, "refusal", _REFUSAL_FIELDS)

@@ -136,7 +136,7 @@ def empty_arrays(plan: Any, num_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
         num_bytes: Number of bytes that will fill the arrays.
 
     Raises:
-        WireError: It is not a plan, or its arrays have another number of bytes.
+        WireError: `plan` is not a layout, or its arrays have another number of bytes.
     """
     try:
         entries = [_entry(entry) for entry in plan]
@@ -167,7 +167,7 @@ def listen(path: Path) -> socket.socket:
     """Return a listening socket that only this user can connect to; replaces a file at its path.
 
     Raises:
-        OSError: It cannot be created there, or the path is too long for a socket.
+        OSError: The socket cannot be created there, or the path is too long for a socket.
     """
     _check_path(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -202,7 +202,7 @@ class ClientRegistry:
         """Build the model for the first party's examples; on failure, return why it cannot join.
 
         Raises:
-            ElasticDLError: It cannot be built, and too few other parties are left to try.
+            ElasticDLError: The model cannot be built, and too few other parties are left to try.
         """
         if self.trainer is not None:
             return None
