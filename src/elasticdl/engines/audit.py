@@ -52,7 +52,7 @@ class RecordLocation(NamedTuple):
 
     Attributes:
         record: Number of the record over all files, from 0.
-        file: Its file.
+        file: The file that contains the record.
         number: Number of the record in that file, from 0.
     """
 

@@ -265,7 +265,7 @@ def restored_trainer(
 
     Args:
         trained: The published model.
-        definition: Its definition.
+        definition: The model's definition.
         example: An example batch.
         job: Provides the minibatch size and the seed.
 

@@ -34,7 +34,7 @@ class Predictor:
 
     Args:
         trainer: The model.
-        definition: Its definition.
+        definition: The model's definition.
         files: The files of the records, in their order.
         classes: Names of the classes; empty if unknown.
         columns: Columns of the input to write beside the outputs; None writes none.

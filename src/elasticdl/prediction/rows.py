@@ -35,7 +35,7 @@ class PredictionField:
     """Name, type and shape of one output, the same in every row.
 
     Attributes:
-        name: Its name.
+        name: Name of the output.
         dtype: Name of its numpy dtype, as the model returned it; `bytes` for strings.
         shape: Shape for one example.
     """

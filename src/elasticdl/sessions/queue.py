@@ -58,7 +58,7 @@ class Queue:
         home: Folder of the submissions; `default_home()` if None.
 
     Attributes:
-        home: Its absolute path.
+        home: Absolute path of the home.
     """
 
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
@@ -215,7 +215,7 @@ class Queue:
         """Cancel a submission: a waiting one is not started, a running one is requested to stop.
 
         Args:
-            name: Its id.
+            name: Id of the submission.
             at_once: Kill its process instead of letting it write a last checkpoint.
 
         Raises:

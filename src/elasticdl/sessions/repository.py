@@ -36,7 +36,7 @@ class WorkingTree:
     """A repository with its files checked out.
 
     Attributes:
-        top: Its folder.
+        top: The repository's top folder.
         project: The project in it; this folder contains `runs`.
     """
 

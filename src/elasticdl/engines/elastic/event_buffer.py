@@ -51,7 +51,7 @@ class WorkerReport:
         ranks: Ranks that took part in its last commit.
         step: Number of updates in its model.
         has_snapshot: Whether a checkpoint is ready to be fetched.
-        doing: Its current activity.
+        doing: Current activity of the worker.
         doing_s: Seconds since the activity began.
         slowest_s: The longest time that a batch took on this worker.
         warnings: Its warnings so far.

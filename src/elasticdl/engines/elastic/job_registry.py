@@ -57,7 +57,7 @@ class Preemption:
 
     Args:
         job: Unique name of this job.
-        priority: Its priority.
+        priority: Priority of this job.
     """
 
     def __init__(self, job: str, priority: Priority) -> None:

@@ -38,7 +38,7 @@ class WorkerStatus:
 
     Attributes:
         incarnation: Number of the process in the job, from 1; higher is younger.
-        state: Its state.
+        state: State of the process.
         rank: The rank it trains under; None while it does not train.
         silent_s: Seconds since it last answered; 0 if it has never answered, because it may still
             be waiting to be placed.

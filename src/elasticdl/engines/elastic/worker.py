@@ -149,7 +149,7 @@ class WorkerFailure:
 
     Attributes:
         kind: Name of a class in `errors` (see `errors.kind_of`), or of another exception.
-        message: Its message.
+        message: Message of the error.
     """
 
     kind: str

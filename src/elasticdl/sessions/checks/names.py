@@ -32,8 +32,8 @@ class Module:
     """A Python file of a project.
 
     Attributes:
-        file: Its path.
-        text: Its content.
+        file: Path of the file.
+        text: Content of the file.
     """
 
     file: Path

@@ -145,7 +145,7 @@ def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[
     """Return the parties to simulate: each with its own data and, if it differs, its own model.
 
     Args:
-        parties: Their configs.
+        parties: The parties' configs.
         aggregator: Its config; if it has no model, the aggregator uses the first party's.
 
     Raises:

@@ -145,7 +145,7 @@ class Synced:
 
     Attributes:
         round: Number of rounds that produced the model.
-        parties: Their names.
+        parties: Names of the parties that adopted the model.
         left_out: Party -> why it did not adopt the model.
     """
 
@@ -197,7 +197,7 @@ def kept_aggregator(output: str, num_rounds: int, num_parties: int) -> Aggregato
     """Read the status of a stopped aggregator from its checkpoints.
 
     Args:
-        output: Its folder.
+        output: The aggregator's output folder.
         num_rounds: From its config.
         num_parties: From its config.
 
@@ -238,7 +238,7 @@ def kept_party(name: str, state: Path, aggregator: str) -> PartyStatus:
 
     Args:
         name: The party's name.
-        state: Its folder.
+        state: The party's state folder.
         aggregator: The aggregator's address in its config.
 
     Raises:

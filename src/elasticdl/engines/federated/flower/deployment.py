@@ -70,7 +70,7 @@ def aggregate(
         job: The federated training job; its output is on this machine.
         reporter: Shows progress and notes to the user.
         host: The address that parties connect to.
-        port: Its port.
+        port: The port that parties connect to.
         tls: Certificates and public keys; None means unencrypted, and only on this machine.
         serves: Whether to train on command, and run until commanded to stop.
 

@@ -59,7 +59,7 @@ class Supernode:
     """A party's supernode, kept running and connected; see the module.
 
     Args:
-        folder: For its files.
+        folder: Folder for the supernode's files; see the module.
         address: HOST:PORT of the aggregator.
         keys: Keys of this party; None means plain HTTP, without authentication.
         socket_path: The socket of this party's own process, in a folder that only this user can

@@ -182,7 +182,7 @@ def serve(
         ca: Certificate of the authority that signed the superlink's certificate; None if the
             superlink speaks plain HTTP.
         certificate: The proxy's certificate; None serves plain HTTP, and only to this user.
-        key: Its private key.
+        key: Private key of the certificate.
         client_ca: If given, clients must present a certificate signed by this authority.
     """
     trusted = ssl.create_default_context(cafile=ca) if ca else False

@@ -149,7 +149,7 @@ class Reply:
     """A party's reply to a request.
 
     Attributes:
-        party: Its name.
+        party: Name of the party.
         kind: Kind of the request.
         history: Training run of the request.
         round: Round of the request.
@@ -215,7 +215,7 @@ class Refusal:
     """A party's answer to a request that it could not fulfil.
 
     Attributes:
-        party: Its name.
+        party: Name of the party.
         error_kind: Name of the error's class.
         text: What went wrong, redacted (`redacted`).
         history: Training run of the request.

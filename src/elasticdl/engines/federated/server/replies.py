@@ -68,7 +68,7 @@ def problem_of_metrics(reply: Reply, training: Metrics, evaluation: Metrics) -> 
         reply: A party's reply.
         training: Training metrics of the aggregator's own model, which compute values from the
             states.
-        evaluation: Its evaluation metrics.
+        evaluation: Evaluation metrics of the aggregator's own model.
 
     Returns:
         As `problem_of`.

@@ -48,7 +48,7 @@ class FusionParam:
     """Describes a parameter of a fusion: its default and its allowed values.
 
     Attributes:
-        default: Its default value.
+        default: Default value.
         kind: Type of its values: whole numbers, real numbers, or one of `choices`.
         low: Lower bound.
         high: Upper bound, exclusive.

@@ -50,7 +50,7 @@ class PartyUpdate:
     """One party's update of a round.
 
     Attributes:
-        party: Its name.
+        party: Name of the party.
         weights: Its weights after local training; for `gradient_avg`, gradients.
         num_examples: Number of its own examples that it trained on.
     """
