@@ -93,7 +93,7 @@ class StepEvents:
         )
 
     def write_if_due(self, step: int) -> None:
-        """Write the event if `interval_s` has passed since the previous one."""
+        """Write the pending steps as an event if `interval_s` has passed since the previous one."""
         if time.monotonic() - self._last_s >= self._interval_s:
             self.write(step)
 

@@ -125,7 +125,7 @@ def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock.
+    """Hold a folder's lock while the block runs.
 
     Raises:
         FileNotFoundError: The folder was removed by the server, or by the run that it belongs to.

@@ -260,7 +260,7 @@ class _WorkerPool:
         ]
 
     def run(self) -> Iterator[tuple[Range, Finished]]:
-        """Yield each range when it is done.
+        """Process all ranges on the workers; yield each one and its result when it is done.
 
         Raises:
             ElasticDLError: The error of a worker, or the reason for giving up.

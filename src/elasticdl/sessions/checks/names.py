@@ -46,7 +46,7 @@ class Module:
 
     @cached_property
     def imports(self) -> dict[str, int]:
-        """Module names that the file's import depends on -> line."""
+        """Names of the modules that the file imports unconditionally -> line."""
         found: dict[str, int] = {}
         for node in _unguarded(self._tree.body):
             if isinstance(node, ast.Import):
@@ -58,7 +58,7 @@ class Module:
 
     @cached_property
     def undefined(self) -> dict[str, int]:
-        """Names that it uses but never defines -> line of the first use."""
+        """Names that the file uses but never defines -> line of the first use."""
         # Reports code that the parser accepts but the compiler does not, such as a stray `return`.
         compile(self._tree, str(self.file), "exec", dont_inherit=True)
         uses = [

@@ -438,7 +438,7 @@ class _MetricsCommitter(InProcessCommitter):
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """Sum of contributions, in float64."""
+    """Sums contributions in float64."""
 
     buffer: np.ndarray[Any, Any]
     num_examples: int

@@ -267,7 +267,7 @@ def _as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def check_split(split: str) -> None:
-    """Check the name of a split.
+    """Raise an error if a split has an unknown name.
 
     Raises:
         UsageError: There is no such split.

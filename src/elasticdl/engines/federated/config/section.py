@@ -121,7 +121,7 @@ class Section:
         return default
 
     def whole(self, key: str, *, low: int = 1, high: int = _MOST) -> int | None:
-        """Return a whole number from `low` to `high`; None if the key is missing."""
+        """Return an integer from `low` to `high`; None if the key is missing."""
         value = self._asked(key)
         if value is None:
             return None

@@ -74,7 +74,7 @@ class Data:
 
 @dataclass(frozen=True)
 class FusionChoice:
-    """The fusion that combines the parties' weights.
+    """The fusion chosen in a config, with its params.
 
     Attributes:
         name: A key of `fusions.FUSIONS`.
@@ -86,7 +86,7 @@ class FusionChoice:
 
     @property
     def fusion(self) -> Fusion:
-        """The fusion of this name."""
+        """The registered fusion with this name."""
         return FUSIONS[self.name]
 
 

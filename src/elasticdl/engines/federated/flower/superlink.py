@@ -69,7 +69,7 @@ class Superlink:
     """The aggregator's superlink and TLS proxy, kept running; see the module.
 
     Args:
-        folder: Folder for the superlink's files. The same federation must use the same folder to resume.
+        folder: Folder for the superlink's files; a federation must use the same one to resume.
         keys: Certificates and public keys; None means plain HTTP, and only on this machine.
         host: The address that parties connect to; the proxy listens on it.
         port: Its port; 0 chooses a free one.

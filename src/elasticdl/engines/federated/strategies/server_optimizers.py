@@ -82,7 +82,7 @@ def fedadagrad(
     beta_1: float,
     epsilon: float,
 ) -> Fused:
-    """Move the global weights with Adagrad on the parties' mean change.
+    """Update the global weights by an Adagrad step on the parties' mean change.
 
     FedAdagrad (Reddi et al., 2021, algorithm 2, https://arxiv.org/abs/2003.00295). Like `fedadam`,
     with v + d² as the next v. Arguments (without `beta_2`), results and errors are the same.
@@ -112,7 +112,7 @@ def fedadam(
     beta_2: float,
     epsilon: float,
 ) -> Fused:
-    """Move the global weights with Adam on the parties' mean change.
+    """Update the global weights by an Adam step on the parties' mean change.
 
     FedAdam (Reddi et al., 2021, algorithm 2, https://arxiv.org/abs/2003.00295). With d the mean of
     (a party's weights - global weights), counted by examples:
@@ -163,7 +163,7 @@ def fedyogi(
     beta_2: float,
     epsilon: float,
 ) -> Fused:
-    """Move the global weights with Yogi on the parties' mean change.
+    """Update the global weights by a Yogi step on the parties' mean change.
 
     FedYogi (Reddi et al., 2021, algorithm 2, https://arxiv.org/abs/2003.00295). Like `fedadam`,
     with v - (1 - beta_2) * d² * sign(v - d²) as the next v. Arguments, results and errors are the
