@@ -46,7 +46,7 @@ class SimulatedMember:
 
     Attributes:
         name: Name of the party.
-        data: Names of the files with the party's records.
+        data: Location of the party's records.
         validation_data: Records to evaluate on; None means none.
         shares_metrics: Whether its metrics are sent to the aggregator.
         open_source: Opens its records by their names; None opens them like those of any other job.
