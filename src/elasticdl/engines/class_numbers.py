@@ -1,4 +1,4 @@
-"""Class numbers: number the classes identically in training data, other data and the trained model.
+"""Class numbers: numbers classes identically in training data, other data and the trained model.
 
     training data    the folders' sorted names, or `classes` of the model file --> definition
     other data       numbered by the definition, whichever of the classes they contain

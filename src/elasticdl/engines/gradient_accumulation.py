@@ -1,4 +1,4 @@
-"""Accumulator: sums contributions to a logical batch of fixed size, then applies one update.
+"""Accumulator: sums the gradients of a fixed number of minibatches, then applies one update.
 
 With `--global_batch_size`, an update consists of the same number of minibatches on any number of
 workers, so that the learning curve does not depend on the number of workers. The size is exact.

@@ -1,4 +1,4 @@
-"""Shard sizes: the division of training data into shards, a compromise between mixing and cost.
+"""Shard sizes: divides training data into shards, as a compromise between mixing and cost.
 
 If all records fit into memory (`units.CACHE_BYTES`), any record may follow any other. The same
 holds if each record is a separate unit (images). Otherwise units of the source are shuffled as

@@ -1,4 +1,4 @@
-"""Params that are derived from the training table: completed once, before the first step.
+"""Derives missing params of a model from the training table, once, before the first step.
 
     definition --summary of the table--> all params --> definition of the model that is trained
 

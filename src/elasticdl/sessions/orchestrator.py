@@ -1,4 +1,4 @@
-"""Python interface that runs a session, under the name that the documents of sessions use."""
+"""Python interface that runs a session: the class `Orchestrator`."""
 
 from __future__ import annotations
 

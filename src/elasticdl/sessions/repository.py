@@ -1,4 +1,4 @@
-"""Working tree of the user: its project, its commit, and its uncommitted changes.
+"""Reads the user's git repository: its project, its commit, and its uncommitted changes.
 
 Nothing is written to the repository, not even to its index: changes are read into a patch with
 `git diff`.

@@ -1,4 +1,4 @@
-"""Commands to a running aggregator: when and how each is executed.
+"""Commands to a running aggregator: executes each one when it is safe, and returns the result.
 
     status   answered immediately, in the listening thread
     train    executed by a serving aggregator, while it is idle

@@ -1,4 +1,4 @@
-"""Commands to a running party, given by the owner of its data.
+"""Commands to a running party: executes those that the owner of its data sends.
 
     status   answered immediately, in the listening thread
     eval     )  executed between two requests of the aggregator; the results stay on this machine,
