@@ -225,7 +225,7 @@ def act(role, what, *more):
     from elasticdl.data.schema import Schema
     from elasticdl.data.sources import open_index, open_source
     from elasticdl.data.unit_reader import UnitReader
-    from elasticdl.engines.shard_planning import plan_shards
+    from elasticdl.engines.shard_sizes import plan_shards
     from elasticdl.gc_tuning import collect_seldom
     from elasticdl.job import TrainingOptions
 

@@ -131,10 +131,10 @@ def _read_peer(path, *, as_numpy=False):
 
 
 def _write_recordio(folder, records, compressor, chunk_bytes):
-    from elasticdl.data.recordio import TFRecordWriter
+    from elasticdl.data.recordio import Writer
 
     path = folder / "ours.recordio"
-    with TFRecordWriter(str(path), compressor, chunk_bytes) as writer:
+    with Writer(str(path), compressor, chunk_bytes) as writer:
         for record in records:
             writer.write(record)
     return path

@@ -34,10 +34,10 @@ BAR = 0.95
 def run():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from elasticdl.data import units
-    from elasticdl.engines import shard_planning
+    from elasticdl.engines import shard_sizes
 
     result = {}
-    before = units.CACHE_BYTES, shard_planning.MAX_SHARD_BYTES, units.LOCAL_UNIT_BYTES
+    before = units.CACHE_BYTES, shard_sizes.MAX_SHARD_BYTES, units.LOCAL_UNIT_BYTES
     print(f"{'records':<14}{'format':<18}{'data':<12}{'all/s':>11}{'local/s':>10}{'ratio':>7}")
     for kind, make in KINDS.items():
         for name, write in FORMATS.items():
@@ -48,14 +48,14 @@ def run():
                     continue
                 for fits in (True, False):
                     if not fits:
-                        units.CACHE_BYTES = shard_planning.MAX_SHARD_BYTES = total_bytes // PART
+                        units.CACHE_BYTES = shard_sizes.MAX_SHARD_BYTES = total_bytes // PART
                         units.LOCAL_UNIT_BYTES = total_bytes // PART // 64
                     try:
                         figures = _compare(path, kind)
                     finally:
                         (
                             units.CACHE_BYTES,
-                            shard_planning.MAX_SHARD_BYTES,
+                            shard_sizes.MAX_SHARD_BYTES,
                             units.LOCAL_UNIT_BYTES,
                         ) = before
                     data = "fit" if fits else "do not fit"
@@ -99,11 +99,11 @@ def _records(make):
 
 def _write_recordio(compressor, path, records):
     from elasticdl.data.example import encode
-    from elasticdl.data.recordio import TFRecordWriter
+    from elasticdl.data.recordio import Writer
 
     # So that a quarter of the data is as many chunks as 256 MiB are of the usual 4 MiB.
     size_bytes = max(64 << 10, sum(len(encode(record)) for record in records) // (64 * PART))
-    with TFRecordWriter(str(path), compressor, size_bytes) as writer:
+    with Writer(str(path), compressor, size_bytes) as writer:
         for record in records:
             writer.write(encode(record))
     return True

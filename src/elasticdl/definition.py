@@ -227,14 +227,14 @@ class LateLoss(Protocol):
         """Return the loss of a batch."""
         ...
 
-    def made(self) -> Callable[[Any, Any], Any]:
+    def resolved(self) -> Callable[[Any, Any], Any]:
         """Return the loss; create it first if necessary."""
         ...
 
 
-def made(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def resolved(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the loss itself; a `LateLoss` is created first if necessary."""
-    return made(loss.made()) if isinstance(loss, LateLoss) else loss
+    return resolved(loss.resolved()) if isinstance(loss, LateLoss) else loss
 
 
 Input: TypeAlias = RecordInput | DatasetInput | BatchesInput

@@ -30,7 +30,7 @@ ELSEWHERE = (
     "host = sys.argv.pop(1)\n"
     "socket.gethostname = lambda: host\n"
     "from elasticdl.artifacts import output_lease\n"
-    f"lease.LEASE_S = {LEASE_S}\n"
+    f"output_lease.LEASE_S = {LEASE_S}\n"
     "from elasticdl.cli.main import main\n"
     "main(sys.argv[1:])\n"
 )

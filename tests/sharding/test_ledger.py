@@ -33,7 +33,7 @@ def test_a_rank_keeps_its_piece_until_it_is_finished():
         Ledger(num_shards=3).assign([0]).advance([LeaseUpdate(0, 2, finished=False)]).assign([0])
     )
 
-    assert ledger.lease_of(0) == ShardLease(0, committed=2)
+    assert ledger.lease_of(0) == ShardLease(0, next_batch=2)
 
 
 def test_a_rank_that_has_nothing_holds_no_piece():
@@ -47,7 +47,7 @@ def test_what_a_lost_rank_held_is_first_in_line_without_its_committed_batches():
 
     ledger = ledger.release([0]).assign([5])
 
-    assert ledger.lease_of(5) == ShardLease(0, committed=2, digest=9)
+    assert ledger.lease_of(5) == ShardLease(0, next_batch=2, digest=9)
 
 
 def test_what_was_lost_last_is_first_in_line():
@@ -174,7 +174,7 @@ def test_a_replacement_in_time_goes_on_where_its_rank_stands():
 
     ledger = ledger.release_missing([0], patience=2).assign([0, 1])
 
-    assert ledger.lease_of(1) == ShardLease(1, committed=2)
+    assert ledger.lease_of(1) == ShardLease(1, next_batch=2)
 
 
 def test_no_patience_at_all_is_refused():
@@ -273,7 +273,7 @@ def test_idle_ranks_take_from_the_longest_one_after_the_other(lefts, num_idle, o
     )
     expected = {rank: ledger.lease_of(rank) for rank in holders}
     for rank in idle:
-        left, minus_holder = max((p.stop - p.committed, -s) for s, p in expected.items())
+        left, minus_holder = max((p.stop - p.next_batch, -s) for s, p in expected.items())
         if left >= 2:
             lease = expected[-minus_holder]
             middle = lease.stop - left // 2
@@ -298,10 +298,10 @@ def test_a_lone_rank_trains_in_the_order_of_the_plan(lengths, splits, steps):
         lease = dealt.lease_of(0)
         if lease is None:
             break
-        stop = min(lease.committed + num, lengths[lease.shard])
+        stop = min(lease.next_batch + num, lengths[lease.shard])
         if event != "fails":
-            committed.extend((lease.shard, i) for i in range(lease.committed, stop))
-            row = LeaseUpdate(0, stop - lease.committed, finished=stop == lengths[lease.shard])
+            committed.extend((lease.shard, i) for i in range(lease.next_batch, stop))
+            row = LeaseUpdate(0, stop - lease.next_batch, finished=stop == lengths[lease.shard])
             ledger = dealt.advance([row]).release_missing([0], 1)
 
     assert committed == [(s, i) for s, length in enumerate(lengths) for i in range(length)]
@@ -486,12 +486,12 @@ class Job(RuleBasedStateMachine):
         if lease is None:
             return None, []
         if not self.most:
-            assert lease.digest == digest_of(lease.shard, lease.committed)
+            assert lease.digest == digest_of(lease.shard, lease.next_batch)
         length = self.length(lease.shard)
-        num = max(0, min(num, min(length, lease.stop or length) - lease.committed))
-        known = lease.committed + num >= length and (self.looks_ahead or not num)
-        row = LeaseUpdate(rank, num, known, digest_of(lease.shard, lease.committed + num))
-        return row, [(lease.shard, lease.committed + i) for i in range(num)]
+        num = max(0, min(num, min(length, lease.stop or length) - lease.next_batch))
+        known = lease.next_batch + num >= length and (self.looks_ahead or not num)
+        row = LeaseUpdate(rank, num, known, digest_of(lease.shard, lease.next_batch + num))
+        return row, [(lease.shard, lease.next_batch + i) for i in range(num)]
 
     def dataset(self):
         return Counter((s, i) for s in range(len(self.lengths)) for i in range(self.length(s)))
@@ -511,7 +511,7 @@ class Job(RuleBasedStateMachine):
         for lease in [*ledger.waiting, *ledger.leased.values()]:
             length = self.length(lease.shard)
             stop = min(length, lease.stop or length)
-            to_come.update((lease.shard, i) for i in range(lease.committed, stop))
+            to_come.update((lease.shard, i) for i in range(lease.next_batch, stop))
         for shard in range(ledger.assigned, len(self.lengths)):
             to_come.update((shard, i) for i in range(self.length(shard)))
 
@@ -541,7 +541,7 @@ def assert_no_one_idles(ledger, present):
     if not set(present) <= set(ledger.leased):
         assert not ledger.waiting
         assert ledger.assigned == ledger.num_shards
-        assert [p for p in ledger.leased.values() if p.stop - p.committed >= 2] == []
+        assert [p for p in ledger.leased.values() if p.stop - p.next_batch >= 2] == []
 
 
 class TestEveryBatchIsCommittedOnceWhateverHappens(Job.TestCase):

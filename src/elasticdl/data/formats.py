@@ -112,7 +112,7 @@ def _starts_with_tfrecord_header(start: bytes) -> bool:
     return len(start) >= _TFRECORD_HEADER_BYTES and masked_crc32c(length) == checksum
 
 
-def unknown_format(uri: str) -> str:
+def unknown_format_message(uri: str) -> str:
     """Return the error message for a file whose format is unknown."""
     if uri.lower().endswith(_OTHER_COMPRESSED):
         return (

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 from elasticdl import plugins
 from elasticdl.data.data_index import DataIndex, index_of
 from elasticdl.data.find_files import exists, find_files, find_folders, some
-from elasticdl.data.formats import IMAGES, Format, format_of, readable_formats, unknown_format
+from elasticdl.data.formats import (
+    IMAGES,
+    Format,
+    format_of,
+    readable_formats,
+    unknown_format_message,
+)
 from elasticdl.data.index_file import find_index
 from elasticdl.data.stored_file import open_each
 from elasticdl.data.wording import counted
@@ -220,7 +226,7 @@ def one_format(uris: Sequence[str]) -> Format:
     by_format: dict[Format, str] = {}
     for uri, file_format in zip(uris, formats, strict=True):
         if file_format is None:
-            raise DataError(unknown_format(uri))
+            raise DataError(unknown_format_message(uri))
         by_format.setdefault(file_format, uri)
     if len(by_format) > 1:
         examples = ", ".join(f"{uri} is {name}" for name, uri in by_format.items())

@@ -126,9 +126,9 @@ class _FromFactory:
         self._made: OutputsAndLabels | None = None
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
-        return self.made()(outputs, labels)
+        return self.resolved()(outputs, labels)
 
-    def made(self) -> OutputsAndLabels:
+    def resolved(self) -> OutputsAndLabels:
         """Return the loss; the first call creates it."""
         if self._made is None:
             symbol = self._symbol

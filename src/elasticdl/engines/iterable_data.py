@@ -250,11 +250,11 @@ class IterableData:
         """
         del left_out, singly
         start, end = plan.span(lease.shard)
-        first = start + lease.committed
+        first = start + lease.next_batch
         stop = min(end, start + lease.stop) if lease.stop else end
         if first >= stop:
             # The second part of a split shard, if that shard is shorter than the others.
-            yield TrainingBatch(epoch, lease.shard, lease.committed, None, finished=True)
+            yield TrainingBatch(epoch, lease.shard, lease.next_batch, None, finished=True)
             return
         # The second part of a split shard has no digest before its first commit.
         if lease.digest and self.reading.digest_before(epoch, first) != lease.digest:

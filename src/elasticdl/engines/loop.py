@@ -532,7 +532,7 @@ class Loop:
             if following is not None and (following.epoch, following.shard, following.number) == (
                 self.progress.ledger.epoch,
                 lease.shard,
-                lease.committed,
+                lease.next_batch,
             ):
                 return feed
         raise RuntimeError(f"The feed and the ledger disagree: {following}, {lease}")

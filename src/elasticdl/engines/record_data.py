@@ -292,11 +292,11 @@ def _record_batches(
 ) -> Iterator[TrainingBatch]:
     size, num_batches = plan.minibatch_size, plan.num_batches(lease.shard)
     stop = min(num_batches, lease.stop or num_batches)
-    if lease.committed >= stop:
+    if lease.next_batch >= stop:
         # The second part of a split shard, if that shard is shorter than the others.
-        yield TrainingBatch(epoch, lease.shard, lease.committed, None, finished=True)
+        yield TrainingBatch(epoch, lease.shard, lease.next_batch, None, finished=True)
         return
-    numbers = plan.record_numbers(epoch, lease.shard)[lease.committed * size : stop * size]
+    numbers = plan.record_numbers(epoch, lease.shard)[lease.next_batch * size : stop * size]
     # Skipped records are not even decoded, because decoding may be what kills the process.
     kept = ~np.isin(numbers, gone)
     # Number of kept records before each position.
@@ -315,7 +315,7 @@ def _record_batches(
             until = min(first + (size if singly() else at_once), len(kept))
             begin = before[first]
             records = gathered.records(begin, before[until]) if begin < before[until] else []
-        number = lease.committed + first // size
+        number = lease.next_batch + first // size
         batch = None
         if here.start < here.stop:
             with seeded(derive_seed(plan.seed, epoch, lease.shard, number, 2)):
@@ -595,27 +595,27 @@ def _after_replay(
     """Yield the batches after the committed ones; check that the pipeline repeats the latter."""
     digest = 0
     waiting: tuple[int, Batch, int] | None = None
-    replayed = lease.committed == 0
+    replayed = lease.next_batch == 0
     for number, batch in enumerate(batches):
         digest = chained_digest(batch, digest)
-        if number + 1 == lease.committed:
+        if number + 1 == lease.next_batch:
             replayed = digest == lease.digest
             if not replayed:
                 break
         if waiting is not None:
             yield TrainingBatch(epoch, lease.shard, waiting[0], waiting[1], False, waiting[2])
-        waiting = (number, batch, digest) if number >= lease.committed else None
+        waiting = (number, batch, digest) if number >= lease.next_batch else None
     if not replayed:
         raise DefinitionError(
             f"{definition.where('input')}: the data pipeline does not yield the same batches when "
-            f"it is read again: the first {lease.committed} of shard {lease.shard} differ from "
+            f"it is read again: the first {lease.next_batch} of shard {lease.shard} differ from "
             "those that were trained on. Draw random numbers from tf.random, numpy.random or "
             "random (they are seeded for you), not from the clock or the system."
         )
     if waiting is not None:
         yield TrainingBatch(epoch, lease.shard, waiting[0], waiting[1], True, waiting[2])
     else:
-        yield TrainingBatch(epoch, lease.shard, lease.committed, None, True, digest)
+        yield TrainingBatch(epoch, lease.shard, lease.next_batch, None, True, digest)
 
 
 def _without_labels(

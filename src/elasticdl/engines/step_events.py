@@ -75,8 +75,8 @@ class StepEvents:
         for row in commit.rows:
             lease = before.lease_of(row.rank)
             if lease is not None and row.num_batches:
-                stop = lease.committed + row.num_batches
-                self._rows.append((before.epoch, row.rank, lease.shard, lease.committed, stop))
+                stop = lease.next_batch + row.num_batches
+                self._rows.append((before.epoch, row.rank, lease.shard, lease.next_batch, stop))
         if "loss" not in commit.metrics:
             return
         self._num_examples += commit.num_examples

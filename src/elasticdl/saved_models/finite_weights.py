@@ -65,7 +65,7 @@ def check_finite(path: Path, weights: Iterable[Weight]) -> None:
             )
 
 
-def refuse_complex(path: Path, name: str, num_values: int) -> ModelFileError:
+def complex_error(path: Path, name: str, num_values: int) -> ModelFileError:
     """Return the error for complex numbers in place of real weights."""
     return ModelFileError(
         f"{path}: {name} holds {num_values:,} complex numbers; expected real ones: their imaginary "

@@ -14,7 +14,7 @@ import h5py
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
-from elasticdl.saved_models.finite_weights import refuse_complex
+from elasticdl.saved_models.finite_weights import complex_error
 
 _DEFLATE = 1
 # Filters that do not make data larger: shuffling, and checksums.
@@ -59,7 +59,7 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
                     "machine; Keras never does this. The file may be malicious."
                 )
             if item.dtype.kind == "c":
-                raise refuse_complex(path, item.name, int(item.size or 0))
+                raise complex_error(path, item.name, int(item.size or 0))
             total += int(item.size or 0)
             # A dataset of one number may have a chunk of millions, which is read as a whole.
             chunk_bytes = math.prod(item.chunks or ()) * item.dtype.itemsize

@@ -28,7 +28,7 @@ from torch import nn
 
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models import archive
-from elasticdl.saved_models.finite_weights import Weight, refuse_complex
+from elasticdl.saved_models.finite_weights import Weight, complex_error
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 
@@ -213,7 +213,7 @@ def _with_state(
     real = {name for name, value in model.state_dict().items() if not _is_complex(value)}
     for key, value in state.items():
         if value.is_complex() and key in real:
-            raise refuse_complex(file.path, key, value.numel())
+            raise complex_error(file.path, key, value.numel())
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -36,7 +36,7 @@ from elasticdl.sharding.left_out import BatchId
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 # Columns of a table of leases; leases in hand also have the rank and the steps it has missed.
-_SHARD, _COMMITTED, _STOP, _DIGEST, _RANK, _MISSED = range(6)
+_SHARD, _NEXT, _STOP, _DIGEST, _RANK, _MISSED = range(6)
 _NUM_WAITING_COLUMNS = 4
 _NUM_IN_HAND_COLUMNS = 6
 _MIN_TO_SPLIT = 2
@@ -47,7 +47,7 @@ class ShardLease(NamedTuple):
 
     Attributes:
         shard: Position in the epoch's order.
-        committed: The next batch of the lease; earlier ones are in the model or in another
+        next_batch: The next batch of the lease; earlier ones are in the model or in another
             rank's lease.
         stop: The lease ends before this batch; 0 means at the end of the shard. The shard may
             end earlier.
@@ -56,7 +56,7 @@ class ShardLease(NamedTuple):
     """
 
     shard: int
-    committed: int = 0
+    next_batch: int = 0
     stop: int = 0
     digest: int = 0
 
@@ -204,7 +204,7 @@ class Ledger:
             )
         if np.bincount(at).max(initial=0) > 1:
             raise ValueError(f"Rank {held[np.bincount(at).argmax()]} has more than one row.")
-        committed = self._leased[at, _COMMITTED] + num_batches
+        committed = self._leased[at, _NEXT] + num_batches
         stop = self._leased[at, _STOP]
         if ((stop > 0) & (committed > stop)).any():
             # The batches after `stop` are in another lease, and would be trained on twice.
@@ -217,7 +217,7 @@ class Ledger:
         leased = self._leased.compress(kept, axis=0)
         # Removed rows have shifted the positions of the others.
         at = (np.cumsum(kept) - 1)[at[~done]]
-        leased[at, _COMMITTED] = committed[~done]
+        leased[at, _NEXT] = committed[~done]
         leased[at, _DIGEST] = digest[~done]
         return replace(self, _leased=leased)
 
@@ -275,7 +275,7 @@ class Ledger:
         open_pieces = np.concatenate([self._waiting, self._leased[:, :_RANK]])
         own = open_pieces[open_pieces[:, _SHARD] == batch.shard]
         # A lease without a known end reaches to the end of the shard.
-        ahead = (own[:, _COMMITTED] <= batch.batch) & (
+        ahead = (own[:, _NEXT] <= batch.batch) & (
             (own[:, _STOP] == 0) | (batch.batch < own[:, _STOP])
         )
         return not ahead.any()
@@ -340,7 +340,7 @@ def _split(leased: Ints, idle: Ints) -> Ints:
     """
     while len(idle):
         # A lease without a known end has a negative `left`: it cannot be split.
-        left = leased[:, _STOP] - leased[:, _COMMITTED]
+        left = leased[:, _STOP] - leased[:, _NEXT]
         longest = left.max(initial=0)
         if longest < _MIN_TO_SPLIT:
             break
@@ -349,7 +349,7 @@ def _split(leased: Ints, idle: Ints) -> Ints:
         chosen = long[np.argsort(-left[long], kind="stable")][: len(idle)]
         taken = left[chosen] // 2
         halves = leased[chosen]
-        halves[:, _COMMITTED] = halves[:, _STOP] - taken
+        halves[:, _NEXT] = halves[:, _STOP] - taken
         halves[:, _RANK], idle = idle[: len(chosen)], idle[len(chosen) :]
         halves[:, [_DIGEST, _MISSED]] = 0
         leased[chosen, _STOP] -= taken

@@ -56,13 +56,13 @@ def _skip(folder):
 
 
 def _too_far(lease, row):
-    if lease is not None and (lease.shard, lease.committed) == (0, _BATCH):
+    if lease is not None and (lease.shard, lease.next_batch) == (0, _BATCH):
         return LeaseUpdate(row.rank, row.num_batches + 1, row.finished, row.digest)
     return row
 
 
 def blind(judge):
-    """Return a `judge` that does not see lineages."""
+    """Return a `decide_commit` that does not see lineages."""
 
     def judge_blindly(table, rank, mine):
         at = 0
@@ -76,7 +76,7 @@ def blind(judge):
 
 
 def _look_away(folder):
-    committer.judge = blind(voting.decide_commit)
+    committer.decide_commit = blind(voting.decide_commit)
 
 
 def _fork(folder):
@@ -94,7 +94,7 @@ def _fork(folder):
         enter(self, quorum, history, rank, *more)
 
     def commit_or_fork(self, batches, progress, *, stop):
-        leases = [(lease.committed, lease.stop) for lease in progress.ledger.leased.values()]
+        leases = [(lease.next_batch, lease.stop) for lease in progress.ledger.leased.values()]
         mine["forks"] = mine["fork_at"] is None and leases == _FORKED_PIECES
         return commit(self, batches, progress, stop=stop)
 

@@ -180,9 +180,9 @@ class Worker:
         if lease is None:
             return
         stop = lease.stop or BATCHES_PER_SHARD
-        if lease.committed >= stop:
-            yield TrainingBatch(ledger.epoch, lease.shard, lease.committed, None, finished=True)
-        for number in range(lease.committed, stop):
+        if lease.next_batch >= stop:
+            yield TrainingBatch(ledger.epoch, lease.shard, lease.next_batch, None, finished=True)
+        for number in range(lease.next_batch, stop):
             batch = batch_of(lease.shard * BATCHES_PER_SHARD + number)
             last = number + 1 == BATCHES_PER_SHARD
             yield TrainingBatch(ledger.epoch, lease.shard, number, batch, last)

@@ -25,7 +25,7 @@ LARGEST = Vote(
     num_batches=2**16 - 1,
     finished=True,
     stop=True,
-    asks=True,
+    requests_quorum=True,
     digest=2**32 - 1,
     lost=2**32 - 1,
     lineage=2**64 - 1,
@@ -38,7 +38,7 @@ STANCES = st.builds(
     num_batches=st.integers(0, 2**16 - 1),
     finished=st.booleans(),
     stop=st.booleans(),
-    asks=st.booleans(),
+    requests_quorum=st.booleans(),
     digest=st.integers(0, 2**32 - 1),
     lost=st.integers(0, 2**32 - 1),
 )
@@ -81,7 +81,7 @@ def test_what_a_worker_brings_in_is_read_from_its_row(stance, rank):
         lost=[stance.lost - 1] if stance.lost and stance.lost - 1 != rank else [],
         stop=stance.stop,
         num_examples=0 if stance.stop else stance.num_examples,
-        asks=stance.asks,
+        requests_quorum=stance.requests_quorum,
     )
 
 

@@ -32,7 +32,7 @@ def test_a_step_is_compiled_with_what_the_model_file_made(made):
     model.layers[1].trainable = False
     optimizer.weight_decay = None
 
-    with attributes.as_made():
+    with attributes.as_in_file():
         seen = (
             model.layers[0].factor,
             model.layers[1].rate,
@@ -49,7 +49,7 @@ def test_what_a_step_changes_while_it_is_compiled_stays(made):
     model, _, attributes = made
     model.layers[1].rate = 0.1
 
-    with attributes.as_made():
+    with attributes.as_in_file():
         model.layers[1].rate = 0.9
 
     assert model.layers[1].rate == 0.9
@@ -140,7 +140,7 @@ def test_a_step_is_compiled_with_what_the_objects_of_the_model_file_held(holding
     *owners, attributes = holding
     changes_of(*owners)[change]()
 
-    with attributes.as_made():
+    with attributes.as_in_file():
         seen = read(*owners)
 
     assert seen == (1.0, {"scale": 1.0, "sizes": [1, 2]}, 1.0, 0.01, 1.0, 10)

@@ -345,7 +345,7 @@ class ElasticCommitter:
         vote = replace(
             vote,
             lineage=point.lineage,
-            asks=self._quorum.is_old,
+            requests_quorum=self._quorum.is_old,
             lost=self._lost[0] + 1 if self._lost else 0,
             bad_epoch=bad[0] + 1 if bad else 0,
             bad_shard=bad[1] if bad else 0,
@@ -361,7 +361,7 @@ class ElasticCommitter:
         # A quorum is valid until a worker requests another or a step fails. A worker whose step
         # failed while others committed has closed its connections, so the next sum of the others
         # fails and they request a new quorum as well.
-        self._has_quorum = decision is not None and committed and not decision.asks
+        self._has_quorum = decision is not None and committed and not decision.requests_quorum
         if decision is not None and decision.leave:
             raise SupersededError(f"A newer process holds rank {self._rank}.")
         if decision is not None and decision.drifted:

@@ -179,7 +179,7 @@ class _Process:
         """Return the seconds since the worker last answered; 0 if no report request is pending."""
         return now - self.answered_s if self.request is not None else 0.0
 
-    def carries_on(self, now: float) -> bool:
+    def keeps_up(self, now: float) -> bool:
         """Return whether the worker answers and its history extends the event log."""
         continues = self.report is not None and self.report.continues
         return continues and self.silent_s(now) < _LEFT_OUT_S
@@ -402,7 +402,7 @@ class _Controller:
             stuck_s=report.doing_s if report is not None and stuck else 0.0,
             machine_leaves=self._will_be_lost(process),
             waits_for_room=not process.is_placed and now - process.started_s > _PLACING_S,
-            joins=process.state is WorkerState.TRAINING and not process.carries_on(now),
+            joins=process.state is WorkerState.TRAINING and not process.keeps_up(now),
         )
 
     def _will_be_lost(self, process: _Process) -> bool:
@@ -425,8 +425,8 @@ class _Controller:
         process = _Process(self._num_started, actor)
         # Low priority does not delay the run: either there are spare cores, or all cores are in use
         # and one worker less makes no difference.
-        nobody_waits = len(self._training()) >= self._workers.max
-        process.work = actor.prepare.remote(in_background=nobody_waits)
+        is_spare = len(self._training()) >= self._workers.max
+        process.work = actor.prepare.remote(in_background=is_spare)
         self._processes.append(process)
 
     def _assign(self, process: _Process, rank: int) -> None:
@@ -629,7 +629,7 @@ class _Controller:
             # It has just joined, or its history is not the one that was written.
             now = time.monotonic()
             if report.point.num_commits > 0 and not any(
-                other.carries_on(now) for other in self._training()
+                other.keeps_up(now) for other in self._training()
             ):
                 self._new_round(
                     "The workers with the last logged steps were lost before the others joined"

@@ -45,7 +45,7 @@ _LIMBS = {
     "num_batches": 1,
     "finished": 1,
     "stop": 1,
-    "asks": 1,
+    "requests_quorum": 1,
     "digest": 2,
     "lost": 2,
     "bad_epoch": 2,
@@ -71,7 +71,7 @@ class Vote:
         num_batches: Number of batches of its lease that they come from.
         finished: Whether its lease has no further batch.
         stop: Whether its callbacks request the end of training.
-        asks: Whether it requests a new quorum before the next step.
+        requests_quorum: Whether it requests a new quorum before the next step.
         digest: See `ledger.LeaseUpdate`.
         lost: A rank whose worker is dead according to the controller, plus 1; 0 for none.
         bad_epoch: Epoch, plus 1, of a batch whose records all workers should skip; 0 for none.
@@ -87,7 +87,7 @@ class Vote:
     num_batches: int = 0
     finished: bool = False
     stop: bool = False
-    asks: bool = False
+    requests_quorum: bool = False
     digest: int = 0
     lost: int = 0
     bad_epoch: int = 0
@@ -128,8 +128,8 @@ class Decision:
         lost: Ranks whose worker is dead and that did not take part.
         stop: Whether the run ends before this step, which is then not applied.
         num_examples: Examples of all workers.
-        asks: Whether a worker requests a new quorum. After a step that does not commit, a new one
-            is formed in any case.
+        requests_quorum: Whether a worker requests a new quorum. After a step that does not commit,
+            a new one is formed in any case.
         left_out: Batches whose records are skipped from here on.
         num_left_out: Skipped records that are missing from the batches of all workers.
     """
@@ -143,7 +143,7 @@ class Decision:
     lost: Collection[int] = ()
     stop: bool = False
     num_examples: int = 0
-    asks: bool = False
+    requests_quorum: bool = False
     left_out: Sequence[BatchId] = ()
     num_left_out: int = 0
 
@@ -191,7 +191,7 @@ def decide_commit(table: npt.NDArray[np.float32], rank: int, mine: Vote) -> Deci
         lost=sorted(lost - set(ranks.tolist())),
         stop=stop,
         num_examples=0 if stop else int(columns["num_examples"][ranks].sum()),
-        asks=bool(columns["asks"][ranks].any()),
+        requests_quorum=bool(columns["requests_quorum"][ranks].any()),
         left_out=_bad_batches(columns) if columns["bad_epoch"].any() else (),
         num_left_out=0 if stop else int(columns["num_left_out"][ranks].sum()),
     )

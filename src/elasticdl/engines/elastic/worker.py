@@ -420,7 +420,7 @@ class Worker:
             tuple(left_out),
             singly=lambda: (epoch, lease.shard) in self._note.suspects,
         )
-        number = lease.committed
+        number = lease.next_batch
         while True:
             batch = BatchId(epoch, lease.shard, number)
             if self._holds_back(batch, left_out):

@@ -6,7 +6,7 @@ constraint, a learning rate schedule or an object of the user's. `fit` compiles 
 batch, after the first calls of callbacks; a resumed run compiles it in the middle, and workers
 compile it before training begins:
 
-    set by the model file           as_made(): every step is compiled with these
+    set by the model file           as_in_file(): every step is compiled with these
     changed before the first step   rejected: only `fit` would see it, once
     changed later                   not seen, as in `fit`
 
@@ -77,7 +77,7 @@ class Attributes:
         self._made = [_values(owner) for owner in self._owners]
 
     @contextlib.contextmanager
-    def as_made(self) -> Iterator[None]:
+    def as_in_file(self) -> Iterator[None]:
         """Give attributes the model file's values in the block; restore the present ones after it.
 
         An attribute that changes in the block keeps its new value.

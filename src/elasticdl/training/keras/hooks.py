@@ -304,7 +304,7 @@ class KerasHooks:
             key = self._key(number)
             values[key] = {}
             for name, value in callback_state.attributes_of(callback).items():
-                if self._is_as_made(number, name, value):
+                if self._is_as_in_file(number, name, value):
                     continue
                 found: dict[str, np.ndarray[Any, Any]] = {}
                 if weights := self._weights_beside(value):
@@ -355,7 +355,7 @@ class KerasHooks:
     def _key(self, number: int) -> str:
         return f"{number}/{type(self._callbacks[number]).__name__}"
 
-    def _is_as_made(self, number: int, name: str, value: Any) -> bool:
+    def _is_as_in_file(self, number: int, name: str, value: Any) -> bool:
         if name not in self._first[number]:
             return False
         first, digest = self._first[number][name]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from elasticdl.definition import WeighableLoss, made
+from elasticdl.definition import WeighableLoss, resolved
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, loss_part_checks, overrides, per_example, reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
@@ -64,7 +64,7 @@ class TrainingLoss:
             compiled.give_loss(model, self.without_added)
 
     @property
-    def is_there(self) -> bool:
+    def is_defined(self) -> bool:
         """Whether the model file, `compile` or the model's `compute_loss` defines a loss."""
         definition = self._definition
         return definition.compiled or definition.loss is not None or self.of_the_model
@@ -100,7 +100,7 @@ class TrainingLoss:
         """Return the mean of the user's loss, without losses added by layers."""
         if self._definition.loss is None:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
-        loss = made(self._definition.loss)
+        loss = resolved(self._definition.loss)
         if isinstance(loss, WeighableLoss):
             # It looks for masks itself. If it does not reduce its values, they are averaged.
             return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
@@ -153,7 +153,7 @@ class TrainingLoss:
             DefinitionError: The loss, or a loss added by layers, cannot be split into parts.
         """
         origin = self._definition.where("loss")
-        if self.is_there and not self.of_the_model:
+        if self.is_defined and not self.of_the_model:
             loss_part_checks.check_ignores_nothing(self._members(), origin)
         in_labels = self._definition.compiled
         trial = replace(trial, outputs=forward(trial, 0, False)[0])
@@ -226,7 +226,7 @@ class TrainingLoss:
 
     def _of_trial(self, trial: ExampleBatch) -> float:
         """Return the loss of some examples; includes added losses unless `is_by_example`."""
-        if not self.is_there:
+        if not self.is_defined:
             return 0.0
         if self.is_by_example:
             return float(self.without_added(trial.outputs, trial.labels, trial.weights))
@@ -245,7 +245,7 @@ class TrainingLoss:
             )
         if self._definition.loss is None:
             return True
-        loss = made(self._definition.loss)
+        loss = resolved(self._definition.loss)
         if isinstance(loss, WeighableLoss):
             return all(overrides.is_of_keras(each) for each in self._members())
         return bool(unwrap(loss(outputs, self._theirs(labels))).shape.rank)
@@ -254,7 +254,7 @@ class TrainingLoss:
         """Return the Keras losses, or the functions, that the loss consists of."""
         if self._definition.compiled:
             return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
-        loss = None if self._definition.loss is None else made(self._definition.loss)
+        loss = None if self._definition.loss is None else resolved(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
 
     def _warn_of_broadcast(self, loss: Callable[..., Any], outputs: Any, labels: Any) -> None:

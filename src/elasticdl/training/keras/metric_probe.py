@@ -98,7 +98,7 @@ class MetricProbe:
             def update() -> None:
                 outputs = self._forward(features)
                 loss = None
-                if self._loss.is_there:
+                if self._loss.is_defined:
                     loss = self._loss(features, outputs, labels, weights, training=False)
                 metrics.states(loss, outputs, labels, size, weights)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from elasticdl.definition import WeighableLoss, made
+from elasticdl.definition import WeighableLoss, resolved
 from elasticdl.training.keras.model_facts import facts_of, loss_of, name_and_logits
 from elasticdl.training.scores import Array, Scores, scores_by_loss
 
@@ -51,7 +51,7 @@ def scores_of(
 def _loss(model: keras.Model, definition: ModelDefinition) -> Any:
     if definition.compiled:
         return loss_of(model)  # a Keras object, which takes labels first
-    loss = None if definition.loss is None else made(definition.loss)
+    loss = None if definition.loss is None else resolved(definition.loss)
     return loss.loss if isinstance(loss, WeighableLoss) else loss
 
 

@@ -261,7 +261,7 @@ class StepFunctions:
         watched = self._watched
 
         def drawing(*arguments: Any) -> Any:
-            with self._drawing("step"), watched.draws.replaced(), watched.attributes.as_made():
+            with self._drawing("step"), watched.draws.replaced(), watched.attributes.as_in_file():
                 return function(*arguments)
 
         def tracing(*arguments: Any) -> Any:
@@ -271,7 +271,7 @@ class StepFunctions:
             with (
                 drawn_from.used(),
                 watched.draws.replaced(),
-                watched.attributes.as_made(),
+                watched.attributes.as_in_file(),
                 self._uncounted(),
             ):
                 return function(*arguments)

@@ -327,7 +327,7 @@ class KerasTrainer:
         def call() -> None:
             self._seeds.set(tf.constant([self.step, self.rank], tf.int64))
             outputs = self.model(self._adapt(features), training=False)
-            if self._loss.is_there and labels is not None:
+            if self._loss.is_defined and labels is not None:
                 self._loss(features, outputs, labels, weights, training=False)
 
         changed: list[Any] = []
@@ -614,7 +614,7 @@ class KerasTrainer:
 
     def _states(self, outputs: Any, features: Any, labels: Any, weights: Any) -> Any:
         loss = None
-        if self._loss.is_there and labels is not None:
+        if self._loss.is_defined and labels is not None:
             loss = self._loss(features, outputs, labels, weights, training=False)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         return self.evaluation_metrics.states(loss, outputs, labels, num_examples, weights)

@@ -261,7 +261,7 @@ class CallbackMemory:
             values[key] = {
                 name: self._encoded(number, name, value, arrays)
                 for name, value in self._callbacks.remembered(number).items()
-                if not self._is_as_made(number, name, value)
+                if not self._is_as_in_file(number, name, value)
             }
         return values, arrays
 
@@ -311,7 +311,7 @@ class CallbackMemory:
                     what = name_of(now) if not isinstance(now, type) else now.__name__
                     raise CannotKeepError(f"a {what} that was created after on_train_begin()")
 
-    def _is_as_made(self, number: int, name: str, value: Any) -> bool:
+    def _is_as_in_file(self, number: int, name: str, value: Any) -> bool:
         if name not in self._first[number]:
             return False
         first, digest = self._first[number][name]

@@ -182,7 +182,7 @@ class Callbacks:
                         f"Change self.{name} itself, or give the attribute another name."
                     )
 
-    def ask_to_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         """Return whether a callback has set its own `stop_training`."""
         return any(getattr(each, "stop_training", False) is True for each in self.objects)
 

@@ -77,7 +77,7 @@ class TorchHooks:
     def stop_requested(self) -> bool:
         """Whether a callback has set `stop_training`, on itself or on the model."""
         return bool(self._callbacks) and (
-            getattr(self._model, _STOPS, False) is True or self._callbacks.ask_to_stop()
+            getattr(self._model, _STOPS, False) is True or self._callbacks.stop_requested()
         )
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from elasticdl.definition import made
+from elasticdl.definition import resolved
 from elasticdl.training.scores import Array, Scores, scores_by_loss
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def scores_of(
         device: Device on which the loss is computed.
     """
     is_binary = shape in {(), (1,)}
-    loss = None if definition.loss is None else made(definition.loss)
+    loss = None if definition.loss is None else resolved(definition.loss)
     for kind, scores in (_BINARY if is_binary else _CATEGORICAL).items():
         if isinstance(loss, kind):
             return scores
