@@ -2,7 +2,7 @@
 
 The command line and Python both call these functions with the same strings and therefore build the
 same `Job`, which is then passed to an engine. Every value may be a string, because command lines
-and SQL have nothing else.
+and SQL provide only strings.
 
     import elasticdl
 
@@ -172,7 +172,7 @@ def predict(
 
 @for_scripts
 def load(trained_model: str, data: Any = None) -> Any:
-    """Return a trained model's Keras or PyTorch model with its weights, ready to be called.
+    """Load a trained model as a Keras or PyTorch model with its weights, ready to be called.
 
     The code that the trained model contains is run. A PyTorch model is in evaluation mode. The
     model's `predict` takes a DataFrame with the columns of the training data; `classes` are the
@@ -209,7 +209,7 @@ def audit(output: str) -> AuditReport:
 
 
 def run(job: Job, reporter: Reporter | None = None) -> Outcome:
-    """Run a job on the engine that it selects.
+    """Run a job on the engine that it names, or on the one that suits its workers.
 
     Args:
         job: The job to run.
@@ -240,11 +240,11 @@ def _run_on_data(
     reporter: Reporter | None,
     quiet: bool,
 ) -> Outcome:
-    """Run a job on files, or on data in memory.
+    """Run a job on files, or on data in memory, which is stored in temporary files first.
 
     Args:
-        job_of: Makes the job; called with file names as keyword arguments.
-        data: By argument of `job_of`: file names, data in memory, or None.
+        job_of: Creates the job; called with file names as keyword arguments.
+        data: Argument name of `job_of` -> file names, data in memory, or None.
         reporter: See `run`.
         quiet: See `train`.
     """
@@ -288,7 +288,7 @@ def run_on_cluster(
             its URL.
 
     Returns:
-        The job's final state; None after a detach.
+        The job's final state; None with `detach`.
 
     Raises:
         ElasticDLError: The job cannot be submitted or has failed; see `elasticdl.errors`.
@@ -318,7 +318,7 @@ def run_on_cluster(
 
 
 def _check_storage_packages(job: Job) -> None:
-    """Make sure that an image, which gets the packages of this machine, can access the storage.
+    """Check that the storage packages a job needs are installed here, so that its image has them.
 
     Raises:
         MissingExtraError: A package for the data or the output is not installed.
@@ -332,7 +332,7 @@ def _check_storage_packages(job: Job) -> None:
 
 
 def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:
-    """Return a Kubernetes cluster from the user's kubeconfig.
+    """Connect to a Kubernetes cluster of the user's kubeconfig.
 
     Raises:
         UsageError: There is no kubeconfig, or it has no such context.
@@ -372,7 +372,7 @@ def _kubernetes_client() -> Iterator[None]:
 
 
 def image_options(repository: str, **options: Any) -> ImageOptions:
-    """Return options for building an image.
+    """Create options for building an image.
 
     Args:
         repository: Repository to push the image to.
@@ -403,7 +403,7 @@ def build_image(
         print_fn: Called with messages for the user.
 
     Raises:
-        UsageError: A part of it is missing, does not fit, or may not be put into an image.
+        UsageError: A part of it is missing or invalid, or must not be part of an image.
         UnavailableError: The container engine, a registry or the index cannot be reached.
         MissingExtraError: A package that building needs is not installed.
     """
@@ -415,13 +415,13 @@ def build_image(
 
 
 def check_image(name: str) -> None:
-    """Raise if an image that is named by its digest is no longer in its registry.
+    """Raise `UsageError` if an image named by its digest is no longer in its registry.
 
     A container engine has the user's credentials; without an engine, the registry is queried
-    anonymously. If the result is uncertain, the check is left to the cluster.
+    anonymously. If the result is uncertain, no error is raised, and the cluster decides.
 
     Raises:
-        UsageError: The image is gone.
+        UsageError: The image no longer exists.
     """
     from elasticdl.cluster import registry  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.images.names import is_pinned  # noqa: PLC0415 - as well
@@ -440,13 +440,13 @@ def check_image(name: str) -> None:
 
 
 def recorded_image(trained_model: str) -> str:
-    """Return the image in which a model was trained, with its digest if it had one.
+    """Return the name of the image in which a model was trained, with its digest if known.
 
     Args:
-        trained_model: Its folder, on this machine or as an address.
+        trained_model: The model's folder, as a local path or a URI.
 
     Raises:
-        UsageError: It was trained without an image.
+        UsageError: The model was trained without an image.
         OutputError: There is no trained model.
     """
     from elasticdl.artifacts.trained_model import load_trained_model  # noqa: PLC0415

@@ -33,7 +33,7 @@ class BaseClass(ABC):
         config: The whole config of the session; None keeps the defaults.
     """
 
-    # Methods that make another class count as one of this kind.
+    # A class with all of these methods is accepted without inheriting from this one.
     _METHODS: ClassVar[Sequence[str]] = ()
 
     def __init__(self, config: ConfigStruct | None = None) -> None:
@@ -88,11 +88,11 @@ class DataLoaderBase(BaseClass):
 
     @abstractmethod
     def create_validation_generator(self) -> tuple[Any, int]:
-        """Return the same for the validation data; the order must be the same each time."""
+        """Return a generator and the number of examples, of validation data in a fixed order."""
 
     @abstractmethod
     def create_test_generator(self) -> tuple[Any, int]:
-        """Return a finite generator of `(x, y, id)`, and the number of examples."""
+        """Return a finite generator of `(x, y, id)` for testing, and the number of examples."""
 
     def get_validation_index(self) -> Sequence[Any] | None:
         """Return the ids of the validation data in generator order; None numbers the examples."""
@@ -174,14 +174,14 @@ class EvaluatorBase(BaseClass):
     _METHODS = ("get_eval_funcs",)
 
     def _set_defaults(self) -> None:
-        """Set no parameters; an evaluator need not have any."""
+        """Do nothing: parameters are optional for an evaluator."""
 
     def _load_params(self, config: ConfigStruct) -> None:
-        """Read no parameters; an evaluator need not have any."""
+        """Do nothing: parameters are optional for an evaluator."""
 
     @abstractmethod
     def get_eval_funcs(self) -> EvalFunctions:
-        """Return functions `(y_true, y_pred) -> number` by name, or a list of named functions.
+        """Return the evaluation functions `(y_true, y_pred) -> number`, by name or as a list.
 
         The functions receive one example, not a batch, and return a number or a tensor of one.
         """

@@ -22,11 +22,14 @@ _QUOTED_NAME = re.compile(r" '[^'<]{3,}'")
 
 
 class ConfigKeyError(DefinitionError, AttributeError):
-    """A requested key is missing; also an `AttributeError`, so that `hasattr` returns False."""
+    """A config has no key of the requested name.
+
+    Also an `AttributeError`, so that `hasattr` returns False.
+    """
 
 
 class ConfigStruct:
-    """Values of a config as attributes; sections are `ConfigStruct`s themselves.
+    """A config, or a section of one, with its values as attributes.
 
     Args:
         values: Key -> value; mappings become sections.
@@ -97,7 +100,7 @@ class ConfigStruct:
         return self.__dict__.get(name, default)
 
     def with_values(self, **values: Any) -> ConfigStruct:
-        """Return the same config with some values changed or added."""
+        """Return a copy of the config with some values changed or added."""
         return ConfigStruct(
             {**self.to_dict(), **values},
             file=self._file,
@@ -114,7 +117,7 @@ class ConfigStruct:
         }
 
     def flat(self) -> dict[str, Any]:
-        """Return key path -> value, joined by dots: `{"data_loader.shuffle": True}`."""
+        """Return all values by key path, joined by dots: `{"data_loader.shuffle": True}`."""
         found = {}
         for key, value in self.__dict__.items():
             if isinstance(value, ConfigStruct):
@@ -124,7 +127,7 @@ class ConfigStruct:
         return found
 
     def where(self, name: str = "") -> str:
-        """Return `file:line` of a key of this section; of the section if it has no such key."""
+        """Return `file:line` of a key in this section, or of the section if it has no such key."""
         line = self._lines.get(self._path(name), self._lines.get(self._section))
         return self._file if line is None else f"{self._file}:{line}"
 
@@ -163,7 +166,7 @@ def _made_again(
 
 
 def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> ConfigStruct:
-    """Parse YAML and return its config.
+    """Parse the YAML source of a config.
 
     Args:
         text: The YAML source.
@@ -171,7 +174,8 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
         optional: Keys that are None if they are missing in the file.
 
     Raises:
-        DefinitionError: It is not YAML, does not consist of keys and values, or has a key twice.
+        DefinitionError: The text is not YAML, does not consist of keys and values, or has a key
+            twice.
         MissingExtraError: The package that reads YAML is not installed.
     """
     try:
@@ -208,7 +212,7 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
 
 
 def lines_of(file: str) -> Mapping[str, int]:
-    """Return key path -> line of a config file; empty if it cannot be read (any more)."""
+    """Return key path -> line number of a config file; empty if the file cannot be read."""
     try:
         return dict(read_config(user_files.read_text(file), file)._lines)  # noqa: SLF001 - of this file
     except (OSError, UnicodeDecodeError, DefinitionError):
@@ -246,7 +250,7 @@ class _Reader:
         return self._section(node, "")
 
     def _check_size(self, root: Any) -> None:
-        """Limit the values that aliases expand to: a few lines can expand to billions."""
+        """Raise `DefinitionError` if aliases expand to too many values ("billion laughs")."""
         sizes: dict[int, int | None] = {}
 
         def size_of(node: Any) -> int:
@@ -274,7 +278,7 @@ class _Reader:
         size_of(root)
 
     def _constructed(self, node: Any, deep: bool = False) -> Any:
-        """Return a node's value; PyYAML raises errors of arbitrary types for impossible ones."""
+        """Construct a node's value; any error of PyYAML becomes a `DefinitionError`."""
         kind = str(node.tag).rpartition(":")[2]
         problem = None
         if kind in {"int", "float"} and len(node.value) > _MAX_DIGITS:

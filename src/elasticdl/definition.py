@@ -2,8 +2,8 @@
 
 A `ModelDefinition` is a frozen record of functions. It holds no model, no optimizer and no
 data: an engine calls the factories in the process that trains, so that any worker can build the
-same definition from the same `Job`. Argument order and names are already settled here; above
-the dialects, no code depends on which dialect it was, except error messages (`Origin`).
+same definition from the same `Job`. The order and names of arguments are the same for all
+dialects; only error messages depend on the dialect (`Origin`).
 
 Callers: `dialects/` create it; `training/` and `engines/` use it.
 """
@@ -28,7 +28,10 @@ LossWithin: TypeAlias = Literal["", "forward", "training_step"]
 
 
 class Mode(StrEnum):
-    """The use of a model or a data pipeline; compares equal to its string."""
+    """What a model or data pipeline is used for: training, evaluation or prediction.
+
+    Each mode compares equal to its string.
+    """
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -37,7 +40,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a definition, so that errors can use the user's own words.
+    """Where a definition comes from, for errors that name the user's own file and symbol.
 
     Attributes:
         dialect: Name of the dialect that made the definition.
@@ -90,18 +93,19 @@ class DatasetInput:
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
-    """A user's pipeline that produces the batches of each epoch.
+    """The batches of each epoch, produced by a user's own data pipeline.
 
     Attributes:
         num_examples: Examples in an epoch.
         num_batches: Batches in an epoch.
         begin: Takes the number of an epoch and of a batch, builds a new pipeline for that epoch
-            and returns its batches starting with the given one. The pipeline draws from the
+            and returns its batches, starting with the given one. The pipeline draws from the
             process's random number generators, which are seeded before the call.
         indexed: `begin` can start at any batch directly. Otherwise it can only start at the first.
-        elsewhere: Whether another process would get the same batches.
+        elsewhere: Whether another process gets the same batches.
         name: The user's name for the pipeline, for errors.
-        preserved: Returns a context manager: reading batches in its block advances no state.
+        preserved: Returns a context manager; reading batches within its block does not advance
+            the state of the pipeline.
         check: Called with the number of an epoch when it begins in training, after the callbacks.
             Raises DefinitionError if user code has changed the pipeline, which has no effect. None
             if there is nothing to check.
@@ -184,7 +188,7 @@ class MetricFunctions:
 
 @dataclass(frozen=True)
 class GradientClipping:
-    """A bound on the gradients of an update.
+    """How the gradients of an update are clipped.
 
     Attributes:
         by: "norm" bounds the norm of all gradients together, "value" each number.
@@ -196,7 +200,7 @@ class GradientClipping:
 
 
 def no_metrics(mode: Mode) -> MetricFunctions:
-    """Return no metrics: only the loss is reported."""
+    """Return no metrics, so that only the loss is reported."""
     del mode
     return MetricFunctions()
 
@@ -221,19 +225,19 @@ class WeighableLoss(Protocol):
 
 @runtime_checkable
 class LateLoss(Protocol):
-    """A loss that a user's function creates when it is first needed."""
+    """A loss whose object is created by a user's function when it is first needed."""
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
         """Return the loss of a batch."""
         ...
 
     def resolved(self) -> Callable[[Any, Any], Any]:
-        """Return the loss; create it first if necessary."""
+        """Return the underlying loss, creating it at the first call."""
         ...
 
 
 def resolved(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the loss itself; a `LateLoss` is created first if necessary."""
+    """Return a loss unchanged, or the loss that a `LateLoss` creates."""
     return resolved(loss.resolved()) if isinstance(loss, LateLoss) else loss
 
 
@@ -242,10 +246,10 @@ Input: TypeAlias = RecordInput | DatasetInput | BatchesInput
 
 @dataclass(frozen=True)
 class ModelDefinition:
-    """Model definition: factories and functions with their argument order settled.
+    """A model as read by a dialect: factories and functions with fixed argument orders.
 
     Attributes:
-        origin: Its source.
+        origin: Where it was read from.
         framework: Which trainer runs it: the name of a file in `training/`.
         create_model: Returns the model; called once per process, after seeding.
         input: How records become batches.
@@ -267,14 +271,14 @@ class ModelDefinition:
         loss_within: For PyTorch: where the model computes its loss by itself, so that `loss` is
             None: in `forward`, which receives the labels, or in the `training_step` of a
             LightningModule.
-        compiled: The model is a compiled Keras model: loss and metrics are those it was compiled
-            with, and labels are pairs (labels, sample weights).
+        compiled: Whether the model is a compiled Keras model: then loss and metrics are those it
+            was compiled with, and labels are pairs (labels, sample weights).
         class_weight: Returns the weight of each class's examples in training: class -> weight, or
             None.
         create_metrics: Returns the metrics of a mode.
         create_callbacks: Returns the user's callbacks: Keras callbacks for a Keras model; for a
             PyTorch model, objects as `training/torch/callbacks.py` calls them.
-        labels_as_numpy: The user's functions treat labels as numpy arrays
+        labels_as_numpy: Whether the user's functions treat labels as numpy arrays
             (`labels.flatten()`), even while a step is being compiled.
         predictions: Returns the values to write for a batch of outputs: name -> array; None, or a
             function that returns None, writes the outputs themselves.
@@ -291,7 +295,7 @@ class ModelDefinition:
         trust_used: What the user has allowed to run that would otherwise be refused, one line
             each.
         notes: Returns notices to show when training begins, one line each; called after the data
-            was opened.
+            has been opened.
         places: File and line of the user's functions, for errors: of "model", "input",
             "validation" (if another function makes that data), "loss", "metrics", "optimizer",
             "lr_scheduler", "gradient_clipping", "averaged_model", "callbacks", "processor",
@@ -326,10 +330,10 @@ class ModelDefinition:
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def where(self, part: str) -> Origin:
-        """Return the location of a part of the definition, for an error.
+        """Return the location of the user's code for a part of the definition, for an error.
 
         Args:
-            part: One of those in `places`.
+            part: A key of `places`.
         """
         file, line = self.places.get(part, (self.origin.file, self.origin.line))
         return replace(self.origin, file=file, line=line)

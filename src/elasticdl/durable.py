@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on disk.
+    """Flush a file, or a folder's list of names, to the disk (fsync).
 
     Raises:
-        OSError: It cannot be opened, or the disk reports an error.
+        OSError: The path cannot be opened, or the disk reports an error.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -23,7 +23,7 @@ def sync(path: Path) -> None:
 
 
 def replace(aside: Path, target: Path) -> None:
-    """Rename a closed file, replacing the target in one step.
+    """Rename a closed file, replacing the target in one durable step.
 
     Raises:
         OSError: The target cannot be replaced; it keeps its content.

@@ -10,21 +10,21 @@ and a remedy. The command line prints the message alone; `--debug` adds the trac
     │   └── ModelFileError    a saved model is damaged, unknown, or would run code
     ├── UserCodeError         a user's function raised                             exit code 3
     ├── DataError             the data cannot be used                              exit code 4
-    │   ├── NoDataError       no file matched, or the files hold no record
+    │   ├── NoDataError       no file matched, or the files contain no records
     │   ├── CorruptDataError  bytes of a file violate its format
     │   └── SchemaError       a record does not fit `data_schema()`
     ├── TrainingError         the training cannot continue                         exit code 5
     │   ├── NonFiniteLossError
     │   ├── AggregationError  the parties' updates cannot be combined
-    │   ├── MessageError      a party and its aggregator do not understand each other
+    │   ├── MessageError      a party's or aggregator's message is not understood
     │   └── ClusterJobError   a job on a cluster failed                    exit code of the job
     ├── OutputError           the output folder cannot be written or used          exit code 6
-    │   ├── OutputBusyError   another process is working on it
+    │   ├── OutputBusyError   another process is using it
     │   ├── OutputLostError   another process has taken it over in the meantime
     │   ├── OutputTakenError  it belongs to another job
     │   ├── CorruptCheckpointError
-    │   └── TrackingError     the tracking server cannot be reached or refuses
-    └── UnavailableError      what the job runs on is temporarily unavailable      exit code 75
+    │   └── TrackingError     the tracking server cannot be reached, or rejects a request
+    └── UnavailableError      a resource of the job is temporarily unavailable     exit code 75
 
 The exit codes are part of the command line's contract (docs/reference/exit-codes.md).
 """
@@ -80,10 +80,10 @@ class ElasticDLError(Exception):
 
 
 def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return the function with errors and interrupts for people who call it in a script.
+    """Decorator: shorten tracebacks and name keywords in messages, for callers in scripts.
 
-    The traceback ends at the caller's line, because the message has everything that they can act
-    on; with the environment variable `ELASTICDL_DEBUG`, it is complete. The message has the
+    The traceback ends at the caller's line, because the message contains everything that the caller
+    can act on; with the environment variable `ELASTICDL_DEBUG`, it is complete. Messages name the
     function's keywords instead of the command line's options.
     """
 
@@ -104,7 +104,7 @@ def for_scripts(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
 
 
 def as_keywords(message: str, names: Collection[str]) -> str:
-    """Return a message with keywords of a function instead of options of the command line.
+    """Replace command-line options in a message with the keywords of a function.
 
     Commands in the message stay as they are, and so do options with other names.
 
@@ -125,13 +125,13 @@ def as_keywords(message: str, names: Collection[str]) -> str:
 
 
 class UsageError(ElasticDLError):
-    """The caller named something that does not exist, or passed an impossible value."""
+    """The caller named something that does not exist, or passed an invalid value."""
 
     exit_code = 2
 
 
 class MissingExtraError(ElasticDLError):
-    """A package that an optional part needs is not installed."""
+    """A package of an optional extra is needed but not installed."""
 
     exit_code = 2
 
@@ -146,7 +146,7 @@ class MissingExtraError(ElasticDLError):
 
 
 def missing_framework(error: BaseException, needed_for: str) -> MissingExtraError | None:
-    """Return the error for an import that failed because a framework is not installed.
+    """Convert a failed import of a framework to an error that names the extra to install.
 
     Args:
         error: The exception of the import.
@@ -200,13 +200,13 @@ class ModelFileError(DefinitionError):
 
 
 class UserCodeError(ElasticDLError):
-    """A user's function raised; its own traceback is in the message."""
+    """A user's function raised an exception; the message includes its traceback."""
 
     exit_code = 3
 
 
 def ended_by_user(error: BaseException) -> UserCodeError | None:
-    """Return the error for a user's function that called `sys.exit()` or the like.
+    """Build the error for a user's function that ended the process, such as by `sys.exit()`.
 
     Args:
         error: An exception that no `except Exception` catches.
@@ -230,7 +230,7 @@ class DataError(ElasticDLError):
 
 
 class NoDataError(DataError):
-    """No file matched, or the files that matched hold no record."""
+    """No file matched, or the matching files contain no records."""
 
 
 class CorruptDataError(DataError):
@@ -279,7 +279,7 @@ class ClusterJobError(TrainingError):
 
     Args:
         message: The reason.
-        exit_code: That of the job's command; 5 where the cluster does not report it.
+        exit_code: Exit code of the job's command; 5 if the cluster does not report it.
     """
 
     def __init__(self, message: str, exit_code: int = TrainingError.exit_code) -> None:
@@ -294,7 +294,7 @@ class OutputError(ElasticDLError):
 
 
 class OutputBusyError(OutputError):
-    """Another process is working on this output."""
+    """Another process is using this output."""
 
 
 class OutputLostError(OutputError):
@@ -306,11 +306,11 @@ class OutputTakenError(OutputError):
 
 
 class CorruptCheckpointError(OutputError):
-    """The files of a checkpoint differ from those its manifest lists."""
+    """The files of a checkpoint differ from those listed in its manifest."""
 
 
 class TrackingError(OutputError):
-    """The tracking server cannot be reached, or refuses."""
+    """The tracking server cannot be reached, or rejects a request."""
 
 
 class UnavailableError(ElasticDLError):

@@ -130,11 +130,11 @@ class EventLog:
 
 
 def read_events(path: str | os.PathLike[str]) -> list[Event]:
-    """Return the effective history in a log, oldest first.
+    """Read a run's events from its log, without those that a later attempt superseded.
 
-    Left out are the steps of an attempt after the step from which a later one resumed, and
-    repeated events: each epoch's end, and each step's evaluation and checkpoint, appears once,
-    as it was logged last.
+    The steps of an attempt after the step from which a later attempt resumed are left out, and
+    so are repeated events: each epoch's end, and each step's evaluation and checkpoint, appears
+    once, as it was logged last.
 
     Args:
         path: A path, or an address fsspec knows. An incomplete last line is not read.
@@ -148,7 +148,7 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
 
 
 def parse_events(data: bytes, where: str = "events.jsonl") -> list[Event]:
-    """Return the effective history in the bytes of a log; see `read_events`.
+    """Parse the bytes of an event log into the effective history; see `read_events`.
 
     Args:
         data: The content of the file.
@@ -181,7 +181,7 @@ def _step_of(event: Event) -> int:
 
 
 def _superseding_key(event: Event) -> tuple[Any, ...]:
-    """Return a key that two events share if the later one supersedes the earlier one."""
+    """Return a key for an event; an event supersedes earlier ones with the same key."""
     match event:
         case EpochFinished():
             return (event.event, event.epoch)
@@ -212,7 +212,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def _whole_bytes(descriptor: int) -> int:
-    """Return the size of the complete lines of JSON in a log; a crash may have torn the rest."""
+    """Return the length in bytes of a log's complete lines; a crash may have torn the last."""
     end = os.fstat(descriptor).st_size
     tail = b""
     while True:

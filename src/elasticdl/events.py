@@ -43,17 +43,17 @@ class _Event:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStarted(_Event):
-    """An attempt at a job began.
+    """An attempt to run a job began.
 
     Attributes:
         job_id: Identifies the job; the same in all its attempts.
-        attempt: Which start of the job this is, from 1 (`Claim.generation`). An aggregator that is
-            ordered to train again starts over under the same number.
+        attempt: Number of this start of the job, from 1 (`Claim.generation`). A serving aggregator
+            keeps the number when it starts another training.
         command: `train`, `evaluate` or `predict`.
         resumed_from_step: Updates in the model that the attempt takes over. Everything an earlier
             attempt did after this step is void.
         num_records: Records in one epoch of the data.
-        num_epochs: Epochs requested; 0 where there are none.
+        num_epochs: Epochs requested; 0 if the job has none.
         minibatch_size: Records in one step.
         model_def: The model, in the user's words.
         framework: The framework that runs it; empty if unknown.
@@ -119,7 +119,7 @@ class StepCommitted(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsSkipped(_Event):
-    """The records of a batch that killed workers repeatedly are left out from here on.
+    """The records of a batch that repeatedly killed workers are skipped from now on.
 
     An attempt that resumes a model logs the earlier left-out batches again.
 
@@ -181,7 +181,7 @@ class Evaluated(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpointed(_Event):
-    """A checkpoint was taken.
+    """A checkpoint was published.
 
     Attributes:
         step: Updates in the checkpoint.
@@ -200,7 +200,7 @@ class Checkpointed(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerJoined(_Event):
-    """A worker has joined.
+    """A worker joined the training.
 
     Attributes:
         step: Updates in the model it joined with.
@@ -225,7 +225,7 @@ class WorkerJoined(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLeft(_Event):
-    """A worker has left; its batches are trained on by others.
+    """A worker left the training; other workers train on its batches.
 
     Attributes:
         step: Updates in the model by then.
@@ -319,7 +319,7 @@ class JobFailed(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Noted(_Event):
-    """A notice to the user; it belongs to no step, so no later attempt supersedes it.
+    """A notice to the user; it is not tied to a step, so later attempts do not supersede it.
 
     Attributes:
         message: The message, without passwords.
@@ -403,7 +403,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 
 
 def to_json(event: Event) -> str:
-    """Return an event as one line of JSON.
+    """Format an event as one line of JSON.
 
     JSON has no NaN and infinity: they become the strings "NaN", "Infinity" and "-Infinity".
 

@@ -93,13 +93,13 @@ def init(
         session_config: `runs/NAME/config.yaml` of a training session, instead of `model_def` or
             `spec`.
         model_zoo: Folder or git URL of the user's code; None means the prebuilt zoo.
-        params: Of the model.
+        params: Parameters of the model, as for `train`.
         validation_data: Records for the parties to evaluate on, distributed evenly.
         split: `iid`, `dirichlet`, `shards` or `size`.
         alpha: For `dirichlet`: the smaller, the more the parties' data differ.
         shards_per_party: For `shards`: about the number of labels of each party.
-        label: Field of the label; None searches for it.
-        seed: Of the split and of the training.
+        label: Name of the label's field; None detects it.
+        seed: Random seed of the split and of the training.
         fusion: Name of the fusion that combines the parties' models.
         num_rounds: Number of rounds.
         num_epochs: How often a party uses each of its records in a round.
@@ -188,7 +188,7 @@ def init(
 
 
 def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLError:
-    """Convert an error about a written config, deleted by now, into one about flags."""
+    """Convert an error about a config that `init` wrote into an error about its flags."""
     text = str(error)
     for path in (made.aggregator, *made.parties):
         text = re.sub(rf"{re.escape(str(path))}(:\d+)?: ", "", text)
@@ -204,9 +204,9 @@ def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLErro
 def _model_section(
     model_def: str | None, spec: str | None, model_zoo: str | None, params: str | Mapping[str, Any]
 ) -> Callable[[Path], dict[str, Any]]:
-    """Return a function that creates the section `model` of the configs in a folder.
+    """Return a function that creates the `model` section of the configs in a given folder.
 
-    It copies a saved model into the folder, so that the folder can be moved.
+    A saved model is copied into the folder, so that the folder can be moved.
     """
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
     from elasticdl.job_options import training_job  # noqa: PLC0415
@@ -246,10 +246,10 @@ def _model_section(
 
 
 def _check_not_components(reference: ModelReference) -> None:
-    """Refuse a model builder of a training session, which loads its own data.
+    """Raise an error for a model builder of a training session, which loads its own data.
 
     Raises:
-        UsageError: It is a model builder, or there is no such model.
+        UsageError: The model is a session's model builder, or does not exist.
         UserCodeError: Its file raised while it was imported.
     """
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
@@ -320,7 +320,7 @@ def simulate(
 
 
 def output_of(config: str, output: str | None = None, *, is_simulated: bool) -> str | None:
-    """Return the output folder of a federation's aggregator; None if it is not named.
+    """Return the output folder of a federation's aggregator; None if the config has none.
 
     Args:
         config: The aggregator's config.
@@ -347,9 +347,9 @@ def aggregator(
 ) -> Outcome:
     """Train with parties on separate machines, and publish a TrainedModel.
 
-    It waits until all parties of the config are connected; once the quorum is connected, it waits
-    for the others only as long as a round would. A repeated call resumes after the last round of
-    the earlier one. While it runs, another process can call `status`, `evaluate`, `sync`, `save`
+    Training begins when all parties of the config are connected; once a quorum is connected, it
+    waits for the others only as long as a round would. A repeated call resumes after the last round
+    of the earlier one. While it runs, another process can call `status`, `evaluate`, `sync`, `save`
     and `stop`.
 
     Args:
@@ -358,7 +358,7 @@ def aggregator(
         output: Folder for the TrainedModel; overrides the config.
         tracking: The experiment tracking of the job.
         reporter: Shows progress and notes to the user; None chooses one for the terminal.
-        serves: Train at each call of `train`, and return after `stop`.
+        serves: Wait for calls of `train` and train at each of them; return after `stop`.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
@@ -433,7 +433,7 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
 
 
 def status(config: str) -> AggregatorStatus | PartyStatus:
-    """Return the status of an aggregator or a party; if it does not run, the saved status.
+    """Return the status of an aggregator or a party; the saved status if it is not running.
 
     Args:
         config: An aggregator's or a party's config. Here and in the functions below, the process

@@ -12,7 +12,7 @@ _MANY_OBJECTS = 100_000
 
 
 def collect_seldom() -> None:
-    """Collect garbage only after many allocations, and not when the process ends.
+    """Make garbage collection rare, and skip it when the process ends.
 
     Importing a framework creates half a million objects, none of them garbage. Collecting them
     takes a quarter of the import time, and another half second at exit.
@@ -22,5 +22,5 @@ def collect_seldom() -> None:
 
 
 def collect_at_exit() -> None:
-    """Collect garbage at exit after `collect_seldom`: DuckDB reports live objects as leaks."""
+    """Restore garbage collection at exit, because DuckDB reports live objects as leaks."""
     atexit.unregister(gc.freeze)

@@ -1,4 +1,4 @@
-"""Job description: one request to train, evaluate or predict, as a value object.
+"""Job: one request to train, evaluate or predict, as plain data.
 
 The command line, Python and SQL all build the same `Job`; an engine is a function of a `Job`
 and a `ModelDefinition`. A `Job` is plain data: it can be printed (`--dry_run`), stored in the
@@ -182,7 +182,8 @@ class Federation:
         join_timeout_s: How long the job waits until `num_parties` parties have joined.
         num_local_epochs: How often a party uses each of its records in a round.
         termination_accuracy: The training ends when the global model reaches this accuracy.
-        central_privacy: Keeps a party's update from showing in the model; None applies nothing.
+        central_privacy: Differential privacy that hides each party's influence on the model; None
+            for none.
     """
 
     num_rounds: int
@@ -204,7 +205,7 @@ class Job:
     Attributes:
         command: The command.
         data: URI or glob of the records.
-        output: Where the result goes.
+        output: Folder or file for the result.
         model: Reference to the model; None where it is given by `trained_model`.
         trained_model: Folder of a TrainedModel, for evaluate and predict.
         validation_data: Records to evaluate on while training.
@@ -214,9 +215,10 @@ class Job:
         prediction_format: File format of the predictions.
         workers: Worker processes that train; None trains in this process.
         tracking: How the training is tracked; None for not at all.
-        report: Folder for a report on each record that is evaluated; None writes none.
-        federation: How parties train together without sharing their data; None is one owner.
-        engine: Name of a plugin that trains, see `elasticdl.plugins`; None is an engine of ours.
+        report: Folder for a report on each evaluated record; None for no report.
+        federation: How parties train together without sharing their data; None if all data has
+            one owner.
+        engine: Name of an engine from a plugin, see `elasticdl.plugins`; None uses a built-in one.
         columns: Columns of the input that are copied into its predictions.
     """
 
@@ -238,12 +240,12 @@ class Job:
 
     @property
     def id(self) -> str:
-        """A short name: the same for all runs of the same job into the same output."""
+        """Short name of the job, equal for all runs of the same job into the same output."""
         text = json.dumps([self.identity(), self.output], sort_keys=True)
         return f"{self.command}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_json(self) -> str:
-        """Return the job as JSON with sorted keys, so that equal jobs yield equal strings.
+        """Convert the job to JSON with sorted keys, so that equal jobs yield equal strings.
 
         The result is printed, and stored in outputs that may be shared, so a password in the
         address of a tracking server is masked.
@@ -255,7 +257,7 @@ class Job:
 
     @staticmethod
     def from_json(text: str) -> Job:
-        """Return the job that `to_json` wrote."""
+        """Parse a job from the JSON that `to_json` wrote."""
         values = json.loads(text)
         if values["model"] is not None:
             values["model"] = ModelReference(**values["model"])
@@ -295,7 +297,7 @@ class Job:
 
 
 def without_password(uri: str) -> str:
-    """Mask the secrets in an address, or in a string with addresses, so that it may be shown.
+    """Mask the secrets in a URI, or in all URIs within a string, so that it may be shown.
 
     Example:
         >>> without_password("postgresql://me:secret@host/runs")

@@ -1,7 +1,7 @@
 """Job options: create a `Job` from options typed in a shell, in Python or in SQL.
 
-Every value may be a string, because command lines and SQL have nothing else. This module neither
-reads nor imports anything of the user's.
+Every value may be a string, because command lines and SQL provide only strings. This module neither
+reads nor imports the user's files.
 
 Callers: `api.py`, `cli/`, `sql/`, `sessions/`.
 """
@@ -67,7 +67,7 @@ def training_job(
     engine: str | None = None,
     **options: Any,
 ) -> Job:
-    """Return the job of a `train` call.
+    """Build the `Job` for a call of `train` from its arguments.
 
     Args:
         data: See `train`, as `output`, `model_def`, `model_zoo` and `params`.
@@ -186,7 +186,7 @@ def training_job(
 
 
 def _plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return params with NumPy scalars converted to Python numbers; a trained model stores them.
+    """Convert NumPy scalars in params to Python numbers, so that they can be stored as JSON.
 
     Raises:
         UsageError: A value cannot be stored as JSON.
@@ -256,7 +256,7 @@ def evaluation_job(
     ray_address: str | None = None,
     give_up_after: float | str = Workers.give_up_after_s,
 ) -> Job:
-    """Return the job of an `evaluate` call.
+    """Build the `Job` for a call of `evaluate` from its arguments.
 
     Args:
         trained_model: See `evaluate`, as `data` and `output`.
@@ -304,7 +304,7 @@ def prediction_job(
     ray_address: str | None = None,
     give_up_after: float | str = Workers.give_up_after_s,
 ) -> Job:
-    """Return the job of a `predict` call.
+    """Build the `Job` for a call of `predict` from its arguments.
 
     Args:
         trained_model: See `predict`, as `data` and `output`.
@@ -357,7 +357,7 @@ def _columns(columns: str | Sequence[str]) -> tuple[str, ...]:
 def tracking_of(
     uri: str | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
 ) -> Tracking | None:
-    """Return the tracking options of a training job; None if it is not tracked.
+    """Build the tracking options of a training job; None if it is not tracked.
 
     Args:
         uri: See `training_job`, as the others.
@@ -390,7 +390,7 @@ _LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
 
 
 def _no_option(name: str) -> UsageError:
-    """Return the error for a keyword argument of `train` that does not exist."""
+    """Build the error for a keyword argument that `train` does not have."""
     # Only for an error.
     from elasticdl.data.wording import did_you_mean  # noqa: PLC0415
     from elasticdl.option_hints import hint  # noqa: PLC0415
@@ -407,10 +407,10 @@ def _no_option(name: str) -> UsageError:
 
 
 def check_options(options: Mapping[str, Any], job_function: Callable[..., Job]) -> None:
-    """Check the names of keyword arguments for `evaluation_job` or `prediction_job`.
+    """Check that `evaluation_job` or `prediction_job` has keyword arguments of these names.
 
     Raises:
-        UsageError: There is no argument of this name.
+        UsageError: The function has no argument of one of the names.
     """
     known = inspect.signature(job_function).parameters
     for name in options:
@@ -490,7 +490,7 @@ def _workers(text: int | str, **options: Any) -> Workers:
 def workers(
     num_workers: int | str | None, num_spare_workers: int | str = 0, ray_address: str | None = None
 ) -> Workers | None:
-    """Return the requested workers; None means training in this process.
+    """Parse the options of a training job's workers; None means training in this process.
 
     Args:
         num_workers: See `training_job`, as the others.
@@ -509,7 +509,7 @@ def workers(
 def _sharing_workers(
     num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
 ) -> Workers | None:
-    """Return the workers of an evaluation or prediction; they have no minimum number."""
+    """Parse the worker options of an evaluation or prediction; these have no minimum number."""
     if num_workers is None:
         return None
     if not str(num_workers).isdecimal():
@@ -549,7 +549,7 @@ def _as_bool(name: str, value: Any) -> bool:
 
 
 def output_location(text: str, option: str = "--output") -> str:
-    """Return the absolute location of an output, which must be on a writable file system.
+    """Make an output location absolute, and check that it can be written.
 
     Args:
         text: As typed.

@@ -1,4 +1,4 @@
-"""Option names of other tools, and their equivalents here.
+"""Hints for users of other tools: maps their option names to ElasticDL's.
 
 A user who types `--epochs` or passes `callbacks=` gets a hint at the option, or the part of the
 model file, to use instead.

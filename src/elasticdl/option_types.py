@@ -89,7 +89,7 @@ class _Shown(str):
 
 
 def shows_options_of(job_function: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Return a decorator that makes `help` show all options with their defaults.
+    """Decorator factory: make `help` and editors show the options behind `**options`.
 
     Args:
         job_function: Takes the options that the decorated function takes as `**options`.

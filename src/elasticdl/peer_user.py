@@ -17,7 +17,7 @@ _LOCAL, _REMOTE, _USER = 1, 2, 7
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Return the user whose process opened a TCP connection within this machine.
+    """Return the ID of the user whose process opened a TCP connection within this machine.
 
     Args:
         client: Address and port of the end that connected.
@@ -38,7 +38,7 @@ def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
 
 
 def _kernels(host: str, port: int, mapped: bool) -> str:
-    """Return an address and a port in the format of `/proc/net/tcp`."""
+    """Format an address and a port as in `/proc/net/tcp`."""
     address = ipaddress.ip_address(host)
     if mapped and address.version == 4:  # noqa: PLR2004 - of the Internet Protocol
         address = ipaddress.ip_address(f"::ffff:{host}")

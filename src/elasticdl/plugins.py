@@ -41,7 +41,7 @@ def names(group: Group) -> tuple[str, ...]:
 
 
 def load(group: Group, name: str) -> Any:
-    """Import a plugin.
+    """Import a plugin and return the object that its entry point names.
 
     Args:
         group: Kind of the plugin.

@@ -1,4 +1,4 @@
-"""Scratch folders in the machine's temporary directory; the next run removes them after a kill.
+"""Scratch folders in the temporary directory; those of killed processes are removed later.
 
     edl-XXXXXXXX/alive     locked (`flock`) by its process, and by those forked from it
 
@@ -43,9 +43,9 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def folder() -> Path:
-    """Return the folder of this process, created at the first call and removed when it exits.
+    """Return this process's scratch folder, created at the first call and removed at exit.
 
-    A forked child uses its parent's.
+    A forked child uses its parent's folder.
 
     Raises:
         OSError: It cannot be created.
@@ -122,7 +122,7 @@ def _made(parent: Path) -> tuple[Path, int]:
 
 
 def has_room(folder: Path) -> bool:
-    """Return whether the disk of a folder has some free space, by writing a small file."""
+    """Check whether the disk of a folder has free space, by writing a small file."""
     probe = folder / f".room-{os.getpid()}-{threading.get_ident()}"
     try:
         probe.write_bytes(bytes(_PROBE_BYTES))
@@ -135,7 +135,7 @@ def has_room(folder: Path) -> bool:
 
 
 def no_room(folder: Path, where: str = "") -> str:
-    """Return the error message for a full disk, to use if `has_room` is false.
+    """Return the error message for a full disk, for when `has_room` is false.
 
     Args:
         folder: Folder of the temporary files.

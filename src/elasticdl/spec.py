@@ -13,9 +13,9 @@ from elasticdl.definition import Mode
 
 
 class ElasticDLSpec:
-    """Base class of a spec: how to create a model and everything that its training needs.
+    """Base class for a model class in the ElasticDL style, with its loss, optimizer and data.
 
-    A subclass that lacks abstract methods is refused when it is used, with an error that names all
+    A subclass that lacks required methods is rejected when it is used, with an error that names all
     of them. This is not an `ABC`: a function supplied by a flag (`--loss=...`) need not be in the
     class.
 
@@ -35,11 +35,11 @@ class ElasticDLSpec:
 
     @abstractmethod
     def create_model(self) -> Any:
-        """Return the Keras model, built with the functional API or as a subclass."""
+        """Create the Keras model, functional or subclassed."""
 
     @abstractmethod
     def create_optimizer(self, lr: float = 0.1) -> Any:
-        """Return the optimizer."""
+        """Create the optimizer."""
 
     @abstractmethod
     def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:

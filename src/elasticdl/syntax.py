@@ -20,28 +20,28 @@ _LOCK = threading.RLock()
 
 
 def parse(source: str | bytes) -> ast.Module:
-    """Return the tree of a file's source.
+    """Parse the source of a Python file into its syntax tree.
 
     Raises:
-        SyntaxError: It is not Python.
-        ValueError: It contains a null byte, or nests too deeply.
+        SyntaxError: The source is not Python.
+        ValueError: The source contains a null byte, or nests too deeply.
     """
     with _LOCK:
         return ast.parse(source)
 
 
 def parse_expression(source: str) -> ast.Expression:
-    """Return the tree of one expression; errors as `parse`."""
+    """Parse one Python expression into its syntax tree; raises as `parse` does."""
     with _LOCK:
         return ast.parse(source, mode="eval")
 
 
 def literal_eval(source: str) -> Any:
-    """Return the value of a literal, as `ast.literal_eval`.
+    """Evaluate a Python literal, as `ast.literal_eval` does.
 
     Raises:
-        SyntaxError: It is not Python.
-        ValueError: It is not a literal.
+        SyntaxError: The source is not Python.
+        ValueError: The source is not a literal.
     """
     with _LOCK:
         return ast.literal_eval(source)

@@ -85,7 +85,7 @@ def raised_at(error: BaseException, otherwise: object) -> str:
 
 
 def running_at(thread: int) -> tuple[str, str] | None:
-    """Return the user's function that a thread is in, and `file:line` of its current position.
+    """Return the user's function that a thread is executing, and `file:line` of its position.
 
     Args:
         thread: Identifier of the thread, from `threading.get_ident`.
@@ -103,10 +103,12 @@ def running_at(thread: int) -> tuple[str, str] | None:
 
 
 def calling_at(otherwise: object) -> str:
-    """Return `file:line` of the user's code that has called the function that calls this.
+    """Return `file:line` of the user's code on the current call stack, innermost first.
+
+    For functions that the user's code calls, after ElasticDL has called the user's code.
 
     Args:
-        otherwise: Returned if it was not called by code of the user that we called.
+        otherwise: Returned if no code of the user is on the stack.
     """
     frames = traceback.extract_stack()
     first = next((i for i, each in enumerate(frames) if each.filename.startswith(_OURS)), 0)
@@ -115,7 +117,7 @@ def calling_at(otherwise: object) -> str:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the error with only the frames of the user's own code.
+    """Format an exception's traceback with only the frames of the user's own code.
 
     Frames of this package and of installed libraries are left out; they do not help to find the
     line to change.
@@ -128,7 +130,7 @@ def users_traceback(error: BaseException) -> str:
 
 
 def plain(error: BaseException | str) -> str:
-    """Return an exception's message without the parts that only TensorFlow's developers understand.
+    """Return an exception's message without TensorFlow's internal names.
 
     Example:
         >>> plain("{{function_node f}} Input has 8 values, not 12 [Op:Reshape] name: ")

@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def special_kind(path: Path | str) -> str | None:
-    """Return the kind of a path that is neither a regular file nor missing, or None; follows links.
+    """Describe a path that is not a regular file; None if it is one or is missing. Follows links.
 
     Example:
         >>> special_kind("/dev/zero"), special_kind("/")
@@ -44,11 +44,11 @@ def special_kind(path: Path | str) -> str | None:
 
 
 def check_regular(path: Path | str) -> None:
-    """Raise if a path exists but is not a regular file.
+    """Raise `OSError` if a path is not a regular file.
 
     Raises:
-        OSError: It is a folder, a pipe, a socket or a device; `strerror` says which. Or its status
-            cannot be read: it does not exist, or a folder above it is closed to this user.
+        OSError: The path is a folder, a pipe, a socket or a device; `strerror` says which. Or its
+            status cannot be read: it does not exist, or this user may not enter a folder above it.
     """
     _check(Path(path).stat().st_mode, path)
 
@@ -101,8 +101,8 @@ def read_text(path: Path | str) -> str:
     """Return the content of a text file in UTF-8.
 
     Raises:
-        OSError: As `read_bytes`, with `MAX_TEXT_BYTES` as the limit.
-        UnicodeDecodeError: It is not UTF-8.
+        OSError: As for `read_bytes`, with `MAX_TEXT_BYTES` as the limit.
+        UnicodeDecodeError: The content is not UTF-8.
     """
     return read_bytes(path, MAX_TEXT_BYTES).decode("utf-8")
 

@@ -5,10 +5,10 @@
       step-0000000300/  ...
       best.json         {"step": 200}
 
-A checkpoint counts if its folder has a manifest, and is loaded if its files have the sizes and
-hashes listed there. The two newest and the best are never pruned, so that one damaged file does not
-cost the run. Tensors and metadata are not interpreted here: the trainer defines the meaning of the
-tensors, the engine that of the metadata.
+A checkpoint exists once its folder has a manifest, and is loaded only if its files have the sizes
+and hashes listed there. The two newest checkpoints and the best one are never pruned, so that one
+damaged file does not cost the run. Tensors and metadata are not interpreted here: the trainer
+defines the meaning of the tensors, the engine that of the metadata.
 
 Callers: the engines save and resume; `api.py` loads the best.
 """
@@ -67,11 +67,11 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, eq=False)
 class Restored:
-    """A restored checkpoint, with the damaged ones that were skipped.
+    """The newest intact checkpoint, and the damaged ones that were skipped to find it.
 
     Attributes:
-        checkpoint: The newest intact one.
-        damaged: One sentence for each newer one that was skipped, newest first.
+        checkpoint: The newest intact checkpoint.
+        damaged: One sentence for each newer checkpoint that was skipped, newest first.
     """
 
     checkpoint: Checkpoint
@@ -135,18 +135,18 @@ class CheckpointStore:
     # --- Saving -------------------------------------------------------------------------------
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> SavedCheckpoint:
-        """Publish a checkpoint and prune old ones; returns when it is on disk.
+        """Write and publish a checkpoint, then prune old ones; blocks until it is on disk.
 
-        Checkpoints of later steps are removed: they belong to a history that was abandoned when
-        the run resumed from an earlier step.
+        Checkpoints of later steps are removed: they were written before the run was resumed from
+        an earlier step.
 
         Args:
             checkpoint: What to save.
             best: Whether it becomes the best one.
 
         Raises:
-            OutputError: It cannot be written, or something in it cannot be stored. The
-                earlier checkpoints are kept.
+            OutputError: The checkpoint cannot be written, or contains a value that cannot be
+                stored. The earlier checkpoints are kept.
         """
         self.wait()
         saved = self._write(checkpoint, encode_metadata(checkpoint), best=best)
@@ -154,7 +154,7 @@ class CheckpointStore:
         return replace(saved, blocked_s=saved.write_s)
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """Publish a checkpoint from another thread, one at a time.
+        """Write and publish a checkpoint in a background thread, one at a time.
 
         Waits for the previous checkpoint if it is still being written. `take_saved` returns the
         result.
@@ -164,7 +164,7 @@ class CheckpointStore:
             best: Whether it becomes the best one.
 
         Raises:
-            OutputError: The *previous* checkpoint could not be written; this one is not started.
+            OutputError: The *previous* checkpoint could not be written; this write is not started.
         """
         self.wait()
         begin = time.perf_counter()
@@ -175,7 +175,7 @@ class CheckpointStore:
         self.last_blocked_s += self._in_flight_blocked_s
 
     def wait(self) -> None:
-        """Wait until no checkpoint is being written.
+        """Wait for the background write to finish; return immediately if there is none.
 
         Raises:
             OutputError: The pending checkpoint could not be written.
@@ -192,7 +192,7 @@ class CheckpointStore:
         self.last_blocked_s = blocked_s
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return what `save_in_background` has published since the last call, without waiting.
+        """Return the background saves that finished since the last call; does not wait.
 
         Raises:
             OutputError: A checkpoint could not be written.
@@ -203,7 +203,7 @@ class CheckpointStore:
         return taken
 
     def unmark_best(self) -> None:
-        """Remove the mark of the best checkpoint, because that checkpoint turned out to be damaged.
+        """Delete the mark that names the best checkpoint, for when that checkpoint is damaged.
 
         Raises:
             OutputError: The mark cannot be deleted.
@@ -257,7 +257,7 @@ class CheckpointStore:
         )
 
     def best_step(self) -> int | None:
-        """Return the step that is marked as the best; None if no step is."""
+        """Return the step of the best checkpoint; None if no checkpoint is marked as the best."""
         if not self._folder.exists(BEST):
             return None
         try:
@@ -269,7 +269,7 @@ class CheckpointStore:
             ) from error
 
     def latest(self) -> Restored | None:
-        """Return the newest intact checkpoint; None if there never was one.
+        """Load the newest intact checkpoint; None if there are no checkpoints.
 
         Raises:
             CorruptCheckpointError: There are checkpoints and all of them are damaged.
@@ -290,20 +290,20 @@ class CheckpointStore:
         return None
 
     def best(self) -> Checkpoint | None:
-        """Return the checkpoint that is marked as the best; None if none is.
+        """Load the checkpoint that is marked as the best; None if there is none.
 
         Raises:
-            CorruptCheckpointError: It is damaged.
+            CorruptCheckpointError: The checkpoint is damaged.
         """
         step = self.best_step()
         return None if step is None else self.load(step)
 
     def load(self, step: int) -> Checkpoint:
-        """Return the checkpoint of a step.
+        """Load the checkpoint of a step.
 
         Raises:
-            CorruptCheckpointError: Its files differ from those its manifest lists, or it does not
-                exist.
+            CorruptCheckpointError: There is no such checkpoint, or its files differ from those
+                listed in its manifest.
         """
         return read_checkpoint(self._folder, _name(step), step)
 

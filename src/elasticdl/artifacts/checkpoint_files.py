@@ -57,7 +57,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class _ListedFile:
-    """An entry of a manifest."""
+    """A file listed in a manifest: its name, size and SHA-256."""
 
     name: str
     num_bytes: int
@@ -65,10 +65,10 @@ class _ListedFile:
 
 
 def encode_metadata(checkpoint: Checkpoint) -> bytes:
-    """Return a checkpoint's metadata as JSON.
+    """Encode a checkpoint's metadata as JSON.
 
     Raises:
-        OutputError: Something in it cannot be represented in JSON.
+        OutputError: The metadata contain a value that JSON cannot represent.
     """
     try:
         return json.dumps(checkpoint.metadata, default=_plain).encode()
@@ -109,7 +109,7 @@ def write_files(
 
 
 def read_checkpoint(folder: OutputFolder, name: str, step: int) -> Checkpoint:
-    """Return the checkpoint in a folder, after verifying every byte of it.
+    """Load the checkpoint in a folder, verifying the size and hash of each file.
 
     Args:
         folder: The output.
@@ -117,8 +117,8 @@ def read_checkpoint(folder: OutputFolder, name: str, step: int) -> Checkpoint:
         step: The step that the checkpoint should have.
 
     Raises:
-        CorruptCheckpointError: Its files differ from those its manifest lists, or it does not
-            exist.
+        CorruptCheckpointError: There is no such checkpoint, or its files differ from those listed
+            in its manifest.
         OutputError: Another version of elasticdl wrote it, or a store does not answer.
     """
     where = folder.where(f"{name}/{MANIFEST}")

@@ -1,10 +1,10 @@
-"""Claim on an output folder: one process at a time may write, and only runs of one job.
+"""Claim on an output folder: only one process at a time may write, and only for one job.
 
     claim --> is it ours to touch? --> lock --> tidy up --> same job? --> generation + 1
                      |                  |                      |
               OutputTakenError   OutputBusyError        OutputTakenError
 
-Nothing is created in a folder that contains something else. `lock.py` describes how reliable the
+Nothing is created in a folder that contains other files. `lock.py` describes how reliable the
 lock is. Until it is released, it is checked before each write into the folder. Every claim
 increments the folder's generation, so that events and later engines can distinguish the starts of a
 job.
@@ -46,7 +46,7 @@ class Claim:
 
     Attributes:
         resumed: Whether the folder has the state of an earlier run of the same job.
-        generation: How often the job was started in this folder, 1 the first time.
+        generation: How often the job has been started in this folder, counting this start.
     """
 
     resumed: bool
@@ -56,9 +56,10 @@ class Claim:
     _released: bool = field(default=False, init=False, repr=False)
 
     def abandon(self) -> None:
-        """Allow any job to use the output: this run left nothing worth resuming.
+        """Delete `job.json`, so that another job can use the output.
 
-        The event log is kept; a corrected command can use the same output.
+        For a run that left nothing to resume from. The event log is kept; a corrected command
+        can use the same output.
         """
         self._folder.delete(JOB_FILE)
 
@@ -82,13 +83,14 @@ def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
     Args:
         folder: The output; it is created if it does not exist.
         job: The job to run. `job.json` in the folder is written, or compared by
-            `Job.identity()` and then renewed (a job may be resumed with more epochs).
+            `Job.identity()` and then overwritten (a job may be resumed with more epochs).
         note: Called with a notice for the user if taking the lock may take as long as a lease.
 
     Raises:
-        OutputBusyError: Another process works on it; the message names its process id and host.
-        OutputTakenError: It contains another job, or files that do not belong to a job.
-        OutputError: It cannot be written, or its `job.json` cannot be read.
+        OutputBusyError: Another process is using the folder; the message names its process id
+            and host.
+        OutputTakenError: The folder contains another job, or files that do not belong to a job.
+        OutputError: The folder cannot be written, or its `job.json` cannot be read.
     """
     _refuse_foreign(folder)
     lock = hold(folder, LOCK_FILE, note=note)

@@ -28,7 +28,7 @@ EVENTS_FILE = "events.jsonl"
 
 
 def log_file(folder: OutputFolder) -> Path:
-    """Return the file on this machine to which this process writes the log of an output.
+    """Return the local file to which this process writes the event log of an output.
 
     Args:
         folder: The output. For an output on an object store, the file exists while its job runs
@@ -47,7 +47,7 @@ def log_file(folder: OutputFolder) -> Path:
 
 @contextmanager
 def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
-    """Open the log of an output for appending; it is published when the block ends.
+    """Open the event log of an output for appending; a remote one is uploaded at the block's end.
 
     Args:
         folder: The output, held by a claim.

@@ -1,4 +1,4 @@
-"""Fence: a check before each write, so that a process that lost the lock can no longer write.
+"""Fence: a check before each write, which fails once this process has lost its lock.
 
 Callers: `local_storage.py` and `remote_storage.py` check it; each `lock.Lock` is one.
 """
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Fence(Protocol):
-    """Checks whether this process may still write, or another process holds the lock.
+    """A check that this process still holds the lock and may write.
 
     Attributes:
         checks_conditions: Whether the store rejects a write whose condition does not hold.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class OutputFolder:
-    """A folder in which files appear as a whole.
+    """The output folder of a job, local or remote, in which files are written atomically.
 
     Creating an instance reads and writes nothing; the first write creates the folder. Names are
     relative, with `/` between their parts; the empty name is the folder itself.
@@ -94,10 +94,12 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Yield an empty folder on this machine, on the output's own disk; removed afterwards.
+        """Yield an empty temporary folder, on the output's own disk if the output is local.
+
+        It is removed when the block ends.
 
         Raises:
-            OutputError: It cannot be created.
+            OutputError: The folder cannot be created.
         """
         path = self._storage.new_staging("scratch")
         try:
@@ -109,10 +111,10 @@ class OutputFolder:
     def staging(self, name: str) -> Iterator[Path]:
         """Yield an empty folder on this machine; publish it under a name when the block ends.
 
-        Nothing of it is kept if the block raises.
+        If the block raises, the folder is deleted and nothing is published.
 
         Raises:
-            OutputError: It cannot be created or published; the previous content is kept.
+            OutputError: The folder cannot be created or published; the previous content is kept.
         """
         name = _checked(name, self.uri)
         path = self._storage.new_staging(name)
@@ -164,11 +166,11 @@ class OutputFolder:
         self._storage.fetch(_checked(name, self.uri), destination)
 
     def fence(self, fence: Fence | None) -> None:
-        """Set the fence to check before each write; None stops the checks."""
+        """Set the fence that is checked before each write; None removes it."""
         self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return a file with conditional writes, which raises the store's own errors."""
+        """Return a file of the folder with conditional writes; it raises the store's own errors."""
         name, storage = _checked(name, self.uri), self._storage
         if isinstance(storage, LocalStorage):
             return LocalFile(storage.path(name))
@@ -190,7 +192,7 @@ class OutputFolder:
         self._storage.move(_checked(name, self.uri), _checked(to, self.uri))
 
     def remove_stale(self, of: str | None = None) -> None:
-        """Remove half-written files of dead processes; only the holder may call it.
+        """Remove half-written files of dead processes; only the lock's holder may call this.
 
         Args:
             of: Name in the folder whose half-written files are removed; None means all names.

@@ -37,10 +37,9 @@ def _machine() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """Return the start time of a process of this machine, in its kernel's ticks.
+    """Return the start time of a process on this machine, in kernel clock ticks.
 
-    None if the process is gone or the system does not report it. A zombie, which its parent has not
-    reaped yet, counts as gone.
+    None if the process has ended or the system does not report it. A zombie counts as ended.
     """
     try:
         # The name in parentheses may itself contain spaces and parentheses.
@@ -51,7 +50,7 @@ def start_of(pid: int) -> str | None:
 
 
 def parse_holder(text: bytes) -> dict[str, Any]:
-    """Parse the holder from the content of a lock's file; empty if it is not valid."""
+    """Parse the content of a lock file into the holder's fields; empty if it is not valid."""
     try:
         holder = json.loads(text)
     except ValueError:
@@ -60,7 +59,7 @@ def parse_holder(text: bytes) -> dict[str, Any]:
 
 
 def name_of(holder: dict[str, Any]) -> str:
-    """Return a description of a holder for messages."""
+    """Describe a holder in words, for messages."""
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host')} (since {holder.get('claimed')})"

@@ -100,7 +100,7 @@ def _explain(error: OSError, path: Path | str) -> str:
 
 
 def _first_of(error: OSError) -> OSError:
-    """Return the first of the errors that `shutil.copytree` collects, which stores only strings."""
+    """Return the first error that `shutil.copytree` collected, which it keeps as strings."""
     if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
         return error
     text = str(error.args[0][0][-1])
@@ -109,7 +109,7 @@ def _first_of(error: OSError) -> OSError:
 
 
 def missing(where: str) -> OutputError:
-    """Return the error for a file that is missing from an output."""
+    """Build the error for a file that is missing from an output."""
     return OutputError(
         f"{where}: there is no such file. Check that its folder is the output of a finished run."
     )
@@ -126,10 +126,10 @@ def _free_room(path: Path | str) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents; their names are on disk when it returns.
+    """Create a folder and its parents, and sync their names to the disk.
 
     Raises:
-        OSError: One of them cannot be created.
+        OSError: One of the folders cannot be created.
     """
     missing_ones = []
     while not path.is_dir():
@@ -159,7 +159,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def publish(aside: Path, target: Path) -> None:
-    """Move a finished file or folder to its final name, in one step.
+    """Atomically move a finished file or folder to its final name.
 
     Args:
         aside: The finished file or folder, on the same file system; it is gone afterwards.
@@ -201,7 +201,7 @@ def _replace_folder(aside: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step; False where the system or the file system cannot do it."""
+    """Atomically swap two names; False if the system or the file system cannot do it."""
     if sys.platform != "linux":
         return False
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -238,9 +238,10 @@ def remove(path: Path) -> None:
 def _kept_for_a_reader(
     _function: object, path: str, raised: tuple[type[BaseException], BaseException, object]
 ) -> None:
-    """Leave files that an NFS client keeps as `.nfs...` until their last reader closes them.
+    """Ignore errors about `.nfs...` files, which NFS keeps until their last reader closes them.
 
-    The folder has a temporary name by now, and the next holder of the output removes it.
+    This is the error callback of `shutil.rmtree`. The folder already has a temporary name, and the
+    next holder of the output removes it.
     """
     error = raised[1]
     kept = isinstance(error, OSError) and error.errno in {errno.EBUSY, errno.ENOTEMPTY}
@@ -276,7 +277,7 @@ def _remove_stale(path: Path) -> None:
 
 
 class LocalStorage:
-    """Files of a folder on this machine; `RemoteStorage` has the same methods.
+    """Storage for a folder on this machine; `RemoteStorage` has the same methods.
 
     Attributes:
         root: The folder.

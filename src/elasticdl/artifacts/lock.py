@@ -61,12 +61,12 @@ def hold(
     note: Note = ignore_note,
     alternative: str = "use another --output",
 ) -> Lock:
-    """Take a lock; waits only for a holder on another machine that may be dead.
+    """Acquire a lock; waits only if the holder is on another machine and may be dead.
 
     Args:
         folder: The folder of the lock's file; it is created if it does not exist.
         name: Name of the file.
-        subject: The object that the lock protects, for messages; empty for the folder.
+        subject: Description of what the lock protects, for messages; empty for the folder.
         note: Called with a notice for the user if taking the lock may take as long as a lease.
         alternative: What a user who does not want to wait can do.
 
@@ -105,7 +105,7 @@ def is_held(folder: OutputFolder, name: str) -> bool:
 
 
 class _SystemLock:
-    """`flock` on a file that names its holder and is removed on release."""
+    """A lock by `flock` on a file that names its holder and is removed on release."""
 
     def __init__(self, path: Path, subject: str, alternative: str) -> None:
         self._path, self._subject = path, subject

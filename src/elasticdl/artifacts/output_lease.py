@@ -40,7 +40,7 @@ Note: TypeAlias = Callable[[str], None]
 
 
 def ignore_note(_: str) -> None:
-    """Discard a notice for the user; the default for `note`."""
+    """Default for `note`: discard the notice."""
 
 
 class Lease:
@@ -104,7 +104,7 @@ class Lease:
         )
 
     def _free(self, note: Note) -> Content | None:
-        """Wait until the lease is free; return the content to replace, None if there is no file."""
+        """Wait until the lease is free; return the file's content, None if there is no file."""
         there = self._file.read()
         if there is None:
             return None
@@ -143,7 +143,7 @@ class Lease:
         )
 
     def _settled(self, data: bytes, version: str) -> str | None:
-        """Return the version if no competing write has replaced this process's write, else None."""
+        """Return the version if this process's write is still in place, else None."""
         if isinstance(self._file, S3File):
             if self._file.checks_conditions(data, version):
                 return version
@@ -157,7 +157,7 @@ class Lease:
     # --- Holding --------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Renew the lease, so that this process may write within the next seconds.
+        """Check that this process still holds the lease, by renewing it.
 
         Raises:
             OutputLostError: Another process has taken it over.
@@ -215,7 +215,7 @@ class Lease:
                 interval_s = self._lease_s / _RENEWALS_PER_LEASE
 
     def release(self) -> None:
-        """Release the lock on the output, so that others can take it; may be called twice."""
+        """Release the lease, so that others can take it; calling it twice is harmless."""
         if os.getpid() != self._pid or self._released.is_set():
             return
         # The output is complete by now: failing to release a lease must not fail the run.

@@ -38,7 +38,7 @@ _MAX_ATTEMPTS = 10
 
 
 class RemoteStorage:
-    """Files of a folder on an object store; `LocalStorage` has the same methods.
+    """Storage for a folder on an object store; `LocalStorage` has the same methods.
 
     Attributes:
         fence: A lock that is checked before each write; None if any process may write.
@@ -93,7 +93,7 @@ class RemoteStorage:
             self._put(self._path(name), data)
 
     def _check(self) -> None:
-        """Raise an error if this process no longer holds the folder."""
+        """Raise `OutputLostError` if this process no longer holds the folder."""
         if self.fence is not None:
             self.fence.check()
 

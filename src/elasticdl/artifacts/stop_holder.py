@@ -1,4 +1,4 @@
-"""Stops the process that holds an output in the same way as Ctrl-C: with a last checkpoint.
+"""Stopping the process that holds an output, as Ctrl-C would: it writes a last checkpoint first.
 
 The lock of an output names the process that holds it. A process on this machine is sent SIGTERM.
 It handles the signal between two steps (`engines/interrupts.py`), writes a checkpoint and releases

@@ -72,15 +72,16 @@ class Description:
         job_json: The whole job (`Job.to_json`).
         created_unix_s: When it was saved, in seconds since 1970-01-01 UTC.
         overrides: Contract function -> dotted name of its replacement.
-        metrics: Its metrics when it was saved; one value, or one per class or threshold.
-        step: Updates made.
+        metrics: Metric name -> its value when the model was saved, or one value per class or
+            threshold.
+        step: Number of updates made.
         classes: Names of the classes in the order of the model's outputs; empty if unknown.
         record_fields_json: Fields of the first record of the training data if there was no
             `data_schema()`, in the same form.
         exports: Names of the exports beside it, for serving; filled in by `save_trained_model`.
         params_filename: File of the tensors; filled in by `save_trained_model`.
-        params_sha256: SHA-256 of that file; filled in by `save_trained_model`.
-        format_version: Of the folder; filled in by `save_trained_model`.
+        params_sha256: SHA-256 of the tensors' file; filled in by `save_trained_model`.
+        format_version: Format version of the folder; filled in by `save_trained_model`.
     """
 
     model_def: str
@@ -239,10 +240,10 @@ def save_trained_model(
 
 
 def load_trained_model(uri: str | os.PathLike[str]) -> TrainedModel:
-    """Return the trained model in a folder, without reading its tensors.
+    """Open the trained model in a folder; its tensors are read on first use.
 
     Args:
-        uri: The folder, on this machine or as an address.
+        uri: The folder, as a local path or a URI.
 
     Raises:
         OutputError: There is no finished model, its file is damaged, or another version of
@@ -271,7 +272,7 @@ def _prepare(
     copy_zoo: Callable[[Path], None] | None,
     export: Callable[[Path], None] | None,
 ) -> list[str]:
-    """Prepare everything except `trained_model.pb` in a folder; return the names of the exports."""
+    """Write everything except `trained_model.pb` into a folder; return the names of the exports."""
     if export is not None:
         export(scratch)
     exports = sorted(path.name for path in scratch.iterdir())
@@ -289,7 +290,7 @@ def _prepare(
 
 
 def _exports_of(folder: OutputFolder) -> Sequence[str]:
-    """Return the names of the exports of the model that is being replaced."""
+    """Return the names of the exports of the existing model, which is about to be replaced."""
     try:
         data = folder.read_bytes(MODEL_FILE)
         names = _decode(data, folder.where(MODEL_FILE)).exports
@@ -300,7 +301,7 @@ def _exports_of(folder: OutputFolder) -> Sequence[str]:
 
 
 def _refuse_way_out(folder: OutputFolder, name: str) -> None:
-    """Raise an error if a name in the description leads out of the folder, even through a link."""
+    """Raise `OutputError` if a name in the description leads out of the folder, or links out."""
     path = folder.local_path(name)
     root = folder.local_path()
     if path is None or root is None or path.resolve().is_relative_to(root.resolve()):
@@ -325,7 +326,7 @@ def _metric_value(value: Any) -> Any:
 
 
 def _seal(body: bytes) -> bytes:
-    """Return the hash field to append to a serialized message; protobuf allows appending."""
+    """Return the hash of a serialized message, encoded as a field to append to it."""
     sha256 = hashlib.sha256(body).digest()
     return bytes(trained_model_pb2.TrainedModel(sha256=sha256).SerializeToString())
 

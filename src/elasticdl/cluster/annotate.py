@@ -4,8 +4,8 @@
                  -> a queue -> a thread -> PATCH the RayJob's annotations
                                            or, if that is forbidden, a line in the pod's log
 
-The cluster's owner decides whether the pod's account may do this: it is tried once, and not again
-after a refusal. Nothing here delays or ends the training. If the API server is unavailable, some
+The cluster's owner decides whether the pod's account may do this: after a refusal, it is not tried
+again. Nothing here delays or ends the training. If the API server is unavailable, some
 updates are lost, and the next one contains all values.
 
 The image of a job may lack the Kubernetes client, so this is a single request through the standard
@@ -56,7 +56,7 @@ class ProgressLog:
         log: Receives each event first, in the caller's thread.
         job: The job that is trained.
         rayjob: Name of its RayJob.
-        account: Folder with the credentials of the pod's account.
+        account: Folder with the credentials of the pod's service account.
         interval_s: Minimum time between two updates, except before the last one.
 
     Attributes:
@@ -138,7 +138,7 @@ class ProgressLog:
             try:
                 history = parse_events(self.path.read_bytes(), str(self.path))
             except (OSError, DataError):
-                # The audit reports a damaged log; here only the epoch is off for a while.
+                # The audit reports a damaged log; here only the epoch is wrong for a while.
                 history = [event]
             self._progress = self._progress.of_history(history)
         elif isinstance(event, JobStarted):
@@ -161,13 +161,13 @@ class ProgressLog:
 
 
 class _RayJob:
-    """A RayJob, accessed with the account of a pod in its namespace."""
+    """Sets annotations on a RayJob, with the credentials of the pod's service account."""
 
     def __init__(self, name: str, account: Path) -> None:
         self._name, self._account = name, account
 
     def annotate(self, annotations: _Texts) -> int:
-        """Change annotations; return the HTTP status of the response.
+        """Patch annotations into the RayJob; return the HTTP status of the response.
 
         Raises:
             OSError: There is no account, or the server does not answer.

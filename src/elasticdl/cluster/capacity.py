@@ -67,10 +67,10 @@ _SUBMITTER = Pod(
 
 
 def amount(quantity: str) -> Decimal:
-    """Return a quantity as a number: cores, bytes or a count.
+    """Parse a Kubernetes quantity into a number of cores, bytes or objects.
 
     Raises:
-        ValueError: It is not a quantity.
+        ValueError: The string is not a quantity.
 
     Example:
         >>> amount("500m"), amount("2Gi"), amount("1e3")
@@ -83,7 +83,7 @@ def amount(quantity: str) -> Decimal:
 
 
 def in_words(resource: str, number: Decimal) -> str:
-    """Return an amount in Kubernetes notation.
+    """Format an amount of a resource in Kubernetes notation.
 
     Example:
         >>> in_words("limits.memory", Decimal(1610612736)), in_words("cpu", Decimal("0.50"))
@@ -98,14 +98,14 @@ def in_words(resource: str, number: Decimal) -> str:
 
 
 def pods_of(options: ClusterOptions, workers: Workers) -> tuple[Pod, Pod, Pod]:
-    """Return the pods of a job: its head, one of its workers, its submitter."""
+    """Return the resource needs of a job's pods: its head, one worker, its submitter."""
     gpus = {GPUS: Decimal(workers.gpus)} if workers.gpus else {}
     head, worker = _amounts(options.head), {**_amounts(options.worker), **gpus}
     return Pod("head", head, head), Pod("worker", worker, worker), _SUBMITTER
 
 
 def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
-    """Return the amounts that a job uses of a namespace's quotas, by quota resource name."""
+    """Sum the amounts that a job needs from a namespace's quotas, by quota resource name."""
     needs = dict.fromkeys(
         ("count/rayjobs.ray.io", "count/rayclusters.ray.io", "count/jobs.batch"), Decimal(1)
     )
@@ -125,7 +125,7 @@ def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
 def quota(
     quotas: Sequence[Object], pods: Sequence[Pod], workers: Workers, priority_class: str | None
 ) -> ClusterFinding:
-    """Judge whether a namespace's quotas have room for a job."""
+    """Check whether a namespace's quotas have room for a job."""
     applying = [each for each in quotas if _applies(each, priority_class)]
     if not applying:
         return ClusterFinding(
@@ -159,7 +159,7 @@ def quota(
 
 
 def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
-    """Judge whether a namespace's LimitRanges allow the pods of a job."""
+    """Check whether a namespace's LimitRanges allow the pods of a job."""
     wrong = [
         reason
         for each in limit_ranges
@@ -183,7 +183,7 @@ def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFindin
 
 
 def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
-    """Judge whether any node could hold a worker, ignoring the current usage by other pods."""
+    """Check whether any node is large enough for a worker, ignoring its use by other pods."""
     worker = next(pod for pod in pods if pod.name == "worker")
     ready = [each for each in found if _is_ready(each)]
     fitting = [each for each in ready if _fits(worker, each)]
@@ -214,7 +214,7 @@ def _amounts(resources: Resources) -> dict[str, Decimal]:
 
 
 def _applies(quota: Object, priority_class: str | None) -> bool:
-    """Return whether a quota applies to our pods."""
+    """Return whether a quota's scopes include the pods of a job."""
     spec = quota["spec"]
     if _OTHER_PODS & set(spec.get("scopes") or ()):
         return False

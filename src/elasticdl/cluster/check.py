@@ -1,11 +1,11 @@
-"""Cluster check before the first job: what is there, what is missing, and how to fix it.
+"""Cluster check before the first job: finds what is missing and suggests how to fix it.
 
     kubeconfig -> server -> credentials -> namespace -> KubeRay, rights, room, names -> dry run
 
-`inventory.py` and `registry.py` send the requests, `findings.py` and `capacity.py` judge the
-answers. The findings end where no further request is possible. Nothing is created: at the end, the
-server validates a complete RayJob in a dry run, which reveals what no request can, such as a
-webhook of the cluster's owner.
+`inventory.py` and `registry.py` send the requests, `findings.py` and `capacity.py` evaluate the
+answers. The check ends early if no further request is possible. Nothing is created: at the end, the
+server validates a complete RayJob in a dry run, which finds problems that no other request can,
+such as a rejection by a webhook of the cluster's owner.
 
 Callers: `api.py`.
 """
@@ -96,7 +96,7 @@ def check(
 
 
 class _NothingMoreError(Exception):
-    """Ends the check early: no further request is possible, for the reason in the finding."""
+    """Ends the check early: no further request is possible, for the reason in its finding."""
 
     def __init__(self, finding: ClusterFinding) -> None:
         super().__init__(finding.message)
@@ -106,7 +106,7 @@ class _NothingMoreError(Exception):
 def _asked(
     cluster: Kubernetes, inventory: Inventory, options: ClusterOptions, workers: Workers
 ) -> Iterator[ClusterFinding]:
-    """Yield the findings from requests to the API server.
+    """Yield the findings of all requests to the API server, except the dry run.
 
     Raises:
         UnavailableError: The server does not answer.
@@ -141,7 +141,7 @@ def _asked(
 
 
 def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding]:
-    """Yield findings on the server, the credentials and the namespace."""
+    """Check the server, the credentials and the namespace; yield a finding for each."""
     try:
         version = inventory.version()
     except UsageError as error:
@@ -218,7 +218,7 @@ def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFindi
 
 
 def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[ClusterFinding]:
-    """Yield a finding on whether each object that a flag names exists in the cluster."""
+    """Check that the objects named by flags exist in the cluster; yield a finding for each."""
     asked: list[tuple[str, str, str, Any]] = []
     if options.priority_class is not None:
         where = ("scheduling.k8s.io", "v1", "priorityclasses", options.priority_class)
@@ -265,7 +265,7 @@ def _queue(inventory: Inventory, name: str, scheduler: str) -> ClusterFinding:
 
 
 def _dry_run(cluster: Kubernetes, job: Job, options: ClusterOptions) -> ClusterFinding:
-    """Let the server validate a RayJob without creating it."""
+    """Send a RayJob to the server for validation only; return the finding."""
     made = manifest(job, replace(options, namespace=None))
     try:
         cluster.create(made, dry_run=True)

@@ -68,7 +68,7 @@ def serve_dashboard(
 
 
 def _wait(cluster: Kubernetes, name: str, on_state: Callable[[str], None]) -> Object:
-    """Return the head's pod once its dashboard answers."""
+    """Wait until the dashboard in the head pod answers; return the head pod."""
     reported = ""
     while True:
         state = check_runs(cluster, name)
@@ -91,7 +91,7 @@ def _answers(link: Any) -> bool:
 
 
 def _login(cluster: Kubernetes, head: Object) -> str:
-    """Return instructions to get the token, to keep it out of the terminal's history."""
+    """Return instructions for reading the dashboard's token, which is not printed itself."""
     ray_cluster = head["metadata"].get("labels", {}).get(_RAY_CLUSTER, "RAYCLUSTER")
     context = "" if cluster.context is None else f" --context={cluster.context}"
     return (
@@ -101,7 +101,7 @@ def _login(cluster: Kubernetes, head: Object) -> str:
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """Accepts local connections, each in its own thread."""
+    """Accepts local connections and handles each in its own thread."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -112,7 +112,7 @@ class _Listener(socketserver.ThreadingTCPServer):
         self.cluster, self.name = cluster, name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error: the browser notices the closed connection and tries again."""
+        """Ignore a connection's error: the browser notices the closed connection and retries."""
 
 
 class _Connection(socketserver.BaseRequestHandler):

@@ -60,7 +60,7 @@ class ClusterFinding:
         verdict: The outcome. `MISSING` prevents a job from being submitted or from starting.
         message: The result of the check, as a sentence.
         advice: How to fix it; empty if there is nothing to do.
-        exit_code: Exit code of a command because of it; 0 unless something is missing.
+        exit_code: Exit code that this finding gives the command; 0 unless something is missing.
     """
 
     subject: str
@@ -73,7 +73,7 @@ class ClusterFinding:
 def exit_code(findings: Sequence[ClusterFinding]) -> int:
     """Return the exit code of a command: 0 if a job could be submitted.
 
-    Permanent problems take precedence over those that may resolve themselves.
+    Permanent problems take precedence over temporary ones.
 
     Example:
         >>> exit_code([ClusterFinding("server", ClusterVerdict.OK, "answers")])
@@ -84,20 +84,20 @@ def exit_code(findings: Sequence[ClusterFinding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
-    """Return a permanent finding: something is missing until someone adds it."""
+    """Build the finding for something required that is missing, which waiting will not fix."""
     return ClusterFinding(subject, ClusterVerdict.MISSING, message, advice, UsageError.exit_code)
 
 
 def unknown(subject: str, what: str, advice: str = "") -> ClusterFinding:
-    """Return the finding that the user's rights are insufficient for a check."""
+    """Build the finding for a check that the user has no permission to make."""
     return ClusterFinding(subject, ClusterVerdict.UNKNOWN, f"you may not {what}", advice)
 
 
 def kuberay(versions: Sequence[str]) -> ClusterFinding:
-    """Judge whether the cluster supports RayJobs.
+    """Check whether the cluster supports RayJobs.
 
     Args:
-        versions: API versions in which they are served.
+        versions: API versions in which the cluster serves RayJobs.
     """
     if not versions:
         return missing(
@@ -116,7 +116,7 @@ def kuberay(versions: Sequence[str]) -> ClusterFinding:
 
 
 def operator(deployments: Sequence[Object], namespace: str) -> ClusterFinding:
-    """Judge whether KubeRay's operator runs, is new enough, and watches a namespace.
+    """Check whether KubeRay's operator runs, is new enough, and watches a namespace.
 
     Args:
         deployments: Deployments of the cluster; those of KubeRay are selected from them.
@@ -168,7 +168,7 @@ def operator(deployments: Sequence[Object], namespace: str) -> ClusterFinding:
 
 
 def rights(allowed: Mapping[str, bool]) -> ClusterFinding:
-    """Judge the rights of a user.
+    """Check whether a user has the rights that jobs need.
 
     Args:
         allowed: A right such as `create rayjobs` -> whether it is granted.
@@ -197,7 +197,7 @@ def rights(allowed: Mapping[str, bool]) -> ClusterFinding:
 
 
 def storage(classes: Sequence[Object]) -> ClusterFinding:
-    """Report whether there is a default StorageClass, which volume claims without a class need."""
+    """Check for a default StorageClass, which volume claims without a class need."""
     names = [each["metadata"]["name"] for each in classes]
     default = [
         each["metadata"]["name"]
@@ -216,7 +216,7 @@ def storage(classes: Sequence[Object]) -> ClusterFinding:
 
 
 def pod_security(namespace: Object) -> ClusterFinding:
-    """Judge whether the namespace's pod security level allows a job's pods."""
+    """Check whether the namespace's pod security level allows a job's pods."""
     level = (namespace["metadata"].get("labels") or {}).get(_ENFORCE, "privileged")
     # The pods of rayjob.py comply with the strictest level.
     return ClusterFinding(
@@ -225,7 +225,7 @@ def pod_security(namespace: Object) -> ClusterFinding:
 
 
 def missing_object(flag: str, kind: str, name: str) -> ClusterFinding:
-    """Return the finding that the object with a name given by a flag does not exist.
+    """Build the finding for an object that a flag names but that does not exist.
 
     Args:
         flag: The flag.

@@ -1,7 +1,7 @@
 """Follows a job on a cluster: reports its state and the output of its command.
 
-Read-only. A broken connection is retried for up to `_GIVEN_UP_S`; the job runs whether or not
-anything follows it.
+Read-only. A broken connection is retried for up to `_GIVEN_UP_S`; the job does not depend on being
+followed.
 
 Callers: `api.py`, and `elasticdl job logs`.
 """
@@ -64,7 +64,7 @@ def progress_of(cluster: Kubernetes, found: Object, state: RayJobState) -> Annot
         state: Its state; the log is read only if the job is running.
 
     Returns:
-        Empty if neither contains it, or reading the log is not allowed.
+        The annotations; empty if there is no progress yet, or reading the log is not allowed.
 
     Raises:
         UnavailableError: The server does not answer.
@@ -143,15 +143,15 @@ def _submitters(cluster: Kubernetes, name: str) -> list[Object]:
 
 
 class _Log:
-    """Reads the output of a job's command, and passes on each line once."""
+    """Reader of the output of a job's command; reports each line exactly once."""
 
     def __init__(self, cluster: Kubernetes, name: str, on_line: Callable[[str], None]) -> None:
         self._cluster, self._name, self._on_line = cluster, name, on_line
-        # Pod -> time stamp of the last line that was passed on.
+        # Pod -> time stamp of the last reported line.
         self._last: dict[str, str] = {}
 
     def read(self, pods: Sequence[Object]) -> None:
-        """Pass on all lines since the last call."""
+        """Read and report the lines printed since the last call."""
         for pod in pods:
             name = pod["metadata"]["name"]
             last = self._last.get(name, "")

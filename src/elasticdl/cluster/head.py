@@ -63,7 +63,7 @@ def running_head(cluster: Kubernetes, name: str) -> Object:
 
 
 def find_head(cluster: Kubernetes, name: str) -> HeadPod:
-    """Return the address of a job's page in its head pod.
+    """Find a job's page: its head pod, the port, and the token.
 
     Args:
         cluster: Cluster of the job.
@@ -85,7 +85,7 @@ def find_head(cluster: Kubernetes, name: str) -> HeadPod:
 
 
 def connect(cluster: Kubernetes, head: HeadPod) -> Any:
-    """Return a connection to the page in a head pod; the caller closes it.
+    """Open a connection to the page in a head pod; the caller closes it.
 
     Raises:
         UsageError: Port forwarding is not allowed.
@@ -95,7 +95,7 @@ def connect(cluster: Kubernetes, head: HeadPod) -> Any:
 
 
 def check_runs(cluster: Kubernetes, name: str) -> str:
-    """Return the state of a job as a sentence; raise an error if the job has ended.
+    """Check that a job has not ended; return its state as a sentence.
 
     Raises:
         UsageError: There is no such job, or it has ended.

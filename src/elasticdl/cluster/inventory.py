@@ -31,7 +31,7 @@ _ONLY_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,a
 
 
 class Unread(Enum):
-    """Reason why a query has no result."""
+    """Why a query returned no object: it does not exist, or reading it is forbidden."""
 
     FORBIDDEN = "forbidden"
     ABSENT = "absent"
@@ -70,11 +70,11 @@ class Inventory:
         return "" if isinstance(found, Unread) else str(found.get("gitVersion", ""))
 
     def may(self, verb: str, resource: str, group: str = "") -> bool:
-        """Return whether this user has a right in the namespace.
+        """Return whether this user is allowed an action in the namespace.
 
         Args:
             verb: Such as `create`.
-            resource: Its plural, with a slash and a subresource if the right is about one.
+            resource: Plural name of the resource; a subresource follows a slash (`pods/log`).
             group: API group of the resource.
         """
         name, _, part = resource.partition("/")
@@ -91,7 +91,7 @@ class Inventory:
         return bool((self._parsed(answer).get("status") or {}).get("allowed"))
 
     def served_versions(self, group: str, plural: str) -> Sequence[str] | Unread:
-        """Return the API versions of a group that serve a kind, the preferred one first.
+        """Return the API versions in which the server has a resource, the preferred one first.
 
         This uses discovery, which every user may read; few users may read definitions (CRDs).
         """

@@ -1,6 +1,6 @@
 """Client of a Kubernetes API server: RayJobs, their pods, logs and events.
 
-Objects are the dictionaries sent by the server. Every error of the client is converted to ours:
+Objects are the dictionaries sent by the server. Every error of the client library is converted:
 
     UsageError        no kubeconfig, unknown context, credentials or rights rejected, invalid object
     UnavailableError  no answer, too many requests, server errors
@@ -104,7 +104,7 @@ class Kubernetes:
         return None
 
     def delete(self, name: str, uid: str) -> None:
-        """Delete a RayJob and what it owns, unless it is gone or has been replaced."""
+        """Delete a RayJob and the objects it owns, unless it is gone or has been replaced."""
         condition = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         with (
             contextlib.suppress(_NotFoundError, AlreadyExistsError),
@@ -228,7 +228,7 @@ class Kubernetes:
                     yield stamp, text
 
     def forward(self, pod: str, port: int) -> Any:
-        """Return a connection to a port on a pod's loopback, through the API server.
+        """Open a connection to a port on a pod's loopback, through the API server.
 
         Args:
             pod: Name of the pod.
@@ -271,7 +271,7 @@ class Kubernetes:
 
     @contextlib.contextmanager
     def errors(self, doing: str, *, is_log: bool = False) -> Iterator[None]:
-        """Convert the client's errors to ours, as a context manager.
+        """Context manager that converts the client library's errors to `ElasticDLError`s.
 
         Args:
             doing: Purpose of the request, for messages.
@@ -288,7 +288,7 @@ class Kubernetes:
             ) from error
 
     def _error(self, error: ApiException, doing: str, *, is_log: bool) -> Exception:
-        """Return our error for an error response of the server."""
+        """Convert an error response of the server to an `ElasticDLError`."""
         status, message = int(error.status or 0), _message_of(error)
         where = f"{self.name}, namespace {self.namespace}"
         match status:
@@ -319,7 +319,7 @@ class Kubernetes:
         return UsageError(problem)
 
     def _not_found(self, message: str) -> Exception:
-        """Return the error for something that does not exist: an object, a namespace or KubeRay."""
+        """Build the error for a 404: the object, its namespace or KubeRay itself is missing."""
         if not message or "could not find the requested resource" in message:
             return UsageError(
                 f"{self.name} has no RayJobs: KubeRay is not installed there. Install it with "
@@ -340,7 +340,7 @@ class _NotStartedError(Exception):
 
 
 def _connected(context: str | None) -> tuple[Any, str | None, str]:
-    """Return a client, the context's name, and the namespace of the context or the pod."""
+    """Create an API client; return it with the context's name and the default namespace."""
     config: Any = kubernetes.config
     configuration: Any = kubernetes.client.Configuration()
     # Otherwise the client would try three times, each time with the full timeout.
@@ -386,7 +386,7 @@ def _message_of(error: ApiException) -> str:
 
 
 def _of_handshake(error: ApiException) -> Exception:
-    """Return the error for a failed WebSocket upgrade, with the response's HTTP status."""
+    """Convert the error of a failed WebSocket upgrade to one that has the HTTP status."""
     # The client keeps only the message; the status is in the original error.
     refusal: Any = error.__context__
     status = getattr(refusal, "status_code", None)

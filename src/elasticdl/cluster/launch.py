@@ -1,4 +1,4 @@
-"""Runs a job on a cluster from submission to end, with messages for the user.
+"""Submits a job to a cluster and follows it to its end, with messages for the user.
 
 Callers: `api.py`.
 """
@@ -38,14 +38,14 @@ def launch(
         job: The job.
         options: Its cluster options.
         cluster: The cluster.
-        patch: Changes by the cluster's owner; see `rayjob.manifest`.
+        patch: Site-specific changes to the RayJob; see `rayjob.manifest`.
         detach: Return right after the submission.
         print_fn: Called with messages for the user.
         beside: Takes the job's name; returns a context manager that is open while the job is
             followed.
 
     Returns:
-        The final state; None after a detach.
+        The final state; None with `detach`.
 
     Raises:
         ClusterJobError: The job failed; the error has the exit code of its command.
@@ -80,12 +80,12 @@ def launch(
 
 
 def shown(state: RayJobState) -> str:
-    """Return a state as one or two lines."""
+    """Format a job's state, and advice if there is any, as one or two lines for the user."""
     return state.sentence + (f"\n  {state.advice}" if state.advice else "")
 
 
 def useful_commands(name: str, cluster: Kubernetes) -> str:
-    """Return the commands that a user may need next."""
+    """Return a help text with the commands for following, inspecting and stopping a job."""
     flags = _flags(cluster)
     return "\n".join(
         [

@@ -125,7 +125,7 @@ def parse_volume(text: str) -> Volume:
 
 
 def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
-    """Parse strings of the form `NAME=VALUE`.
+    """Parse strings of the form `NAME=VALUE` into a dict.
 
     Raises:
         UsageError: A string has no name, or no `=`.
@@ -140,10 +140,10 @@ def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_quantity(flag: str, text: str) -> str:
-    """Return an amount of cores or memory, checked to be a Kubernetes quantity.
+    """Check that an amount of cores or memory is a Kubernetes quantity, and return it.
 
     Raises:
-        UsageError: It is not a quantity, or it is zero.
+        UsageError: The string is not a quantity, or the amount is zero.
     """
     if not _QUANTITY.fullmatch(text) or not float(re.sub(r"[a-zA-Z]+$", "", text)):
         raise UsageError(

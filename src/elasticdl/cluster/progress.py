@@ -76,7 +76,7 @@ class JobProgress:
     is_finished: bool = False
 
     def after(self, event: Event) -> JobProgress:
-        """Return the progress after an event.
+        """Return the progress updated with an event.
 
         Repeated events have no effect. A start event contributes only its step: the progress before
         it comes from the history (`of_history`).
@@ -106,7 +106,7 @@ class JobProgress:
                 return self
 
     def of_history(self, history: Iterable[Event]) -> JobProgress:
-        """Return the progress after all events of a history, with the options of the same job.
+        """Return the progress after all events of a history; the job's options stay the same.
 
         Args:
             history: As returned by `event_file.read_events`: without rolled-back events.
@@ -117,7 +117,7 @@ class JobProgress:
         return progress
 
     def annotations(self) -> dict[str, str | None]:
-        """Return the annotations of the RayJob; None removes an annotation.
+        """Return the progress as annotations of the RayJob; None removes an annotation.
 
         Example:
             >>> shown = JobProgress(
@@ -165,7 +165,7 @@ class JobProgress:
         return f"epoch {epoch}/{self.num_epochs}, {math.floor(100 * min(share, 1.0))} %"
 
     def _left_s(self) -> float | None:
-        """Return the seconds until the last step; None if there is no data for an estimate."""
+        """Estimate the seconds until the last step; None if the speed or the total is unknown."""
         if self.is_finished:
             return 0.0
         if not self.recent_s or not self.recent_records:
@@ -186,7 +186,7 @@ def annotations_of(rayjob: Mapping[str, object]) -> dict[str, str]:
 
 
 def line_of(annotations: Mapping[str, str | None]) -> str:
-    """Return annotations as one line for a log.
+    """Format annotations as one line for a log.
 
     Example:
         >>> line_of({"elasticdl.org/step": "7", "elasticdl.org/loss": None})
@@ -215,7 +215,7 @@ def last_line(lines: Iterable[str]) -> dict[str, str]:
 
 
 def short(annotations: Annotations) -> str:
-    """Return the progress as a short string for a column.
+    """Return the progress as a short string, for a column of a table.
 
     Example:
         >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %"})
@@ -246,7 +246,7 @@ def in_words(annotations: Annotations) -> str:
 
 
 def _ours(found: object) -> dict[str, str]:
-    """Return only our annotations; other programs can write annotations and logs as well."""
+    """Keep only ElasticDL's own annotations, with string values; other programs may add theirs."""
     if not isinstance(found, Mapping):
         return {}
     values = {name: found.get(_PREFIX + name) for name in _NAMES}

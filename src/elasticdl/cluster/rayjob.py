@@ -1,4 +1,4 @@
-"""The RayJob of a job: the manifest of the object that KubeRay runs.
+"""RayJob manifest: describes a job as the Kubernetes object that KubeRay runs.
 
     RayJob
       submitter pod   submits the command, and resubmits it if the head was lost
@@ -73,12 +73,12 @@ _SPOT = (
 
 
 def manifest(job: Job, options: ClusterOptions, patch: Mapping[str, Any] | None = None) -> Manifest:
-    """Return the RayJob for a job.
+    """Build the RayJob manifest for a job.
 
     Args:
         job: The job; its data and output must be reachable from the pods.
         options: Its cluster options.
-        patch: Changes by the cluster's owner, as a JSON merge patch (RFC 7396); applied last.
+        patch: Site-specific changes, as a JSON merge patch (RFC 7396); applied last.
 
     Raises:
         UsageError: The job has no number of workers, or uses files that pods cannot read.
@@ -197,9 +197,10 @@ def _cluster(job: Job, options: ClusterOptions) -> Manifest:
 
 
 def _submitter(options: ClusterOptions) -> Manifest:
-    """Return the pod that submits the command: KubeRay's default pod, with restricted rights.
+    """Build the submitter pod: KubeRay's default pod with a restricted security context.
 
-    KubeRay leaves the rights open, and a namespace of level "restricted" would reject the pod.
+    KubeRay's default sets no security context, so a namespace of pod security level "restricted"
+    would reject it.
     """
     pod: Manifest = {
         "restartPolicy": "Never",
@@ -288,7 +289,7 @@ def _template(
 
 
 def _page_env(options: ClusterOptions) -> list[Manifest]:
-    """Return the environment variables with which the driver serves its page in the head pod.
+    """Return the environment variables that make the driver serve its page in the head pod.
 
     The token is the pod's uid: it is random, readable for users who may read the pod, and not part
     of any manifest.
@@ -327,7 +328,7 @@ def _volume(number: int, volume: Volume) -> Manifest:
 
 
 def _check_reachable(job: Job, options: ClusterOptions) -> None:
-    """Raise an error if a path of the job is neither a URI nor below a mounted volume."""
+    """Raise `UsageError` if a path of the job is neither a URI nor below a mounted volume."""
     mounted = [volume.path.rstrip("/") for volume in options.volumes]
     wanted = {
         "data": job.data,

@@ -1,4 +1,4 @@
-"""Check of an image in its registry, without credentials.
+"""Checks whether an image exists in its registry, without credentials.
 
     HEAD /v2/NAME/manifests/REFERENCE  --401-->  anonymous token  -->  HEAD again
 
@@ -112,7 +112,7 @@ def image(text: str) -> ClusterFinding:
 
 
 def check_is_there(text: str) -> None:
-    """Raise an error if the registry reports that it does not have the image.
+    """Raise `UsageError` if the registry reports that it does not have the image.
 
     Raises:
         UsageError: The image was deleted, or never pushed.
@@ -155,7 +155,7 @@ def _judged(wanted: ImageReference, status: int, digest: str) -> ClusterFinding:
 
 
 def _head(wanted: ImageReference) -> tuple[int, str]:
-    """Return the HTTP status of the manifest and the digest reported by the registry."""
+    """Request an image's manifest; return the HTTP status and the image's digest."""
     host = _ITS_API if wanted.registry == _DEFAULT_REGISTRY else wanted.registry
     # As container engines do: a registry on this machine needs no certificate.
     scheme = "http" if _LOCAL.fullmatch(host) else "https"
@@ -171,7 +171,7 @@ def _head(wanted: ImageReference) -> tuple[int, str]:
 
 
 def _anonymous_token(challenge: str, scheme: str) -> str | None:
-    """Return an anonymous read token; None if the registry issues none."""
+    """Request an anonymous read token; None if the registry issues none."""
     kind, _, rest = challenge.partition(" ")
     asked = dict(_PARAMETER.findall(rest))
     realm = asked.pop("realm", "")
@@ -190,7 +190,7 @@ def _anonymous_token(challenge: str, scheme: str) -> str | None:
 def _request(
     method: str, url: str, headers: Mapping[str, str]
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Send a request; return status, headers by lower-case name, and body."""
+    """Send an HTTP request; return the status, the headers by lower-case name, and the body."""
     asked = urllib.request.Request(url, method=method)  # noqa: S310 - schemes are checked above
     for name, value in headers.items():
         # Not sent again when the registry redirects.

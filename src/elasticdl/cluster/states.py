@@ -1,4 +1,4 @@
-"""State of a job, as a sentence for the user, from its RayJob and pods.
+"""Derives the state of a job, as a sentence for the user, from its RayJob and pods.
 
     RayJob.status + pods + events  ->  RayJobState
 
@@ -41,14 +41,14 @@ class JobPhase(StrEnum):
 
 @dataclass(frozen=True)
 class RayJobState:
-    """State of a job on a cluster.
+    """The state of a job on a cluster, with an explanation for the user.
 
     Attributes:
         phase: Its phase.
-        message: Current activity, or why it waits or failed: one sentence or more.
+        message: What the job is doing, or why it waits or failed: one or more sentences.
         num_workers: Number of running worker pods.
         exit_code: Exit code of its command, if it has ended and the cluster reports it.
-        advice: What to do about it; may be empty.
+        advice: What the user can do about a problem; may be empty.
     """
 
     phase: JobPhase
@@ -72,7 +72,7 @@ class RayJobState:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a pod is not running.
+    """Why a pod is not running, and what to do about it.
 
     Attributes:
         pod: Its name.
@@ -86,7 +86,7 @@ class Trouble:
 
 
 def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = ()) -> RayJobState:
-    """Return the state of a job.
+    """Derive the state of a job from its RayJob, pods and events.
 
     Args:
         rayjob: As received from the server.
@@ -149,7 +149,7 @@ def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) 
 
 
 def trouble_of(pod: Object) -> Trouble | None:
-    """Return why a pod is not running; None if it is running, done, or about to start."""
+    """Explain why a pod is not running; None if it is running, done, or about to start."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     if status.get("reason") == "Evicted":
         return Trouble(

@@ -59,10 +59,10 @@ def submit(
         job: The job.
         options: Its cluster options.
         cluster: The cluster.
-        patch: Changes by the cluster's owner; see `rayjob.manifest`.
+        patch: Site-specific changes to the RayJob; see `rayjob.manifest`.
 
     Raises:
-        UsageError: The server rejects it, or a RayJob of this name belongs to something else.
+        UsageError: The server rejects it, or a RayJob of this name was not created by ElasticDL.
         UnavailableError: The server does not answer.
     """
     wanted = manifest(job, options, patch)
@@ -92,8 +92,8 @@ def is_kept(job: Job, cluster: Kubernetes) -> bool:
     """Return whether `submit` would keep the existing RayJob: it is active or has succeeded.
 
     Raises:
-        UsageError: Reading RayJobs is not allowed, or a RayJob of this name belongs to something
-            else.
+        UsageError: Reading RayJobs is not allowed, or a RayJob of this name was not created by
+            ElasticDL.
         UnavailableError: The server does not answer.
     """
     there = cluster.get(job.id)
@@ -104,10 +104,10 @@ def is_kept(job: Job, cluster: Kubernetes) -> bool:
 
 
 def stop(cluster: Kubernetes, name: str) -> None:
-    """Stop a job, if it has not ended, and free its machines.
+    """Stop a job that has not ended, and wait until its pods are gone.
 
-    Its pods receive a stop signal, and write a checkpoint first. Returns when they have ended:
-    before that, the same job submitted again would find its output in use.
+    The driver writes a last checkpoint. This function returns when the pods have ended: before
+    that, resubmitting the job would fail because its output is in use.
 
     Raises:
         UsageError: There is no such job.
@@ -128,7 +128,7 @@ def stop(cluster: Kubernetes, name: str) -> None:
 
 
 def _is_kept(there: Object, job: Job) -> bool:
-    """Return whether a RayJob is kept instead of being replaced.
+    """Return whether `submit` keeps an existing RayJob instead of replacing it.
 
     A training job that has succeeded has nothing left to do. A prediction or an evaluation may have
     new data.

@@ -1,4 +1,4 @@
-"""Image builder: collects a model zoo, builds and pushes its image, returns the digest.
+"""Image builder: packs a model zoo into an image, pushes it, and returns its digest.
 
 Everything that can be checked locally is checked before anything is sent to the engine.
 
@@ -172,7 +172,7 @@ def _arguments(options: ImageOptions, extra_indexes: Iterable[str]) -> dict[str,
 
 
 def _texts(files: ZooFiles) -> dict[str, str]:
-    """Return the text files that may contain requirements: path -> content."""
+    """Read the text files of a zoo that may contain requirements: path -> content."""
     return {
         entry.path: entry.source.read_text(errors="replace")
         for entry in files.entries

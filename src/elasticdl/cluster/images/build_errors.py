@@ -43,7 +43,7 @@ _GONE = ("manifest unknown", "name unknown", "no such manifest")
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """The parts of a requested image.
+    """What an image was built from, for error messages.
 
     Attributes:
         base_image: As in the options.
@@ -59,7 +59,7 @@ class ImageRequest:
 def build_failed(
     error: str, output: Sequence[str], step: int, wanted: ImageRequest
 ) -> ElasticDLError:
-    """Return the error for a failed build.
+    """Convert the output of a failed build to an error with advice.
 
     Args:
         error: The engine's message.
@@ -84,7 +84,7 @@ def build_failed(
 
 
 def push_failed(error: str, repository: str) -> ElasticDLError:
-    """Return the error for an image that a registry rejected."""
+    """Convert the message of a failed push to an error with advice."""
     registry, error = registry_of(repository), error.strip()
     low = error.lower()
     if any(word.lower() in low for word in _NO_CONNECTION):
@@ -108,7 +108,7 @@ def is_gone(error: str) -> bool:
 
 
 def gone(name: str) -> UsageError:
-    """Return the error for an image that its registry does not have."""
+    """Build the error for an image that its registry does not have."""
     return UsageError(
         f"The registry {registry_of(name)} has no image {name}: it was deleted, or never pushed. "
         "Build one with  elasticdl cluster image  and set it with --image."
@@ -151,7 +151,7 @@ def _network(text: str, wanted: ImageRequest) -> ElasticDLError | None:
 
 
 def _requirement(text: str, wanted: ImageRequest) -> UsageError | None:
-    """Return the error for a requirement that pip cannot satisfy; None for other causes."""
+    """Build the error for a requirement that pip cannot satisfy; None for other causes."""
     index = wanted.index_url or "pip's own index"
     errors = [each for each in text.splitlines() if each.startswith("ERROR:")]
     place = _OF_LINE.search("\n".join(errors))

@@ -94,10 +94,10 @@ class DockerEngine:
         wanted: ImageRequest,
         print_fn: Tell,
     ) -> str:
-        """Build an image; return its tag, which is unique in the repository.
+        """Build an image under a new tag; return the tag.
 
-        If a tag moves from one image to another, registries may delete the old image, although a
-        trained model may refer to it.
+        Tags are never reused: when a tag moves to another image, a registry may delete the old
+        image, although a trained model may refer to it.
 
         Args:
             context: The tar file, with its Dockerfile.
@@ -167,7 +167,7 @@ class DockerEngine:
         return digest
 
     def check_is_there(self, name: str) -> None:
-        """Raise an error if the registry reports that it does not have the image.
+        """Raise `UsageError` if the registry reports that it does not have the image.
 
         An inconclusive answer is ignored, and the cluster decides: the engine may be unable to
         query the registry, and the cluster may have other credentials or another network.
@@ -195,7 +195,7 @@ class DockerEngine:
 
 
 class _Steps:
-    """The steps of a build: reports each step when it starts, and stores its output."""
+    """Parses the output of a build: reports each step as it starts, and keeps its output."""
 
     def __init__(self, print_fn: Tell) -> None:
         self.number, self.said = 0, list[str]()
@@ -223,7 +223,7 @@ class _Steps:
 
 
 class _Layers:
-    """Number of pushed bytes of an image, summed over its layers."""
+    """Upload progress of an image: bytes pushed and to push, summed over its layers."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}
@@ -244,7 +244,7 @@ class _Layers:
 
 
 def _address() -> str:
-    """Return the engine's address if DOCKER_HOST is not set."""
+    """Find the container engine's address, for when DOCKER_HOST is not set."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     sockets = ["/var/run/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock"]
     try:
@@ -258,7 +258,7 @@ def _address() -> str:
 
 
 def _knock(where: str) -> None:
-    """Raise OSError if nothing listens on a local socket."""
+    """Raise `OSError` if the address is a local socket on which nothing listens."""
     if where.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as knocking:
             knocking.settimeout(_ANSWERS_WITHIN_S)

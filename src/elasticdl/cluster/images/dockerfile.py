@@ -38,7 +38,7 @@ _COMMANDS = "python python3 ray elasticdl"
 def dockerfile(
     base_image: str, wheel: str, requirement_files: Sequence[str], labels: dict[str, str]
 ) -> str:
-    """Return the Dockerfile.
+    """Return the text of the Dockerfile.
 
     Args:
         base_image: The base image; it must have Python and pip.
@@ -84,7 +84,7 @@ def _install(what: str) -> str:
 
 
 def _prepared() -> str:
-    """Return a command that checks the base image and creates a named user."""
+    """Return a shell command that checks the base image and creates a named user."""
     return (
         "python3 -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))'"
         f" || {{ echo '{MARK} python'; exit 1; }};"
@@ -95,7 +95,7 @@ def _prepared() -> str:
 
 
 def _on_default_path() -> str:
-    """Return a command that puts our commands on the PATH of a login shell.
+    """Return a shell command that puts ElasticDL's commands on the PATH of a login shell.
 
     KubeRay starts Ray in a login shell, which sets PATH itself. The commands are scripts, because
     through a link Python would not find its virtual environment.

@@ -1,4 +1,4 @@
-"""Package lock of an image: the installed versions of everything that ElasticDL depends on.
+"""Package lock of an image: the versions installed here of all of ElasticDL's dependencies.
 
 This makes the cluster run the same versions as this machine. Requirements are evaluated for the
 image's platform; packages that only that platform needs are left to pip, and reported.
@@ -63,7 +63,7 @@ def own() -> Distribution:
 
 
 def lock(platform: str, found: Distribution | None = None) -> DependencyLock:
-    """Return the packages for an image.
+    """Return the packages to install in an image, pinned to the versions installed here.
 
     Args:
         platform: Platform of the image, such as `linux/amd64`.

@@ -27,14 +27,14 @@ _IMAGE = re.compile(f"({_REPOSITORY})(?::({_TAG}))?(?:@({_DIGEST}))?")
 
 
 def image(text: str, flag: str = "--image") -> str:
-    """Return the name of an image in the form that a cluster accepts.
+    """Normalize an image name to the form that a cluster accepts.
 
     Args:
         text: As typed, or from a pod's status.
         flag: Source of the name, for the error.
 
     Raises:
-        UsageError: It is not a valid image name.
+        UsageError: The text is not a valid image name.
 
     Example:
         >>> image("docker-pullable://registry.example/team/app:v1")
@@ -51,10 +51,10 @@ def image(text: str, flag: str = "--image") -> str:
 
 
 def repository(text: str, flag: str = "--docker_image_repository") -> str:
-    """Return the name of a repository to push to.
+    """Check the name of a repository to push to, and return it.
 
     Raises:
-        UsageError: It is not a valid name, or it contains a tag or a digest.
+        UsageError: The name is invalid, or contains a tag or a digest.
     """
     found = _IMAGE.fullmatch(text)
     if found is None or found[2] or found[3]:
@@ -90,7 +90,7 @@ def recorded(docker_commit_id: str, where: str) -> str:
         where: The model's folder, for the error.
 
     Raises:
-        UsageError: It was not trained in an image.
+        UsageError: The model was not trained in an image.
     """
     if not docker_commit_id:
         raise UsageError(

@@ -29,7 +29,7 @@ _OWN_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class Line:
-    """One requirement or option.
+    """One line of a requirements file: a requirement or an option.
 
     Attributes:
         file: Path in the zoo.
@@ -48,7 +48,7 @@ class Line:
 
 
 def requirement_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Return requirements.txt and the files it includes, checked; empty if there is none.
+    """Check requirements.txt and the files it includes; return their contents, empty if none.
 
     Args:
         files: Text files of the zoo: path -> content.
@@ -110,7 +110,7 @@ def lines(file: str, text: str) -> Iterator[Line]:
 
 
 def line_of(files: Mapping[str, str], requirement: str) -> Line | None:
-    """Return the line that requires a package.
+    """Find the line that requires a package; None if no line does.
 
     Args:
         files: As returned by `requirement_files`.

@@ -30,7 +30,7 @@ _WHEEL = f"Wheel-Version: 1.0\nGenerator: elasticdl\nRoot-Is-Purelib: true\nTag:
 
 
 def wheel(found: Distribution) -> tuple[str, bytes]:
-    """Return the file name and the bytes of a wheel with the installed ElasticDL.
+    """Build a wheel of the installed ElasticDL; return its file name and bytes.
 
     Args:
         found: The installed ElasticDL.

@@ -7,7 +7,7 @@ Excluded are, in this order:
     ignored files               by .gitignore in any folder, by .dockerignore at the root
     keys                        by their names, and by their contents
 
-A link inside of the zoo stays a link; a link to outside of it is rejected. Read-only.
+A link to a path inside the zoo stays a link; a link to a path outside is rejected. Read-only.
 
 Callers: `build.py`.
 """
@@ -40,7 +40,7 @@ _KEY_TEXT = b"PRIVATE KEY-----"
 
 @dataclass(frozen=True)
 class ZooFile:
-    """One file or link.
+    """One file or link of a zoo.
 
     Attributes:
         path: Path within the zoo, with slashes.
@@ -124,7 +124,7 @@ def _walk(root: Path) -> Iterator[ZooFile]:
 
 
 def _rules(file: Path, *, anchored: bool = False) -> pathspec.GitIgnoreSpec | None:
-    """Return the rules of an ignore file; None if it does not exist.
+    """Parse the rules of an ignore file; None if it does not exist.
 
     Args:
         file: .gitignore or .dockerignore.
@@ -149,7 +149,7 @@ def _anchored(line: str) -> str:
 def _is_git_ignored(
     path: str, *, is_folder: bool, rules: tuple[tuple[str, pathspec.GitIgnoreSpec], ...]
 ) -> bool:
-    """Return the decision of the nearest .gitignore that has one; False if none has."""
+    """Return whether .gitignore rules exclude a path; the nearest file with a match decides."""
     for folder, spec in rules:
         inner = PurePosixPath(path).relative_to(folder or ".").as_posix()
         ignored = spec.check_file(f"{inner}/" if is_folder else inner).include
