@@ -1,4 +1,4 @@
-"""The import name that repositories of training sessions use; everything is ElasticDL's.
+"""Import name for the components of training sessions; re-exports classes of `elasticdl`.
 
 from abstractions import DataLoaderBase, PreprocessorBase, ModelBuilderBase, EvaluatorBase
 from abstractions.utils import ConfigStruct
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what runs sessions when it is asked for: components need nothing of it."""
+    """Import the classes that run sessions at first use, because components do not need them."""
     if name == "Orchestrator":
         from elasticdl.sessions.orchestrator import Orchestrator  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""An old module name; see `elasticdl.components`."""
+"""Compatibility module: re-exports names of `elasticdl.components`."""
 
 from elasticdl.components import ModelBuilderBase
 

@@ -1,4 +1,4 @@
-"""An old module name; see `elasticdl.sessions.orchestrator`."""
+"""Compatibility module: re-exports names of `elasticdl.sessions.orchestrator`."""
 
 from elasticdl.sessions.orchestrator import Orchestrator
 

@@ -1,4 +1,4 @@
-"""An old module name; see `elasticdl.sessions.trainer`."""
+"""Compatibility module: re-exports names of `elasticdl.sessions.trainer`."""
 
 from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
 

@@ -1,4 +1,4 @@
-"""An old module name; see `elasticdl.config`."""
+"""Compatibility module: re-exports names of `elasticdl.config`."""
 
 from elasticdl.config import ConfigStruct
 

@@ -61,8 +61,8 @@ class TrainingOptions:
         shuffle: Whether the order of records changes each epoch.
         max_steps: Stop after N steps; 0 means no limit.
         evaluation_steps: Evaluate every N steps; 0 means once per epoch.
-        checkpoint_steps: Checkpoint every N steps; 0 means by time, with at most 1 % of it spent
-            on checkpoints.
+        checkpoint_steps: Checkpoint every N steps; 0 means as often as takes at most 1 % of the
+            training time.
         keep_checkpoint_max: How many checkpoints are kept (at least 2), in addition to the best
             one.
         deterministic: Whether the same job gives the same bits on the same machine.

@@ -270,7 +270,7 @@ def test_a_folder_that_is_no_output_is_an_error(audit) -> None:
 def test_help_says_what_the_exit_code_means(capsys) -> None:
     _run(["job", "audit", "--help"], debug=False)
 
-    assert "Exit code: 0 if all is well, 1 if not." in capsys.readouterr().out
+    assert "Exit code: 0 if no problem was found, 1 otherwise." in capsys.readouterr().out
 
 
 def test_the_audit_loads_no_framework(run_python, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""`elasticdl cluster`: prepares a Kubernetes cluster for jobs."""
+"""`elasticdl cluster`: commands that prepare a Kubernetes cluster for jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticdl.cli import cluster_check, cluster_image
 
 @click.group()
 def cluster() -> None:
-    """Get a Kubernetes cluster ready for jobs."""
+    """Prepare a Kubernetes cluster for jobs."""
 
 
 cluster.add_command(cluster_check.check)

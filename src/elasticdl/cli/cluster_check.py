@@ -75,8 +75,8 @@ def check(
     It changes nothing there. Each line shows the result of one check:
 
     \b
-      ok       it is as it should be
-      warning  a job can be submitted, but read the message
+      ok       the check passed
+      warning  a job can be submitted, but may have a problem: read the message
       missing  a job cannot be submitted, or would not start
       unknown  you do not have the permissions to check this
 
@@ -92,7 +92,7 @@ def check(
     """
     job = job_options.training_job(
         model_def="mnist",
-        # The data are not read: a RayJob is built from it, but not created.
+        # Placeholder names: a RayJob is built from this job, but not created, so nothing is read.
         data="s3://bucket/data",
         output="s3://bucket/cluster-check",
         num_workers=num_workers,

@@ -32,7 +32,7 @@ _DEFAULTS, _WORKER, _HEAD = ClusterOptions("", ""), Resources(), ClusterOptions.
 
 @dataclasses.dataclass(frozen=True)
 class ClusterRequest:
-    """Actions requested for a job on a cluster.
+    """What the command line requests for a job on a cluster.
 
     Attributes:
         context: Context of the kubeconfig; None means the current one.
@@ -168,7 +168,7 @@ def cluster_options(command: _Command) -> _Command:
             help="Let Ray request between the minimum and the maximum of --num_workers worker "
             "pods, instead of the maximum at once.",
         ),
-        _option("--manifest", is_flag=True, help="Print the RayJob as YAML and do nothing."),
+        _option("--manifest", is_flag=True, help="Print the RayJob as YAML without submitting it."),
         _option(
             "--manifest_patch",
             metavar="FILE",
@@ -180,7 +180,7 @@ def cluster_options(command: _Command) -> _Command:
 
 
 def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, ClusterOptions | None]:
-    """Remove the cluster options from a command's options and return them.
+    """Remove the cluster options from a command's options, and parse them.
 
     Returns:
         The requested action, and how the job runs on the cluster; None without --cluster.
@@ -205,8 +205,8 @@ def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, Clust
     name = _image(given["image"], built_with, options.get("trained_model"))
     if not name and asked.manifest:
         raise UsageError(
-            "--manifest does nothing, so it builds no image. Build it with  elasticdl cluster "
-            "image  and name it with --image."
+            "--manifest only prints the RayJob, and builds no image. Build it with  elasticdl "
+            "cluster image  and name it with --image."
         )
     asked = dataclasses.replace(asked, build=take_image_options(built_with))
     cpus, memory = given.pop("cpus_per_worker"), given.pop("memory_per_worker")
@@ -236,7 +236,7 @@ def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, Clust
 
 
 def _image(given: str | None, built_with: dict[str, Any], trained_model: str | None) -> str:
-    """Return the image of the pods from the options or the model; empty if it will be built."""
+    """Choose the image of the pods, from the options or the model; empty if it will be built."""
     building = [flag for flag in flags() if built_with[flag]]
     if building and not built_with[REPOSITORY]:
         raise UsageError(
@@ -272,7 +272,7 @@ def _check_unused(given: dict[str, Any], declared: dict[str, click.Parameter]) -
 
 
 def ray_version() -> str:
-    """Return the installed version of Ray; the image must have the same.
+    """Return the installed version of Ray, which the image must have too.
 
     Raises:
         MissingExtraError: Ray is not installed on this machine.

@@ -11,5 +11,5 @@ class TableConsole(Console):
     """A console whose output pipe may be closed early, as in `elasticdl zoo list | head`."""
 
     def on_broken_pipe(self) -> NoReturn:
-        """Let `main` end the command with 0; Rich would end the process with 1."""
+        """Raise `BrokenPipeError`, so that `main` exits with code 0; Rich would exit with 1."""
         raise BrokenPipeError

@@ -264,7 +264,7 @@ def _print_prepared(output: str, model_def: str, prepared: PreparedData) -> None
 
 
 def load_preparation(model_zoo: str, model_def: str) -> PartPreparation:
-    """Return the user's function and schema; called in every preparing process.
+    """Load the user's function and schema; called in every preparing process.
 
     Raises:
         UsageError: The zoo or the file is missing.
@@ -294,7 +294,7 @@ def load_preparation(model_zoo: str, model_def: str) -> PartPreparation:
 @click.argument("files", nargs=-1, required=True, metavar="DATA...")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 def index(files: tuple[str, ...], *, quiet: bool) -> None:
-    """Write an index beside data: its files and the positions of their records.
+    """Index data files and the positions of their records, so that they open faster.
 
     DATA is what you pass to `elasticdl train --data`: files, folders or patterns, of RecordIO,
     TFRecord, CSV, Parquet or images. Each folder with such files gets a hidden file,
@@ -348,13 +348,13 @@ def index(files: tuple[str, ...], *, quiet: bool) -> None:
     "--model_zoo", metavar="DIR|URL", help="Folder with your model files, for --model_def."
 )
 @click.option(
-    "--model_def", metavar="NAME", help="Read records by the data_schema() of this model file."
+    "--model_def", metavar="NAME", help="Decode records with the data_schema() of this model file."
 )
 @click.option(
     "--schema",
     "schema_text",
     metavar="TEXT",
-    help='Read records by this schema: "image: float32[28, 28], label: int64[1]".',
+    help='Decode records with this schema: "image: float32[28, 28], label: int64[1]".',
 )
 def show(
     files: tuple[str, ...],

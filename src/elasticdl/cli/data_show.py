@@ -83,7 +83,7 @@ _STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "title_justify": "left", "titl
 
 
 def _records(overview: Overview, console: Console) -> Table:
-    """Return a table of records: one per row, or one per column if more fields fit that way."""
+    """Build a table of records: one per row, or one per column if more fields fit that way."""
     records = overview.records
     there = {name for record in records for name in record}
     names = [field.name for field in overview.fields if field.name in there][:_MAX_FIELDS]
@@ -128,7 +128,7 @@ def _cell(array: Array | None, *, in_colour: bool) -> RenderableType:
 
 
 def _shortened(array: Array) -> str:
-    """Return the values of an array, or only the first if there are many."""
+    """Format the values of an array, or only the first ones if there are many."""
     values = array.ravel()[:_MAX_VALUES].tolist()
     words = ", ".join(map(_value, values))
     if array.size == 1:
@@ -161,7 +161,7 @@ def _size(num_bytes: float) -> str:
 
 
 def as_picture(array: Array) -> Array | None:
-    """Return an array as a picture `[height, width, 3]`, 0 .. 255; None if it is not a picture.
+    """Convert an array to a picture `[height, width, 3]`, 0 .. 255; None if it is not a picture.
 
     A list of numbers counts as a square picture if it is long enough and all numbers are possible
     brightness values.
@@ -194,7 +194,7 @@ def _guessed_shape(size: int) -> tuple[int, ...]:
 
 
 def draw(picture: Array, *, in_colour: bool) -> Text:
-    """Return a picture as coloured characters, each showing two pixels, one above the other."""
+    """Draw a picture as coloured characters, each showing two pixels, one above the other."""
     small = _shrunk(picture)
     if len(small) % 2:
         small = np.concatenate([small, small[-1:]])
@@ -213,7 +213,7 @@ def draw(picture: Array, *, in_colour: bool) -> Text:
 
 
 def _shrunk(picture: Array) -> Array:
-    """Return a picture no wider than the available space, with pixels averaged."""
+    """Shrink a picture to the available width, averaging pixels."""
     step = math.ceil(picture.shape[1] / _PICTURE_COLUMNS)
     height, width = (side // step * step for side in picture.shape[:2])
     blocks = picture[:height, :width].reshape(height // step, step, width // step, step, _RGB)

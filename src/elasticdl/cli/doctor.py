@@ -62,7 +62,7 @@ def doctor(*, as_json: bool) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Return the facts about this machine: title -> name -> value, and a list of hints."""
+    """Collect the facts about this machine: title -> name -> value, and a list of hints."""
     hints: list[str] = []
     return {
         "versions": {"elasticdl": __version__, "python": sys.version.split()[0], **_packages()},

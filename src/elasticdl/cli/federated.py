@@ -185,8 +185,12 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
 
 @group.command()
 @click.argument("config")
-@click.option("--num_rounds", type=_COUNT, help="Instead of what the config says.")
-@click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
+@click.option("--num_rounds", type=_COUNT, help="Number of rounds. [default: that of CONFIG]")
+@click.option(
+    "--output",
+    metavar="DIR",
+    help="Folder for the trained model; an existing training in it is resumed.",
+)
 @click.option(
     "--serve",
     "serves",
@@ -239,8 +243,12 @@ def party(config: str) -> None:
     "threads. [default: the number of cores, if there are as many parties and the model is a "
     "PyTorch model]",
 )
-@click.option("--num_rounds", type=_COUNT, help="Instead of what the config says.")
-@click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
+@click.option("--num_rounds", type=_COUNT, help="Number of rounds. [default: that of CONFIG]")
+@click.option(
+    "--output",
+    metavar="DIR",
+    help="Folder for the trained model; an existing training in it is resumed.",
+)
 @tracking_options
 @page_option
 @click.option("--quiet", is_flag=True, help="Print the result only.")

@@ -64,7 +64,7 @@ def audit(output: str, as_json: bool) -> int:
     trained on once, with no gaps between them.
 
     \b
-    Exit code: 0 if all is well, 1 if not.
+    Exit code: 0 if no problem was found, 1 otherwise.
 
     \b
     Examples:

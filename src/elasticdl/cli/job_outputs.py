@@ -1,4 +1,4 @@
-"""`elasticdl job list|show|logs|stop|page` over outputs: folders on this machine or a store."""
+"""`elasticdl job list|show|logs|stop|page` for jobs identified by their output folders."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def print_log(output: str) -> None:
 
 
 def stop_output(output: str, timeout_s: float) -> None:
-    """Stop a job on this machine with a last checkpoint."""
+    """Stop a job on this machine after a last checkpoint."""
     from elasticdl.artifacts.claim import LOCK_FILE  # noqa: PLC0415 - not for `--help`
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - as well
     from elasticdl.artifacts.stop_holder import stop_holder  # noqa: PLC0415
@@ -136,7 +136,7 @@ def serve_page(place: str, listen: str) -> None:
 
 
 def warn_of(listen: str) -> None:
-    """Print a warning if the page is reachable from other machines."""
+    """Print a warning if other machines can reach the page."""
     from elasticdl.page.web_server import warning_of  # noqa: PLC0415 - not for `--help`
 
     warning = warning_of(listen)

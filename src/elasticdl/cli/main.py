@@ -58,7 +58,7 @@ _num_delays = 0
 
 
 class _Commands(click.Group):
-    """A group that imports its commands when they are needed."""
+    """A command group that imports each command only when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -149,7 +149,7 @@ def _run(args: list[str], *, debug: bool) -> int:
 
 
 def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, PLR0911 - one a kind
-    """Print the error that ended a command; return its exit code, None for an unexpected error."""
+    """Print the error that ended a command; return the exit code, None for an unexpected error."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.ctx.get_help())
@@ -200,7 +200,7 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return an interruption's notes about saved progress; empty if there are none."""
+    """Return the notes about saved progress that an interruption has; empty if there are none."""
     # click converts a KeyboardInterrupt into its own exception.
     notes = [
         note
@@ -217,7 +217,7 @@ def _complain(what: str, text: str) -> None:
 
 
 def _all_missing(error: click.ClickException) -> click.ClickException:
-    """Return an error that names all missing options: click names only the first."""
+    """Extend an error about a missing option to name all missing ones; click names only one."""
     if not isinstance(error, click.MissingParameter) or error.ctx is None:
         return error
     # Options that were set are parsed first.
@@ -233,7 +233,7 @@ def _all_missing(error: click.ClickException) -> click.ClickException:
 
 
 def _with_hint(error: click.ClickException) -> click.ClickException:
-    """Return an error about an unknown option, extended by the option that replaces it."""
+    """Extend an error about an unknown option with the name of our option for the same purpose."""
     if not isinstance(error, click.NoSuchOption):
         return error
     from elasticdl.option_hints import hint  # noqa: PLC0415 - only for an error
@@ -252,7 +252,7 @@ def _with_hint(error: click.ClickException) -> click.ClickException:
 
 
 class _Warnings:
-    """Shows each warning once, because a command creates and compiles models several times."""
+    """Prints each warning once, because a command creates and compiles models several times."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
@@ -277,7 +277,7 @@ class _Warnings:
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM: ends a run as Ctrl-C does, after a last checkpoint; not an `Exception`."""
+    """Raised on SIGTERM: ends a run as Ctrl-C does, after a last checkpoint; not an `Exception`."""
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
@@ -294,7 +294,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _signal_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send a signal again if its exception was raised within a finalizer or a callback from C.
+    """Resend a signal whose exception was raised in a finalizer or a C callback, and so lost.
 
     Python only prints such exceptions and continues: the process would continue as if there had
     been no signal.

@@ -24,7 +24,7 @@ def with_options(command: _Command, *options: Callable[[_Command], _Command]) ->
 
 
 def check_place(context: click.Context, option: click.Parameter, value: str) -> str:
-    """Click callback: reject an output path where the result would be lost."""
+    """Click callback: reject an output path that cannot be written."""
     del context
     return check_output(value, option.opts[0])
 
@@ -43,7 +43,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def as_json_text(value: Any) -> str:
-    """Return JSON that every parser accepts: null replaces numbers that are not finite.
+    """Format a value as JSON that every parser accepts: null replaces non-finite numbers.
 
     Example:
         >>> as_json_text({"loss": float("nan"), "all": [1, float("inf")]})

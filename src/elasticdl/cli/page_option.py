@@ -22,7 +22,7 @@ page_option = click.option(
 
 
 def is_page_wanted(asked: bool | None, *, quiet: bool) -> bool:
-    """Return whether to show the job page: as `--page` says, by default only in a terminal."""
+    """Return whether to show the job page: the value of `--page`, by default only in a terminal."""
     return not quiet and sys.stderr.isatty() if asked is None else asked
 
 

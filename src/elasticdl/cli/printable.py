@@ -21,7 +21,7 @@ _CONTROLS = re.compile(
 
 
 def printable(text: str) -> str:
-    """Return a string with control characters escaped, except for newlines and tabs.
+    """Escape the control characters of a string, except for newlines and tabs.
 
     Example:
         >>> printable("a\\x1b[2Jb")

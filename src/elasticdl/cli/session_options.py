@@ -1,4 +1,4 @@
-"""Options to select a session and to set how it is trained, for local and submitted runs."""
+"""Command-line options that select a session and set how it is trained, local or submitted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT_ROOT = click.option(
 
 
 def config_options(command: _Command) -> _Command:
-    """Add options for values that the config leaves open, or that replace the config's."""
+    """Add options to a command for values that complete or replace those of the config."""
     return with_options(
         command,
         click.option(
@@ -42,7 +42,7 @@ def config_options(command: _Command) -> _Command:
 
 
 def training_options(command: _Command) -> _Command:
-    """Add options for how a session is trained and tracked."""
+    """Add options to a command for how a session is trained and tracked."""
     return with_options(
         command,
         click.option(
@@ -52,7 +52,7 @@ def training_options(command: _Command) -> _Command:
         click.option(
             "--checkpoint_steps",
             default=0,
-            help="Checkpoint every N steps; 0 means by time, using at most 1 % of it.",
+            help="Checkpoint every N steps; 0: as often as takes at most 1 % of the training time.",
         ),
         click.option(
             "--tracking_uri",

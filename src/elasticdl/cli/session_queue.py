@@ -133,7 +133,7 @@ def submit(
     echo(f"Commit {origin.commit} of {origin.url.shown}")
     queue = Queue(home)
     submission = submit.submit(request, origin, queue, max_queued=max_queued)
-    # Output of an earlier run of it is not shown again.
+    # Output of the submission's earlier run is not shown again.
     printed = queue.log_size(submission) if submission.is_waiting else 0
     runner.ensure(queue, slots)
     _describe(queue, submission)
@@ -231,7 +231,7 @@ def _describe(queue: Queue, submission: Submission) -> None:
 
 
 def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> int:
-    """Show the output of a submission until it has ended; return its exit code."""
+    """Print the output of a submission until it has ended; return its exit code."""
     from elasticdl.sessions import runner  # noqa: PLC0415 - not for `--help`
 
     try:

@@ -104,7 +104,7 @@ def sql(
 
 
 def _program(statements: str | None, file: Path | None) -> str:
-    """Return the statements of the argument, the file or standard input."""
+    """Read the statements from the argument, the file or standard input."""
     if statements is not None:
         return statements
     where = "standard input" if file is None else str(file)

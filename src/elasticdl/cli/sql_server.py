@@ -48,7 +48,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--token_file", metavar="FILE", type=_FILE, help="File with the clients' token.")
 @click.option("--tls_cert", metavar="FILE", type=_FILE, help="The server's certificate, PEM.")
-@click.option("--tls_key", metavar="FILE", type=_FILE, help="Its private key, PEM.")
+@click.option("--tls_key", metavar="FILE", type=_FILE, help="Private key of --tls_cert, PEM.")
 @click.option(
     "--tls_ca",
     metavar="FILE",
@@ -60,7 +60,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="Maximum number of programs that run at once; more are refused.",
+    help="Maximum number of programs that run at once; further ones are rejected.",
 )
 @click.option("--allow_any_database", is_flag=True, help="Allow clients to choose a database.")
 @click.option(

@@ -107,7 +107,7 @@ _DEFAULTS = TrainingOptions()
 @click.option(
     "--checkpoint_steps",
     default=0,
-    help="Checkpoint every N steps; 0 means by time, using at most 1 % of it.",
+    help="Checkpoint every N steps; 0: as often as takes at most 1 % of the training time.",
 )
 @click.option(
     "--keep_checkpoint_max",

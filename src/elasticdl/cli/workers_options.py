@@ -1,4 +1,4 @@
-"""Worker options: for commands that train, and for commands that share records among workers."""
+"""Worker options of the commands that train, and of those that share records among workers."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ class Curve:
     bad: list[float]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the curve for JSON."""
+        """Convert the curve to JSON values."""
         return {"x": self.x, "y": self.y, "bad": self.bad}
 
 
 def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) -> Curve:
-    """Return a curve of at most two points per bucket, plus the first and the last point.
+    """Thin a curve to at most two points per bucket, plus the first and the last point.
 
     Args:
         x: Positions of the points, ascending.
@@ -90,7 +90,7 @@ def per_second(
     rests: Sequence[float] = (),
     most_bins: int = NUM_BUCKETS,
 ) -> tuple[list[float], list[float]]:
-    """Return the rate per second, averaged over bins of equal width.
+    """Compute rates per second from logged amounts, averaged over bins of equal width.
 
     Args:
         time: When amounts were logged, ascending, in seconds.

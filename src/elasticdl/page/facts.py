@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Contents of an output folder outside its event log.
+    """What the page needs to know about a job besides its event log.
 
     Attributes:
         name: Name of the job on the page.

@@ -1,4 +1,4 @@
-"""Findings: sentences that sum up the charts (lost workers, stalls, overfitting, NaN losses).
+"""Findings: sentences that summarize the charts (lost workers, stalls, overfitting, NaN losses).
 
 Each finding describes in words an event of an unattended job, its time and its cost. Pure.
 Callers: `view.py`.
@@ -64,12 +64,12 @@ class PageFinding:
     time: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding for JSON."""
+        """Convert the finding to JSON values."""
         return {"level": self.level, "text": self.text, "time": self.time}
 
 
 def find(history: JobHistory, stalls: Sequence[Stall], activity: Activity) -> list[PageFinding]:
-    """Return the findings about a job, most severe first."""
+    """Derive the findings about a job from its history, most severe first."""
     found = [
         *_overfitting(history),
         *_not_finite(history),
@@ -85,7 +85,7 @@ def find(history: JobHistory, stalls: Sequence[Stall], activity: Activity) -> li
 
 
 def _overfitting(history: JobHistory) -> list[PageFinding]:
-    """Compare the current validation loss with its minimum, given the training loss's trend."""
+    """Find overfitting: the validation loss has risen above its minimum while training improved."""
     points = [
         (event.step, float(loss))
         for event in sorted(history.evaluations.values(), key=lambda event: event.step)
@@ -123,7 +123,7 @@ def _overfitting(history: JobHistory) -> list[PageFinding]:
 
 
 def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
-    """Return whether the last evaluations are worse than those around the best one.
+    """Return whether the latest validation losses are clearly above those around the minimum.
 
     Means over several evaluations are compared, because single values are noisy and the minimum is
     biased.
@@ -242,7 +242,7 @@ def speed_between(history: JobHistory, start: float, stop: float) -> float | Non
 
 
 def waited_s(history: JobHistory, left: float) -> float | None:
-    """Return how long the others committed nothing when a worker was lost; None if unknown.
+    """Return how many seconds the other workers paused when a worker was lost; None if unknown.
 
     Args:
         history: History of the job.
@@ -296,7 +296,7 @@ def _stalls(stalls: Sequence[Stall]) -> list[PageFinding]:
 
 
 def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
-    """Find workers that committed nothing for a while although they were not lost."""
+    """Find workers that were present but committed no batches while others did."""
     late = [
         (last - first, first, stay.rank)
         for stay in history.stays

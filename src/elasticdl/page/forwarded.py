@@ -44,7 +44,7 @@ _PROBE = "/static/page.css"
 
 
 class Forward:
-    """Sends requests to the page in a job's head pod. Its methods are thread-safe.
+    """HTTP client for the page in a job's head pod. Its methods are thread-safe.
 
     Args:
         cluster: Cluster of the job.
@@ -56,7 +56,7 @@ class Forward:
         self._head: HeadPod | None = None
 
     def get(self, target: str) -> http.client.HTTPResponse:
-        """Send a request and return the response, which the caller must close.
+        """Send a GET request and return the response, which the caller must close.
 
         Args:
             target: Path and query.
@@ -110,7 +110,7 @@ class Forward:
 
 
 def create_proxy(forward: Forward, token: str, allowed_host: str = "") -> ASGIApp:
-    """Return the ASGI application that forwards requests.
+    """Create the ASGI application that forwards requests to the page.
 
     Args:
         forward: Sends the requests.
@@ -132,7 +132,7 @@ def create_proxy(forward: Forward, token: str, allowed_host: str = "") -> ASGIAp
 
 
 async def _chunks(answer: http.client.HTTPResponse) -> AsyncIterator[bytes]:
-    """Yield the content of a response as it arrives."""
+    """Yield the body of a response in chunks, as it arrives."""
     with contextlib.closing(answer):
         while True:
             try:

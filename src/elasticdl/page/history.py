@@ -59,7 +59,7 @@ _STEP_COLUMNS = {
 
 @dataclass(frozen=True)
 class _Block:
-    """Batches of consecutive steps, kept in case a later attempt rolls some of them back.
+    """Committed batches of consecutive steps, kept in case a later attempt rolls some back.
 
     Attributes:
         first: Index of its first step in `JobHistory.steps`.
@@ -161,7 +161,7 @@ class JobHistory:
 
     @property
     def skipped(self) -> list[RecordsSkipped]:
-        """Effective events about records that were left out."""
+        """Effective events about skipped records, one per batch."""
         batches: dict[tuple[int, int, int], RecordsSkipped] = {}
         for event in self._skipped:
             _put(batches, (event.epoch, event.shard, event.batch), event)
@@ -169,7 +169,7 @@ class JobHistory:
 
     @property
     def unit(self) -> str:
-        """Unit of the `step` of events: `step`, or `round` in a federation."""
+        """What `step` counts in the events: `step`, or `round` in a federation."""
         return "round" if self.rounds or self.parties else "step"
 
     @property
@@ -187,7 +187,7 @@ class JobHistory:
 
     @property
     def stays_so_far(self) -> list[RankTenure]:
-        """All tenures; that of a worker that commits nothing now includes its current gap."""
+        """All tenures so far, including the current gap of a worker that is committing nothing."""
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
             replace(stay, gaps=[*stay.gaps, (last, now)])
@@ -198,7 +198,7 @@ class JobHistory:
         ]
 
     def last_batch(self, rank: int) -> float | None:
-        """Return when a worker that is present was last seen to commit a batch."""
+        """Return when a worker that is present last committed a batch; None if it never did."""
         return self._last_batch.get(rank)
 
     # --- steps --------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class JobHistory:
         first: npt.NDArray[Any],
         stop: npt.NDArray[Any],
     ) -> None:
-        """Count batches of the newest epoch by shard."""
+        """Add new batches of the newest epoch to the counts by shard."""
         newest = int(epoch.max())
         if newest > self.epoch:
             self.epoch, self.shard_of = newest, {}
@@ -318,7 +318,7 @@ class JobHistory:
                 self._take_member(event)
 
     def _take_member(self, event: Event) -> None:
-        """Process the event that a party or worker joined, or that a worker left."""
+        """Process an event about a party or worker joining, or a worker leaving."""
         match event:
             case PartyJoined():
                 self.parties[event.party] = event
@@ -359,7 +359,7 @@ class JobHistory:
             self._open[0] = stay
 
     def _count_shards_again(self) -> None:
-        """Count the batches of the newest epoch that were not rolled back."""
+        """Recount the batches of the newest epoch, after some were rolled back."""
         counts = self.steps["counts"]
         self.epoch, self.shard_of = 0, {}
         self.shard_batches = np.zeros(0, np.int64)
@@ -407,13 +407,13 @@ class JobHistory:
 
 
 def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
-    """Insert an event at the end, replacing an earlier one with the same key."""
+    """Insert an event as the last entry, replacing an earlier one with the same key."""
     events.pop(key, None)
     events[key] = event
 
 
 def _compact(rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return rows as int32, which halves their memory, if their numbers fit."""
+    """Convert rows to int32 if their numbers fit, which halves their memory."""
     low, high = int(rows.min()), int(rows.max())
     limits = np.iinfo(np.int32)
     return rows.astype(np.int32) if limits.min <= low and high <= limits.max else rows

@@ -1,4 +1,4 @@
-"""Incremental log reader: returns the lines appended since the last read, local or remote.
+"""Incremental reader of event logs: returns the lines appended since the last read.
 
 A log only grows, with two exceptions: the next start truncates an incomplete last line, and an
 output may be deleted and created again. Both are detected by checking that the bytes read last are

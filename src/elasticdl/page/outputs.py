@@ -1,4 +1,4 @@
-"""Watched outputs of jobs: finds outputs, reads their files, and folds their logs as they grow.
+"""Watched outputs of jobs: finds them, reads their files, and follows their growing logs.
 
 Reading does not affect a running job: nothing is written and no lock is taken. Files may come from
 another version, be edited by hand or be incomplete; unreadable files become notes on the page.
@@ -73,7 +73,7 @@ class WatchedOutput:
         self._error = ""
 
     def refresh(self) -> None:
-        """Read new events, unless that was done a moment ago."""
+        """Read new events from the log, unless that was done a moment ago."""
         pause_s = _MIN_PAUSE_S if self._reader.is_local else _MIN_REMOTE_PAUSE_S
         with self._lock:
             if time.monotonic() - self._looked_s < pause_s:
@@ -82,7 +82,7 @@ class WatchedOutput:
             self._looked_s = time.monotonic()
 
     def sections(self) -> dict[str, Any]:
-        """Return the current sections of the page; simultaneous viewers share them."""
+        """Return the current sections of the page, computed once for simultaneous viewers."""
         with self._lock:
             if time.monotonic() >= self._next_s:
                 self.refresh()
@@ -94,7 +94,7 @@ class WatchedOutput:
             return self._sections
 
     def texts(self) -> dict[str, str]:
-        """Return the current sections as JSON; simultaneous viewers share them, too."""
+        """Return the current sections as JSON text, computed once for simultaneous viewers."""
         with self._lock:
             self.sections()
             return self._texts
@@ -107,7 +107,7 @@ class WatchedOutput:
             return {**row, "loss_curve": loss_curve(self.history)}
 
     def facts(self) -> Facts:
-        """Return the contents of the output apart from the log."""
+        """Return what the output contains besides the log."""
         pause_s = _FACTS_PAUSE_S if self._folder.is_local else _MIN_REMOTE_PAUSE_S
         with self._lock:
             if time.monotonic() - self._facts_s > pause_s:
@@ -116,7 +116,7 @@ class WatchedOutput:
             return self._facts
 
     def read_report(self, name: str) -> bytes:
-        """Return the page of a report.
+        """Return the HTML page of an evaluation report.
 
         Raises:
             OutputError: There is no report of this name.
@@ -228,7 +228,7 @@ def _folder_of(folder: OutputFolder, path: str) -> OutputFolder:
 
 
 def find_outputs(uri: str) -> dict[str, OutputFolder]:
-    """Return the outputs at a URI, which is an output itself or a folder of outputs.
+    """Find the outputs at a URI, which is an output itself or a folder of outputs.
 
     Args:
         uri: A folder on this machine or an object store.
@@ -262,7 +262,7 @@ def is_output(names: Sequence[str]) -> bool:
 
 
 def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: list[int]) -> None:
-    """Add outputs below a folder, checking at most `left` entries."""
+    """Find outputs below a folder and add them to `found`, checking at most `left` entries."""
     depth = len(PurePosixPath(name).parts)
     for child in root.list(name):
         if left[0] <= 0 or len(found) >= _MAX_JOBS:

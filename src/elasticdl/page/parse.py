@@ -42,7 +42,7 @@ _END_OF_TIME_S = 253_402_300_800.0
 
 
 class _Line(msgspec.Struct, gc=False):
-    """The fields of a line of the log, as far as a `StepCommitted` event needs them."""
+    """The fields of a log line that a `StepCommitted` event needs."""
 
     event: str
     time: float
@@ -102,7 +102,7 @@ class StepColumns:
         return len(self.time)
 
     def part(self, start: int, stop: int) -> StepColumns:
-        """Return the events `start` to `stop` (exclusive)."""
+        """Return the columns restricted to the events `start` to `stop` (exclusive)."""
         first = int(self.row_ends[start - 1]) if start else 0
         last = int(self.row_ends[stop - 1])
         return StepColumns(
@@ -120,7 +120,7 @@ class StepColumns:
 
 @dataclass(frozen=True)
 class Damage:
-    """A line that is not an event.
+    """A damaged line of the log, which is not a valid event.
 
     Attributes:
         offset: Offset of the line in the log, in bytes.
@@ -137,7 +137,7 @@ _APART_FROM_STEPS = (Evaluated, Checkpointed, EpochFinished, Damage, NoneType)
 
 
 def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
-    r"""Yield the contents of complete lines of a log, in order.
+    r"""Parse complete lines of a log; yield steps as columns, other events, and damages, in order.
 
     One exception: steps separated only by evaluations, checkpoints and ends of epochs are yielded
     together, after these events. The meaning of these events does not depend on the steps, and many
@@ -170,7 +170,7 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
 
 
 class _Lines:
-    """Index of the complete lines in a piece of a log; lines are copied only when accessed."""
+    """Index of the lines in a piece of a log; a line is copied only when accessed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -193,7 +193,7 @@ class _Lines:
 
 
 def _one(line: bytes) -> StepColumns | Event | None:
-    """Return the event of a line; None if the line is damaged."""
+    """Parse a single line; None if it is damaged."""
     try:
         event = from_json(line.decode(errors="surrogateescape"))
         if not 0 <= event.time < _END_OF_TIME_S:
@@ -233,7 +233,7 @@ def _of_event(event: StepCommitted) -> StepColumns | None:
 def _blocks(
     lines: _Lines, first: int, stop: int
 ) -> Iterator[tuple[int, StepColumns | None, Sequence[int]]]:
-    """Yield blocks of lines: the start of each, its steps, and its lines that are not steps."""
+    """Parse lines in blocks; yield each block's first line, its steps, and its other lines."""
     count = stop - first
     try:
         decoded = _DECODER.decode_lines(lines.part(first, stop))

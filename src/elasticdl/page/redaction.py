@@ -31,7 +31,7 @@ _NOTABLE = re.compile(f"{_CONTROL}|://|=")
 
 
 def redacted(value: Any) -> Any:
-    """Return a JSON value with its secrets removed.
+    """Remove the secrets from a JSON value.
 
     Example:
         >>> redacted({"api_key": "k-1", "uri": "s3://me:pw@host/x", "seed": 3})
@@ -50,7 +50,7 @@ def redacted(value: Any) -> Any:
 
 
 def shown_text(text: str) -> str:
-    r"""Return a string without passwords and control characters, truncated to a readable length.
+    r"""Mask passwords and escape control characters in a string, and truncate it.
 
     Example:
         >>> print(shown_text("a\x00b"))
@@ -64,5 +64,5 @@ def shown_text(text: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a party, a metric or a job as `shown_text` does, but shorter."""
+    """Make the name of a party, a metric or a job displayable, as `shown_text`, but shorter."""
     return shown_text(name if len(name) <= _MAX_OF_A_NAME else f"{name[:_MAX_OF_A_NAME]} ...")

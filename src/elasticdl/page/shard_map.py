@@ -65,7 +65,7 @@ def shard_states(
 
 
 def cells(states: Ints) -> dict[str, Any]:
-    """Return the map for the page; if there are many shards, several share a cell.
+    """Convert the states of shards to cells for the page; if there are many, several share a cell.
 
     Returns:
         `per_cell`: shards per cell; `counts`: number of shards in each state; `cells`: the state of

@@ -60,13 +60,13 @@ def find_stalls(
     evaluations: Sequence[Evaluated],
     behind: Sequence[tuple[float, int]] = (),
 ) -> list[Stall]:
-    """Return the stalls of a job, oldest first.
+    """Find the stalls of a job and their causes, oldest first.
 
     Args:
         time: When steps were logged, ascending within an attempt.
         longest_s: The longest pause between two commits for each entry; 0 if unknown.
         attempt: Attempt of each entry.
-        stays: Workers' times in ranks.
+        stays: Tenures of workers in ranks.
         checkpoints: Checkpoints of the job.
         evaluations: Evaluations of the job.
         behind: (time, rank) for each worker that stopped committing while others continued.

@@ -65,7 +65,7 @@ class JobStatus:
     loss: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status for JSON."""
+        """Convert the status to JSON values."""
         return {
             "state": self.state.value,
             "message": self.message,
@@ -77,7 +77,7 @@ class JobStatus:
 
 
 def status_of(history: JobHistory, facts: Facts, now: float) -> JobStatus:
-    """Return the current status of a job.
+    """Determine the current status of a job.
 
     Args:
         history: History from its log.
@@ -263,7 +263,7 @@ def _waiting(history: JobHistory, job: Job | None, now: float) -> str:
 
 
 def _absent(history: JobHistory, now: float, least_s: float) -> str:
-    """Return a phrase that names the workers without a recent batch; empty if there are none."""
+    """Return a phrase that names workers without a recent batch; empty if there are none."""
     late = [
         (stay.rank, now - last)
         for stay in history.present

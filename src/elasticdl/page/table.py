@@ -1,4 +1,4 @@
-"""Growing table of NumPy columns whose memory is a small multiple of their contents.
+"""Table of NumPy columns that grows, with memory at most a small multiple of its contents.
 
 Callers: `history.py`.
 """
@@ -15,7 +15,7 @@ _FIRST_LENGTH = 256
 
 
 class GrowingTable:
-    """Growing arrays of equal length.
+    """NumPy columns of equal length to which rows can be appended.
 
     Args:
         columns: Name -> type of its values.

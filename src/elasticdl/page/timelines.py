@@ -5,7 +5,7 @@
 
 A `RankTenure` is the period in which a worker holds a rank. Its state is `joining` until its first
 committed batch, and `behind` while others commit batches and it has committed none for a while. All
-of this comes from the log.
+of this is derived from the log.
 
 Pure. Callers: `history.py` keeps the stays, `view.py` shows them.
 """
@@ -62,7 +62,7 @@ class RankTenure:
     gaps: list[tuple[float, float]] = field(default_factory=list)
 
     def end(self, time: float, reason: str, *, step: int = 0, is_lost: bool = False) -> None:
-        """Record that the worker left."""
+        """Record when and why the worker left."""
         self.left, self.reason, self.step, self.is_lost = time, reason, step, is_lost
 
 
@@ -83,14 +83,14 @@ class Segment:
     text: str
 
     def to_json(self) -> list[Any]:
-        """Return the segment for JSON."""
+        """Convert the segment to JSON values."""
         return [self.start, self.stop, self.kind, self.text]
 
 
 def lanes(
     stays: Sequence[RankTenure], activity: Activity, end: float
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the lanes (a timeline of states per rank), and the number of lanes left out.
+    """Build the lanes (a timeline of states per rank); also return how many were left out.
 
     Args:
         stays: Tenures of all ranks, ordered by their start.
@@ -174,7 +174,7 @@ class Activity:
         self._trained = np.append(0.0, np.cumsum(trained))
 
     def behind(self, stay: RankTenure) -> list[tuple[float, float]]:
-        """Return the periods in which a worker committed no batch although others trained."""
+        """Return the periods in which a worker committed no batches although others did."""
         if not stay.gaps:
             return []
         first, last = np.searchsorted(self._logged, np.array(stay.gaps)).T

@@ -1,4 +1,4 @@
-"""View of a job: the contents of its page as one JSON object with independent sections.
+"""View of a job: builds the contents of its page as JSON, in independent sections.
 
     History + Facts + a clock --view--> {"head": ..., "curves": ..., "lanes": ..., ...}
 
@@ -46,7 +46,7 @@ _MARKS = {
 
 
 def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
-    """Return the sections of a job's page.
+    """Build the sections of a job's page.
 
     Args:
         history: History from its log.
@@ -77,7 +77,7 @@ def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
 
 
 def summary(history: JobHistory, facts: Facts, now: float) -> dict[str, Any]:
-    """Return a job's row in a list of jobs."""
+    """Build a job's row for a list of jobs."""
     status = status_of(history, facts, now)
     seconds = history.last_time - history.first_time
     last = list(history.evaluations.values())[-1:]
@@ -99,7 +99,7 @@ def summary(history: JobHistory, facts: Facts, now: float) -> dict[str, Any]:
 
 
 def loss_curve(history: JobHistory) -> dict[str, Any]:
-    """Return the loss over steps, and over rounds of a federation."""
+    """Return the curve of the loss over steps, or over the rounds of a federation."""
     if history.rounds:
         return _points(
             (event.step, event.metrics["loss"])
@@ -184,7 +184,7 @@ def _clock(
     *,
     is_live: bool,
 ) -> Section:
-    """Return the section of charts over time: lanes, speed, step time and events."""
+    """Build the section of charts over time: lanes, speed, step time and events."""
     begin = history.first_time
     logged = history.steps["time"]
     # Up to the last log entry, because the last second of a running job would look like a stall.
@@ -221,7 +221,7 @@ def _clock(
 
 
 def _step_times(history: JobHistory, begin: float, until: float) -> dict[str, Any]:
-    """Return the mean step time in each time bin, leaving out bins without a step."""
+    """Compute the curve of mean step times per time bin, leaving out bins without a step."""
     logged, steps = history.steps["time"], history.steps["step"].astype(np.float64)
     if not len(logged):
         return {"x": [], "y": [], "bad": []}
@@ -392,7 +392,7 @@ def _rounds(history: JobHistory) -> Section:
 
 
 def _metric_by_party(measured: Sequence[Evaluated]) -> str:
-    """Return the metric to draw for each party: accuracy if known, else another one or the loss."""
+    """Choose the metric to draw for each party: accuracy if known, else another one or the loss."""
     known = {name for event in measured for each in event.party_metrics.values() for name in each}
     return min(known, key=lambda name: (name == "loss", "accuracy" not in name, name), default="")
 
@@ -465,7 +465,7 @@ def _points(points: Iterable[tuple[float, Any]]) -> dict[str, Any]:
 
 
 def _recent_speed(history: JobHistory, window_s: float = 15.0) -> float | None:
-    """Return examples per second over the last seconds in which steps were logged."""
+    """Return the examples per second over the latest seconds in which steps were logged."""
     logged = history.steps["time"]
     if len(logged) < 2:  # noqa: PLR2004 - a speed is between two
         return None
@@ -485,7 +485,7 @@ def _mean_speed(history: JobHistory) -> float | None:
 
 
 def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that may differ between jobs, as a flat mapping with dotted names."""
+    """Flatten the settings by which jobs are compared to a mapping with dotted names."""
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, name: str) -> None:

@@ -44,7 +44,7 @@ Outputs = Mapping[str, WatchedOutput]
 
 
 def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") -> ASGIApp:
-    """Return the ASGI application.
+    """Create the ASGI application of the job page.
 
     Args:
         find: Returns the outputs to show, by name; called repeatedly to find new ones.
@@ -75,7 +75,7 @@ class _Guard:
         self._app, self._token, self._allowed_host = app, token, allowed_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; see ASGI."""
+        """Check a request and pass it on; implements the ASGI protocol."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -126,35 +126,35 @@ def _cookie_name(request: Request) -> str:
 
 
 class _Site:
-    """Handlers of the requests that the module docstring lists."""
+    """Request handlers for the URLs that the module docstring lists."""
 
     def __init__(self, find: Callable[[], Outputs]) -> None:
         self._find = find
         self._outputs: Outputs = {}
 
     async def page(self, request: Request) -> Response:
-        """Return the page."""
+        """Handle `/`: the HTML page."""
         del request
         return _static("page.html")
 
     async def static(self, request: Request) -> Response:
-        """Return a script or a style."""
+        """Handle `/static`: a script or a style sheet."""
         return _static(request.path_params["name"])
 
     async def jobs(self, request: Request) -> Response:
-        """Return one row per job."""
+        """Handle `/jobs.json`: one row per job."""
         del request
         return await run_in_threadpool(self._jobs)
 
     async def state(self, request: Request) -> Response:
-        """Return all sections of a job."""
+        """Handle `/state.json`: all sections of a job."""
         output = await run_in_threadpool(self._output, request)
         if output is None:
             return _no_such_job()
         return _json(await run_in_threadpool(output.sections))
 
     async def report(self, request: Request) -> Response:
-        """Return the page of a report, with scripts disabled."""
+        """Handle `/report`: the HTML page of a report, with scripts disabled."""
         output = await run_in_threadpool(self._output, request)
         if output is None:
             return _no_such_job()
@@ -168,7 +168,7 @@ class _Site:
         )
 
     async def events(self, request: Request) -> Response:
-        """Stream the changes of a job until the client disconnects."""
+        """Handle `/events`: stream the changes of a job until the client disconnects."""
         output = await run_in_threadpool(self._output, request)
         if output is None:
             return _no_such_job()

@@ -152,10 +152,10 @@ def _end(server: uvicorn.Server, until: threading.Event) -> None:
 
 
 def parse_address(listen: str) -> tuple[str, int]:
-    """Return the host and the port of `HOST:PORT`.
+    """Parse `HOST:PORT` into host and port.
 
     Raises:
-        UsageError: `listen` is not such an address.
+        UsageError: `listen` has another form.
 
     Example:
         >>> parse_address("127.0.0.1:0"), parse_address("[::1]:8080")

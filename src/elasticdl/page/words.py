@@ -38,7 +38,7 @@ def in_words(event: Event, unit: str = "step") -> str:
 
     Args:
         event: The event.
-        unit: Unit of its `step`: `step`, or `round` in a federation (`History.unit`).
+        unit: Unit of its `step`: `step`, or `round` in a federation (`JobHistory.unit`).
 
     Example:
         >>> in_words(WorkerLeft(step=7, rank=2, incarnation=3, reason="died"))
@@ -144,7 +144,7 @@ _WORDS_OF_UNIT: Mapping[type[Event], Callable[[Any, str], str]] = {
 
 
 def metrics_text(metrics: Mapping[str, Any]) -> str:
-    """Format the metrics that are single numbers.
+    """Format metrics as text, leaving out those that are not single numbers.
 
     Example:
         >>> metrics_text({"loss": 0.25, "confusion": [1, 2]})
@@ -171,7 +171,7 @@ def brief(reason: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Format a duration.
+    """Format a duration as text.
 
     Example:
         >>> [duration_text(s) for s in (0.25, 9.46, 75, 7300, 200_000)]
@@ -195,7 +195,7 @@ def clock_text(moment: float) -> str:
 
 
 def size_text(num_bytes: float) -> str:
-    """Format a size in bytes.
+    """Format a size in bytes as text.
 
     Example:
         >>> size_text(5361), size_text(3 * 10**9)

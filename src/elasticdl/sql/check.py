@@ -1,4 +1,4 @@
-"""Statement checks: turn a parsed statement into a request, or report the mistake in it.
+"""Statement checks: convert a parsed statement into a request, or report the mistake in it.
 
     statement --check--> request
 
@@ -61,13 +61,13 @@ def train_request(
     database: Database,
     zoo: Path | None = None,
 ) -> TrainRequest:
-    """Return the request of a TRAIN statement, checked.
+    """Check a TRAIN statement and convert it to a request.
 
     Args:
         statement: The statement.
         program: The whole program, for errors.
         database: Queried for the columns of the SELECT.
-        zoo: A folder of model files; None is the prebuilt zoo.
+        zoo: A folder of model files; None means the prebuilt zoo.
 
     Raises:
         StatementError: A name or a value is wrong.
@@ -135,7 +135,7 @@ def _line_and_column(program: str, offset: int) -> tuple[int, int]:
 def predict_request(
     statement: Predict, program: str, database: Database, models: Models
 ) -> PredictRequest:
-    """Return the request of a PREDICT statement; arguments and errors as `train_request`."""
+    """Check a PREDICT statement and convert it to a request; see `train_request`."""
     settings = predict_settings(statement.attributes, program)
     check_trained(statement.using, program, models)
     record = models.current(statement.using.text).record
@@ -171,7 +171,7 @@ def predict_request(
 def evaluate_request(
     statement: Evaluate, program: str, database: Database, models: Models
 ) -> EvaluateRequest:
-    """Return the request of an EVALUATE statement; arguments and errors as `predict_request`."""
+    """Check an EVALUATE statement and convert it to a request; see `train_request`."""
     options = evaluate_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     label = _checked_label(statement, statement.label, program, database, models)
@@ -190,7 +190,7 @@ def evaluate_request(
 def explain_request(
     statement: Explain, program: str, database: Database, models: Models
 ) -> ExplainRequest:
-    """Return the request of an EXPLAIN statement; arguments and errors as `predict_request`."""
+    """Check an EXPLAIN statement and convert it to a request; see `train_request`."""
     options = explain_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     _checked_label(statement, None, program, database, models)
@@ -212,7 +212,7 @@ def _checked_label(
     database: Database,
     models: Models,
 ) -> str:
-    """Return the column with the true values.
+    """Return the name of the column with the true values, after checking the SELECT.
 
     Raises:
         StatementError: The SELECT has no such column, the column has another type than during
@@ -248,7 +248,7 @@ def _check_into(
 
 
 def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
-    """Return the columns of a SELECT under the names that the model was trained with."""
+    """Rename the columns of a SELECT to the names that the model was trained with."""
     names = written_like(schema.names, record.details.get("columns", []), database.dialect)
     return schema.empty_table().rename_columns(names).schema
 
@@ -289,7 +289,7 @@ def _unlike_trained(
 
 
 def _columns_of(features: Any) -> Iterator[str]:
-    """Yield the source columns of some features, each once."""
+    """Yield the columns that some features are computed from, each once."""
     seen: dict[str, None] = {}
     entries_ = list(features) if isinstance(features, list) else [features]
     while entries_:
@@ -316,7 +316,7 @@ _KINDS = {
 
 
 def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:
-    """Return the column that a name refers to."""
+    """Return the column of a SELECT that a name refers to; a `StatementError` if there is none."""
     found = matching(name, names)
     if found is None:
         raise _missing(name, names, what, program, span)
@@ -383,7 +383,7 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
 
 
 def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
-    """Describe the mistake in `classes`, or in `class_counts` for them; empty if there is none."""
+    """Describe the mistake in the params `classes` or `class_counts`; empty if there is none."""
     classes, counts = given.get("classes"), given.get("class_counts")
     try:
         known = None if classes is None else len(Classes.of(classes).values)
@@ -396,7 +396,7 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Describe the expected value if a value's type differs from its default's; else empty."""
+    """Describe the expected type of value, if it is not the default's type; else empty."""
     try:
         like = literal_eval(default or "None")
     except ValueError:

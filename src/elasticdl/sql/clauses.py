@@ -65,7 +65,7 @@ _MAX_LETTERS = 100
 
 
 class _Clauses(NamedTuple):
-    """Parsed WITH and COLUMN clauses, and keyword -> name for the other clauses of a statement."""
+    """The parsed clauses of a statement: WITH, COLUMN, and keyword -> name for the others."""
 
     attributes: Attributes
     columns: Sequence[Argument]
@@ -173,7 +173,7 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
 
 
 def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
-    """Return the end of the error message about an unexpected token at the start of a clause."""
+    """Return a hint for the error about an unexpected token where a clause should start."""
     near = did_you_mean(found, _TAKES[verb])
     if near != "." or not seen:
         return near
@@ -246,7 +246,7 @@ def _number(tokens: _Tokens, token: Token) -> int | float:
 
 
 def _argument(tokens: _Tokens) -> Argument:
-    """Return one feature of a COLUMN clause, or one argument of a function in it."""
+    """Parse one feature of a COLUMN clause, or one argument of a function in it."""
     begin = tokens.here
     kind = tokens.peek_type()
     if kind == TokenType.L_BRACKET:
@@ -298,7 +298,7 @@ class _Tokenizer(Tokenizer):
 
 
 class _Tokens:
-    """The tokens of `TO TRAIN ...` or the like, read from left to right."""
+    """Token reader for `TO TRAIN ...` and similar extensions, from left to right."""
 
     def __init__(self, program: str, extension: Span) -> None:
         self.program = program
@@ -374,7 +374,7 @@ class _Tokens:
             raise self.error(f"Expected {expected}{self._found()}")
 
     def separated(self, item: Callable[[], Any]) -> list[Any]:
-        """Return comma-separated items; a trailing comma is consumed too."""
+        """Parse comma-separated items; a trailing comma is consumed too."""
         items = [item()]
         while self.accept(TokenType.COMMA):
             if self.is_done or self.peek().text.upper() in CLAUSES:
@@ -383,7 +383,7 @@ class _Tokens:
         return items
 
     def name(self, expected: str) -> Word:
-        """Return a name: quoted, or letters, digits and `_ . / : -` without space.
+        """Parse a name: quoted, or letters, digits and `_ . / : -` without spaces.
 
         Raises:
             StatementError: The next token is not a name.
@@ -410,7 +410,7 @@ class _Tokens:
         return self._longer_name([self.take().text], begin)
 
     def _longer_name(self, first: Sequence[str], begin: int) -> Word:
-        """Return a name together with the quoted parts that follow it after dots."""
+        """Parse the quoted parts that follow a name after dots; return the complete name."""
         parts = [*first]
         while self.peek_type() == TokenType.DOT:
             self.take()
@@ -421,15 +421,15 @@ class _Tokens:
         return "." if self.is_done else f"; found {self.peek().text!r}."
 
     def error(self, problem: str) -> StatementError:
-        """Return an error that points at the next token."""
+        """Build an error that points at the next token."""
         if self.is_done:
             return self.error_at_end(problem)
         return self.error_of(self.peek(), problem)
 
     def error_of(self, token: Token, problem: str) -> StatementError:
-        """Return an error that points at a token."""
+        """Build an error that points at a token."""
         return StatementError(problem, self.program, self._span(token))
 
     def error_at_end(self, problem: str) -> StatementError:
-        """Return an error that points just past the end of the statement."""
+        """Build an error that points just past the end of the statement."""
         return StatementError(problem, self.program, Span(self._stop, self._stop + 1))

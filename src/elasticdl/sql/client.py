@@ -1,4 +1,4 @@
-"""A client of `elasticdl sql-server`: statements in, typed results out.
+"""Client of `elasticdl sql-server`: sends SQL statements and returns typed results.
 
     with Client("sql.example.com:50051", token=token, ca="ca.pem") as client:
         frame = client.execute("SELECT role, salary FROM employee;").to_dataframe()
@@ -53,7 +53,7 @@ class RemoteError(ElasticDLError):
 
 @dataclass(frozen=True)
 class Message:
-    """A line of progress."""
+    """A line of text about the progress of a statement."""
 
     text: str
 
@@ -67,7 +67,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Row:
-    """A row's values, in the order of the columns; timestamps are in UTC, without a zone."""
+    """A result row: its values in the order of the columns; timestamps are UTC, without a zone."""
 
     values: tuple[Any, ...]
 
@@ -89,7 +89,7 @@ Item = Message | Head | Row | End
 
 
 class Results:
-    """The results of a program, which can be read once; each statement ends with an `End`."""
+    """Iterator of a program's results, usable once; each statement's results end with `End`."""
 
     def __init__(self, items: Iterable[Item], call: Any = None) -> None:
         self._items, self._call = iter(items), call
@@ -103,7 +103,7 @@ class Results:
             self._call.cancel()
 
     def to_tables(self) -> list[pa.Table]:
-        """Return the rows of each statement that has any, as Arrow tables.
+        """Return the rows of each statement that returned rows, as Arrow tables.
 
         Raises:
             RemoteError: A statement failed.
@@ -122,7 +122,7 @@ class Results:
         ]
 
     def to_dataframe(self) -> Any:
-        """Return the rows of the last statement that has any, as a pandas DataFrame.
+        """Return the rows of the last statement that returned rows, as a pandas DataFrame.
 
         Raises:
             RemoteError: A statement failed.
@@ -187,10 +187,10 @@ class Client:
         )
 
     def execute(self, program: str) -> Results:
-        """Run statements in order; the results arrive while they run.
+        """Run the statements of a program in order; results arrive while they run.
 
         Args:
-            program: Each statement ends with `;`.
+            program: The statements, each ended by `;`.
 
         Returns:
             The results. Reading them raises `RemoteError` if a statement fails.
@@ -199,7 +199,7 @@ class Client:
         return Results(_items(call, self._hint), call)
 
     def submit(self, program: str) -> str:
-        """Start statements that run independently of this client; return their job id.
+        """Start statements as a job that keeps running without this client; return the job's id.
 
         Raises:
             RemoteError: The server rejects the request.
@@ -210,7 +210,7 @@ class Client:
         raise RemoteError("The server did not start a job.", 1, "INTERNAL")
 
     def fetch(self, job: str, interval_s: float = _FETCH_INTERVAL_S) -> Results:
-        """Return the results of a job from its beginning, as they become available.
+        """Return the results of a submitted job from its beginning, as they become available.
 
         Args:
             job: Id of the job.

@@ -1,4 +1,4 @@
-"""Type check: whether values fit a database column, by the kind of its type.
+"""Column type check: decides whether values fit a database column, by the kind of its type.
 
 A database may accept values that it should reject: MySQL and DuckDB write numbers into a text
 column as text, SQLite writes anything anywhere, and all of them silently round fractions in an
@@ -19,7 +19,7 @@ from elasticdl.data.type_words import in_words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# By words in a type's name, as the databases write them; the first match counts.
+# Words in the names of types, as the databases write them; the first match counts.
 _KINDS = (
     ("other", r"\[|interval|^_|struct|map\(|union|bytea|blob|binary|bit\b|json"),
     ("boolean", r"^bool|^tinyint\(1\)"),
@@ -31,7 +31,7 @@ _KINDS = (
 
 
 def kind_of_column(type_: str) -> str:
-    """Return the kind of a database type: boolean, integer, number, time, text or other.
+    """Classify a database type as boolean, integer, number, time, text or other.
 
     Example:
         >>> [
@@ -45,7 +45,7 @@ def kind_of_column(type_: str) -> str:
 
 
 def kind_of_values(type_: pa.DataType) -> str:
-    """Return the kind of an Arrow type, as `kind_of_column`; "empty" for the null type."""
+    """Classify an Arrow type as `kind_of_column` does; "empty" for the null type."""
     types = pa.types
     if types.is_boolean(type_):
         return "boolean"
@@ -61,7 +61,7 @@ def kind_of_values(type_: pa.DataType) -> str:
 
 
 def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> str:
-    """Return a note on columns that hold dates instead of timestamps, or the reverse.
+    """Return a note on columns with dates where training had timestamps, or vice versa.
 
     Args:
         schema: Columns of a query, under the names of the model.
@@ -80,7 +80,7 @@ def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> 
 
 
 def why_unfit(column: str, type_: str, values: str) -> str:
-    """Return why values of a kind cannot be written to a column; empty if they can.
+    """Explain why values of a kind cannot be written to a column; empty if they can.
 
     Args:
         column: Its name, for the sentence.
@@ -120,5 +120,5 @@ it to DOUBLE PRECISION, or name another column.'
 
 
 def why_generated(column: str) -> str:
-    """Return why a generated column cannot be written."""
+    """Explain that a generated column cannot be written."""
     return f"the column {column} is generated: the database computes it. Name another column."

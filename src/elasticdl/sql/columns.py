@@ -57,7 +57,7 @@ _FORMS = {
 def features_of(
     arguments: Sequence[Argument], names: Collection[str], program: str, label: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the features that a COLUMN clause describes.
+    """Convert a COLUMN clause to the features that it describes.
 
     Args:
         arguments: The clause.
@@ -77,7 +77,7 @@ class _Reader:
         self._names, self._program, self._label = names, program, label
 
     def feature(self, argument: Argument) -> dict[str, Any]:
-        """Return one feature."""
+        """Convert one argument of the clause to a feature."""
         if isinstance(argument, Word):
             return {"derive": {}, "column": self._column(argument)}
         if isinstance(argument, Value) and isinstance(argument.value, str):
@@ -162,7 +162,7 @@ class _Reader:
                 return {"kind": "indicator", "of": self._of(given[0], "category")}
 
     def _of(self, argument: Argument, kind: str) -> dict[str, Any]:
-        """Return an inner feature; a bare column is read as the required kind."""
+        """Convert an inner argument to a feature; a bare column becomes one of the given kind."""
         if isinstance(argument, Word):
             column = self._column(argument)
             derive: dict[str, Any] = {} if kind == "number" else {"derive": {}}

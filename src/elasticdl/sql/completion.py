@@ -1,4 +1,4 @@
-"""Completion of the word at the cursor: keywords, tables, columns, models.
+"""Tab completion of SQL: keywords, tables, columns and models.
 
 Used by `shell.py` and the notebook.
 """
@@ -36,7 +36,7 @@ _TRAINED_FOLLOWS = {"USING", "EVALUATE", "EXPLAIN"}
 
 
 class CompletionNames:
-    """Names of the database and the models, cached until a statement may have changed them.
+    """Cache of the names in the database and the models, until a statement may change them.
 
     Args:
         connection: Connection to the database.
@@ -51,7 +51,7 @@ class CompletionNames:
         self._zoo: Sequence[str] | None = None
 
     def forget(self) -> None:
-        """Clear the cache after a statement has run."""
+        """Clear the cache, because a statement may have changed the names."""
         self._tables, self._columns = None, {}
 
     def tables(self) -> Sequence[str]:

@@ -62,11 +62,11 @@ class DatabaseError(DataError):
 
 @dataclass(frozen=True)
 class RowSource:
-    """The result of a query.
+    """The result of a query: its columns and its rows, batch by batch.
 
     Attributes:
-        schema: Its columns.
-        batches: Its rows, which can be read once.
+        schema: The columns.
+        batches: The rows, which can be read once.
     """
 
     schema: pa.Schema
@@ -75,7 +75,7 @@ class RowSource:
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A table of the database.
+    """Description of a table of the database.
 
     Attributes:
         parts: Its full name, the same for every spelling of the name.
@@ -108,8 +108,8 @@ class Database(Protocol):
     Attributes:
         dialect: Name of its SQL dialect in sqlglot.
         name: Its address without a password, for messages.
-        is_in_memory: Whether the database disappears with this connection, and other processes
-            cannot open it.
+        is_in_memory: Whether the database exists only within this connection, so that other
+            processes cannot open it.
     """
 
     dialect: str
@@ -139,7 +139,7 @@ class Database(Protocol):
         ...
 
     def run(self, statement: str) -> AbstractContextManager[RowSource | None]:
-        """Run any statement of the database itself; yields its rows, None if it has no result.
+        """Run any statement in the database's own SQL; yields its rows, None if it has no result.
 
         Raises:
             DatabaseError: The database rejects it.
@@ -258,7 +258,7 @@ def open_database(url: str | None = None) -> Database:
 
 
 def unknown_kind(url: str) -> UsageError:
-    """Return the error for a URL that does not name a supported kind of database."""
+    """Build the error for a URL that does not name a supported kind of database."""
     return UsageError(
         f"--database={without_password(url)}: not a valid database URL. Expected duckdb:///FILE, "
         "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/NAME, mysql://USER:PASSWORD@HOST/NAME, "

@@ -1,4 +1,4 @@
-"""Finds the position in the program that a database's error message is about.
+"""Finds the part of a program that a database's error message is about.
 
     Table with name employe does not exist!    SELECT * FROM employe TO TRAIN ...
                                                              ^^^^^^^
@@ -53,7 +53,7 @@ class MistakeError(DatabaseError, UsageError):
 
 @contextlib.contextmanager
 def located(database: Database, program: str, span: Span) -> Iterator[None]:
-    """Re-raise database errors with their position in the program.
+    """Context manager that adds the position in the program to database errors.
 
     Args:
         database: Queried for its tables, to suggest a similar name.
@@ -80,7 +80,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
 
 
 def _name(wording: re.Pattern[str], problem: str) -> str:
-    """Return the name that an error message is about, without its schema; empty if none."""
+    """Extract the name that an error message is about, without its schema; empty if none."""
     found = wording.search(problem)
     if found is None:
         return ""
@@ -88,7 +88,7 @@ def _name(wording: re.Pattern[str], problem: str) -> str:
 
 
 def location_of(name: str, program: str, span: Span) -> Span:
-    """Return the first occurrence of a name in a statement, else the statement's first word."""
+    """Find the first occurrence of a name in a statement, else the statement's first word."""
     if name:
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
         found = word.search(program, span.start, span.stop)
@@ -99,7 +99,7 @@ def location_of(name: str, program: str, span: Span) -> Span:
 
 
 def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: Span) -> str:
-    """Return an error message with its position in the program.
+    """Format an error message with its position in the program and a caret below it.
 
     Args:
         problem: What is wrong, as sentences.

@@ -110,7 +110,7 @@ def evaluate(
     models: Models,
     reporter: Reporter | None = None,
 ) -> pa.Table:
-    """Return the metrics of a model on the rows of a query.
+    """Evaluate a model on the rows of a query; return its metrics.
 
     The table has the columns `metric` and `value`.
 
@@ -140,7 +140,7 @@ def explain(
     models: Models,
     reporter: Reporter | None = None,
 ) -> pa.Table:
-    """Return the importance of each column for a model's loss.
+    """Compute the permutation importance of each column for a model's loss.
 
     The table has the columns `column`, `importance` and `deviation`. The importance is the mean
     increase of the loss over all repeats, the deviation its standard deviation. The most important
@@ -202,7 +202,7 @@ def explain(
 
 
 def check_into(into: Name | None, found: Sequence[str], database: Database) -> list[str]:
-    """Return the columns that INTO writes.
+    """Check the table of an INTO clause, and return the columns to write to it.
 
     A new table gets all of them. An existing table must have the columns of the result; of the
     others (model, version, time), the ones it has are written.
@@ -247,7 +247,7 @@ def _store(
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> pa.Table:
-    """Return metrics as rows of `metric` and `value`; metrics that are not a number are skipped."""
+    """Convert metrics to rows of `metric` and `value`; skips metrics that are not one number."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
     return pa.table(
         {
@@ -267,7 +267,7 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
     *,
     note: Callable[[str], None],
 ) -> FileSnapshot:
-    """Store the labelled rows of a query.
+    """Read the rows of a query that have a label, and store them in files.
 
     Args:
         request: The request.
@@ -316,7 +316,7 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
 
 
 def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the first `most` rows, all of them for None."""
+    """Yield the first `most` rows; None means all."""
     left = most
     for batch in batches:
         yield batch if left is None else batch.slice(0, left)
@@ -327,7 +327,7 @@ def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.R
 
 
 class _Losses:
-    """The loss of a trained model on several sets of rows; the model is created once."""
+    """Computes the loss of a trained model on several sets of rows, loading the model once."""
 
     def __init__(self, job: Any) -> None:
         self._opened = inference.open_trained(job, Mode.EVALUATION)
@@ -343,7 +343,7 @@ class _Losses:
         return names if schema is None else [name for name in names if name in schema.names]
 
     def of(self, data: str) -> float:
-        """Return the mean loss over some rows."""
+        """Return the mean loss of the model on the rows stored at a location."""
         source = open_records(self._opened.definition, data)
         opened = dataclasses.replace(self._opened, source=source)
         states: Any = {}

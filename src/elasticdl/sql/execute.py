@@ -101,7 +101,7 @@ def execute(
     explain: bool = False,
     connection: Connection | None = None,
 ) -> Iterator[Result]:
-    """Run the statements of a program; yields the result of each as soon as it is done.
+    """Run the statements of a program; yield the result of each as soon as it has finished.
 
     Args:
         program: Statements, each ended by `;`.
@@ -160,7 +160,7 @@ class Connection:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Database]:
-        """Yield the open database; opens it for the block unless it is in memory."""
+        """Yield the database, opened for the block; a database in memory is already open."""
         if self._kept is not None:
             yield self._kept
             return

@@ -1,4 +1,4 @@
-"""Completes the features of a COLUMN clause from the values of their columns.
+"""Completes the features of a COLUMN clause with facts from the values of their columns.
 
 Statements without a COLUMN clause have the default features of `zoo/prebuilt/derived.py`.
 

@@ -1,4 +1,4 @@
-"""Filter for rows without a label, which are useless for training and evaluation.
+"""Filter that drops rows without a label, which training and evaluation cannot use.
 
 Used by `training.py` and `evaluation.py`.
 """
@@ -24,7 +24,7 @@ class LabelError(DataError):
 
 
 class Labelled:
-    """The batches of a query, without the rows whose label is NULL or NaN.
+    """Iterable of the batches of a query, without the rows whose label is NULL or NaN.
 
     Args:
         rows: The rows; they are read once.
@@ -40,7 +40,7 @@ class Labelled:
         self.num_without = self.num_infinite = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches.
+        """Yield the batches without the dropped rows.
 
         Raises:
             UsageError: There is no such column.

@@ -1,4 +1,4 @@
-"""`${VAR}` in a program: inserts variables as SQL literals, never as SQL text.
+"""Substitution of `${VAR}` in a program: inserts variables as SQL literals, never as SQL text.
 
     SELECT * FROM employee WHERE role = ${role}     role = "x'; DROP TABLE employee; --"
     SELECT * FROM employee WHERE role =  'x''; DROP TABLE employee; --'
@@ -36,7 +36,7 @@ _PLACE = "elasticdl_value_{}_place"
 
 
 def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duckdb") -> str:
-    """Return a program with each `${VAR}` replaced by a literal.
+    """Replace each `${VAR}` in a program by a literal.
 
     Args:
         program: The program.
@@ -84,7 +84,7 @@ def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duck
 def _check_backslashes(
     values: Mapping[str, Any], program: str, expanded: str, dialect: str
 ) -> None:
-    r"""Reject a `\` that the SELECT and the extension after it would read differently."""
+    r"""Raise an error for a `\` that the SELECT and the extension would read differently."""
     if "\\" not in Dialect.get_or_raise(dialect).tokenizer_class.STRING_ESCAPES:
         return
     for name, value in values.items():
@@ -100,7 +100,7 @@ def _check_backslashes(
 
 
 def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[str]:
-    """Return the context of each variable: "alone" (a literal), "within" a token, or "comment"."""
+    """Classify where each variable occurs: "alone" (a literal), "within" a token, or "comment"."""
     parts, stop = [], 0
     places = [_PLACE.format(number) for number in range(len(found))]
     for match, place in zip(found, places, strict=True):
@@ -136,7 +136,7 @@ def _value(name: str, variables: Mapping[str, Any], dialect: str, program: str, 
 
 
 def literal(value: Any, dialect: str = "duckdb") -> str:  # noqa: C901, PLR0911, PLR0912 - types
-    """Return a value as a literal of a SQL dialect.
+    """Format a value as a literal of a SQL dialect.
 
     Raises:
         UsageError: SQL has no literal for this value.

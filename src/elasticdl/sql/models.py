@@ -100,7 +100,7 @@ class Models:
         return [name for name in self._folder.list() if self._folder.exists(f"{name}/{_CURRENT}")]
 
     def current(self, name: str) -> ModelVersion:
-        """Return the newest complete version of a model.
+        """Return the current version of a model: the newest one that is complete.
 
         Raises:
             UsageError: There is no such model.
@@ -165,7 +165,7 @@ class Models:
         return self._version(name, number)
 
     def complete(self, version: ModelVersion, record: ModelRecord) -> None:
-        """Make a version the current one, and delete its training rows."""
+        """Make a newly trained version the current one, and delete its training rows."""
         self._write(version.name, version.number, replace(record, is_complete=True))
         current = json.dumps({"version": version.number}).encode()
         self._folder.write_bytes(f"{version.name}/{_CURRENT}", current)
@@ -177,7 +177,7 @@ class Models:
         self._folder.delete(f"{version.name}/v{version.number}.json")
 
     def forget_rows(self, version: ModelVersion) -> None:
-        """Delete the training rows of a version; its next run reads them again."""
+        """Delete the stored training rows of a version, so that its next run reads them again."""
         self._folder.delete(f"{version.name}/v{version.number}.rows")
 
     def _write(self, name: str, number: int, record: ModelRecord) -> None:

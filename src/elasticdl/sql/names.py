@@ -23,7 +23,7 @@ Name: TypeAlias = "str | Sequence[str]"
 
 
 def parts(name: Name) -> tuple[str, ...]:
-    """Return the parts of a name; a string is split at its dots.
+    """Split a name into its parts; a string is split at its dots.
 
     Raises:
         UsageError: A part is empty or contains a null character, which no database accepts.
@@ -40,7 +40,7 @@ def parts(name: Name) -> tuple[str, ...]:
 
 
 def shown(name: Name) -> str:
-    """Return a name for messages: parts joined by dots, and a part with a dot in quotes.
+    """Format a name for messages: parts joined by dots, and a part with a dot in quotes.
 
     Example:
         >>> shown(("sales", "t")), shown(("sales", "2024.q1"))
@@ -72,7 +72,7 @@ def typed(text: str) -> tuple[str, ...]:
 
 
 def quoted(name: Name, mark: str = '"') -> str:
-    """Return the name of a table as SQL.
+    """Quote the name of a table for SQL.
 
     Args:
         name: The name.
@@ -89,7 +89,7 @@ def quoted(name: Name, mark: str = '"') -> str:
 
 
 def column_name(name: str, mark: str = '"') -> str:
-    """Return the name of a column as SQL; a dot in it is part of the name.
+    """Quote the name of a column for SQL; a dot in it is part of the name.
 
     Example:
         >>> column_name("price.net")
@@ -101,7 +101,7 @@ def column_name(name: str, mark: str = '"') -> str:
 
 
 def matching(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that equals a name, else the only one that does except for case.
+    """Find a name among `names`: an equal one, else the only one that differs just in case.
 
     Databases differ in how they treat a name without quotes: PostgreSQL converts it to lower case,
     others ignore case. This finds the same name as all of them.
@@ -118,7 +118,7 @@ def matching(name: str, names: Iterable[str]) -> str | None:
 
 
 def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> list[str]:
-    """Return column names in the spelling used elsewhere, if the database ignores case.
+    """Convert column names to the spelling used elsewhere, if the database ignores case.
 
     MySQL and SQLite spell a column of a result as the SELECT does, DuckDB as its table does. For
     PostgreSQL and unknown databases, names that differ in case are different names.
@@ -141,7 +141,7 @@ def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> 
 
 
 def literal(text: str) -> str:
-    """Return a string as a standard SQL literal.
+    """Format a string as a standard SQL literal.
 
     Example:
         >>> literal("it's")

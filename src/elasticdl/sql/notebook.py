@@ -43,7 +43,7 @@ _ENDED_BY_SIGNAL = {130, 143}
 
 
 class StatementFailedError(ElasticDLError):
-    """A statement of a cell failed or was cancelled; the output above the error explains why."""
+    """A statement of a cell failed or was cancelled; the output above this error explains why."""
 
 
 @magics_class
@@ -84,7 +84,7 @@ class SqlMagics(Magics):
         return _quietly(lambda: self._do(settings, program))
 
     def _parsed(self, line: str, cell: str | None) -> tuple[Any, str]:
-        """Return the settings and the unparsed statements."""
+        """Split the input of a magic into its settings and the statements."""
         words = line.split()
         number = next((n for n, word in enumerate(words) if not word.startswith("--")), len(words))
         settings = parse_argstring(self.sql, " ".join(words[:number]))
@@ -138,7 +138,7 @@ class SqlMagics(Magics):
 
 
 def _frame(result: Result) -> Any:
-    """Return the rows of a statement as a DataFrame; plot the result of an EXPLAIN."""
+    """Convert the rows of a statement to a DataFrame; also plot the result of an EXPLAIN."""
     rows = result.rows
     if rows is None:
         return None
@@ -152,7 +152,7 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function; raise its errors as ones that a notebook shows without a traceback."""
+    """Call a function, converting its errors to ones that a notebook shows without a traceback."""
     try:
         return do()
     except KeyboardInterrupt:

@@ -61,7 +61,7 @@ def parse(program: str, dialect: str = "duckdb") -> list[Statement]:
 
 
 def _split(program: str, dialect: str) -> Iterator[tuple[Sequence[Token], int]]:
-    """Yield the tokens of each statement, and the offset where its text ends."""
+    """Split a program; yield the tokens of each statement and the offset where its text ends."""
     statement: list[Token] = []
     for token in _tokenize(program, dialect):
         if token.token_type == TokenType.SEMICOLON:
@@ -87,7 +87,7 @@ def _tokenize(program: str, dialect: str) -> list[Token]:
 
 
 def _unclosed(program: str, dialect: str, error: TokenError) -> Span:
-    """Return the start of the part that cannot be tokenized."""
+    """Find where an unterminated string, quoted name or comment begins."""
     found = _UNMATCHED.match(str(error.__cause__))
     if found is not None:
         start = int(found["offset"])
@@ -134,7 +134,7 @@ def _extension(tokens: Sequence[Token]) -> int | None:
 
 
 def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Yield the index of each token that is not a bracket, and its nesting depth."""
+    """Yield the index of each token that is not a bracket, with its nesting depth in brackets."""
     depth = 0
     for index, token in enumerate(tokens):
         if token.token_type in _OPENING:

@@ -1,4 +1,4 @@
-"""Prediction of a column: runs a model on a query's rows and writes the results to a table.
+"""Prediction in SQL: runs a model on a query's rows and writes the results to a table.
 
     SELECT + key --database--> rows --api.predict--> predictions --with the key--> one transaction
 
@@ -82,7 +82,7 @@ class PredictRequest:
 
 @dataclass(frozen=True)
 class Plan:
-    """The way in which predictions are written to their table: into a column, or as new rows.
+    """How predictions are written to their table: into an existing row's column, or as new rows.
 
     Attributes:
         select: The query, extended by the key if a column is filled.
@@ -101,7 +101,7 @@ def predict(
     models: Models,
     reporter: Reporter | None = None,
 ) -> pa.Table:
-    """Predict the rows of a query and write the results into a column of a table.
+    """Predict the rows of a query and write the predictions to a table.
 
     Returns:
         One row per written column: `table`, `column`, `rows` (number of changed or appended
@@ -163,7 +163,7 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
     folder: Path,
     reporter: Reporter,
 ) -> FileSnapshot | pa.Schema:
-    """Store the rows to predict; if there are none, return only their schema."""
+    """Read the rows to predict and store them in files; if there are none, return their schema."""
     reporter.started("Reading rows", 0, "rows")
     try:
         with (
@@ -193,7 +193,7 @@ def _as_trained(
     database: Database,
     reporter: Reporter,
 ) -> RowSource:
-    """Return the rows under the column names the model was trained with, checked to be distinct."""
+    """Rename the columns of rows to the names that the model was trained with, and check them."""
     trained = record.details.get("columns", [])
     names = written_like(rows.schema.names, trained, database.dialect)
     check_distinct(names, request.statement, request.begins_at)
@@ -206,7 +206,7 @@ def _as_trained(
 def _made_empty(
     request: PredictRequest, database: Database, schema: pa.Schema, record: ModelRecord
 ) -> str:
-    """Create the target table if there are no rows to predict; return a message about it.
+    """Create an empty target table when there are no rows to predict; return a note for the user.
 
     Other programs may expect the table. It is not created if the types of the model's outputs are
     unknown until the model predicts.
@@ -287,7 +287,7 @@ def _unmatched(request: PredictRequest, why_not: str) -> UsageError:
 
 
 def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRecord | None) -> str:
-    """Return a note about the target columns.
+    """Check that the predictions fit the target columns; return a note for the user.
 
     Raises:
         UsageError: The predictions do not fit the columns.
@@ -315,7 +315,7 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
 
 
 def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
-    """Return the kind of the predictions, as `kinds.kind_of_values`; empty if unknown."""
+    """Classify the predictions as `column_types.kind_of_values` does; empty if unknown."""
     if request.output not in {None, _PREDICTION}:
         return ""
     params = record.details.get("params", {}) if record is not None else {}
@@ -326,14 +326,14 @@ def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
 
 
 def _class_type(params: Mapping[str, Any]) -> pa.DataType | None:
-    """Return the type of a classifier's predictions; None for other models."""
+    """Return the Arrow type of a classifier's predictions; None for other models."""
     classes = params.get("classes")
     # A user's own model file may use the name `classes` for something else.
     return pa.array(as_array(classes)).type if classes and isinstance(classes, list) else None
 
 
 class _Keys:
-    """Separates the key columns of a query from its batches, and stores them in a file.
+    """Removes the key columns from the batches of a query, and stores them in a file.
 
     The model must not see them: it may use every column as a feature.
     """
@@ -361,7 +361,7 @@ class _Keys:
 
 
 def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> RowSource:
-    """Return the rows to write: the key or the selected columns, then the predictions."""
+    """Combine the stored key or selected columns with the predictions, as rows to write."""
     source = pq.ParquetFile(beside)
     parts = [pq.ParquetFile(path) for path in sorted(predicted.glob("*.parquet"))]
     names = list(source.schema_arrow.names)
@@ -401,7 +401,7 @@ def _joined(
 
 
 def _wanted(request: PredictRequest, schema: pa.Schema) -> dict[str, str]:
-    """Return target column -> output of the model."""
+    """Choose the model output for each column to write: column -> output."""
     names = [name for name in schema.names if name != "key"]
     output = request.output or (_PREDICTION if _PREDICTION in names else names[0])
     for name in (output, *([_PROBABILITY] if request.probability else [])):

@@ -111,7 +111,7 @@ def _draw(
 
 
 def _fitting(widths: Sequence[int], width: int | None) -> int:
-    """Return the number of columns that fit, at least one."""
+    """Return how many columns fit into the width of a table, at least one."""
     if width is None:
         return len(widths)
     total, fitting = 1, 0
@@ -142,7 +142,7 @@ def _text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a string with its control characters escaped.
+    r"""Escape the control characters of a string.
 
     Example:
         >>> printable("red \x1b[31m")
@@ -196,7 +196,7 @@ def _each(rows: RowSource) -> Iterator[tuple[Any, ...]]:
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 - one for each type
-    """Return a value in the form that JSON can represent.
+    """Convert a value to one that JSON can represent.
 
     Example:
         >>> plain(decimal.Decimal("1.50")), plain(float("nan")), plain(dt.date(2026, 1, 2))
@@ -226,7 +226,7 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - one for each type
 
 
 def bars(names: Sequence[str], values: Sequence[float], width: int | None = None) -> str:
-    """Return a bar chart as text, one line per value.
+    """Draw a bar chart as text, one line per value.
 
     Args:
         names: Labels of the bars.

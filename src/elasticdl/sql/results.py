@@ -1,4 +1,4 @@
-"""Standard output of statements: prints rows, programs, and bars for an EXPLAIN.
+"""Prints the results of statements: rows, programs, and a bar chart for an EXPLAIN.
 
 Used by the shell and by `cli/sql.py`.
 """
@@ -46,5 +46,5 @@ def show(result: Result, form: str = "table", stream: TextIO | None = None) -> N
 
 
 def importance_bars(table: pa.Table, width: int | None = None) -> str:
-    """Return the result of an EXPLAIN statement as a text bar chart."""
+    """Draw the result of an EXPLAIN statement as a bar chart in text."""
     return bars(table["column"].to_pylist(), table["importance"].to_pylist(), width)

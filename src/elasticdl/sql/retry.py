@@ -1,4 +1,4 @@
-"""Waits for a resource that another process will soon release.
+"""Retries while a resource is in use by another process that will soon release it.
 
 The submitter of a killed statement runs until it has saved its progress. If the same statement is
 run again immediately, the resource is still in use.
@@ -20,7 +20,7 @@ _POLL_S = 0.1
 
 
 def retry_while_busy(act: Callable[[], Got], busy: type[Exception], timeout_s: float) -> Got:
-    """Retry a call while it reports that something is in use; return its result.
+    """Repeat a call until it no longer reports that a resource is in use; return its result.
 
     Args:
         act: The call.

@@ -84,7 +84,7 @@ def with_key(
     *,
     casts: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
-    """Return a SELECT with the key of its table as additional columns.
+    """Add the key of its table to a SELECT, as additional columns.
 
     Args:
         select: The SELECT.
@@ -158,7 +158,7 @@ def _key(column: str, type_: str | None) -> str:
 
 
 def _end_of_columns(select: str, dialect: str) -> int:
-    """Return the offset where the selected columns end: after the last one before FROM."""
+    """Find the offset in a SELECT where its list of columns ends, before FROM."""
     depth = 0
     last = len(select)
     selecting = is_distinct = False

@@ -84,7 +84,7 @@ class PredictSettings:
 def train_settings(
     attributes: Attributes, model_params: Collection[str] | None, program: str
 ) -> TrainSettings:
-    """Return the settings in the attributes of a TRAIN statement.
+    """Read the settings of a TRAIN statement from its WITH clause.
 
     Args:
         attributes: The WITH clause.
@@ -119,7 +119,7 @@ def train_settings(
 
 
 def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
-    """Return the settings in the attributes of a PREDICT statement.
+    """Read the settings of a PREDICT statement from its WITH clause.
 
     Raises:
         StatementError: A name is unknown, or a value is invalid.
@@ -142,7 +142,7 @@ def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
 def measuring_options(
     attributes: Attributes, group: str, known: Mapping[str, Any], program: str
 ) -> dict[str, Any]:
-    """Return the options in the attributes of an EVALUATE or EXPLAIN statement.
+    """Read the options of an EVALUATE or EXPLAIN statement from its WITH clause.
 
     Args:
         attributes: The WITH clause.
@@ -165,19 +165,19 @@ def measuring_options(
 
 
 def evaluate_options(attributes: Attributes, program: str) -> dict[str, Any]:
-    """Return the options of `job_options.evaluation_job`; see `measuring_options`."""
+    """Read the options of an EVALUATE statement, for `job_options.evaluation_job`."""
     known = {key: partial(_evaluation_job, key) for key in _PREDICT_OPTIONS}
     return measuring_options(attributes, "evaluate", known, program)
 
 
 def explain_options(attributes: Attributes, program: str) -> dict[str, Any]:
-    """Return the options of `measuring.ExplainRequest`; see `measuring_options`."""
+    """Read the options of an EXPLAIN statement, for `evaluation.ExplainRequest`."""
     known = dict.fromkeys(("num_rows", "repeats"), _count)
     return measuring_options(attributes, "explain", known, program)
 
 
 def for_rows(options: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    """Return the options of a prediction or evaluation, with a suitable minibatch size.
+    """Add a minibatch size that suits the number of rows to a prediction's or evaluation's options.
 
     Large minibatches are faster for many rows. A size set by the user takes precedence.
     """
@@ -208,7 +208,7 @@ def _predict_job(key: str, value: Any) -> None:
 
 
 def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> Any:
-    """Return a value, checked by the same rules as on the command line."""
+    """Check a value by the rules of the command line, and return it."""
     try:
         use()
     except UsageError as error:

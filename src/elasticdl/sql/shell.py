@@ -132,7 +132,7 @@ class Shell:
                 self.do(text)
 
     def do(self, text: str) -> None:
-        """Run the input; print its results and errors."""
+        """Run one complete input, statements or a command, and print its results and errors."""
         try:
             if text.lstrip().startswith("\\"):
                 self._command(*text.strip().lstrip("\\").rstrip(";").split())

@@ -1,4 +1,4 @@
-"""SHOW TRAIN: returns how a model was trained, as rows.
+"""SHOW TRAIN: reports how a model was trained, as rows.
 
     section   | step | name        | value
     model     |      | statement   | SELECT ... TO TRAIN ...
@@ -85,7 +85,7 @@ def _curve(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
 
 
 def _thinned(events: Sequence[_Point]) -> Sequence[_Point]:
-    """Return evenly spaced events, including the last one: enough for a curve."""
+    """Select evenly spaced points of a curve, including the last one."""
     stride = -(-len(events) // _MAX_POINTS)
     return events[::-1][:: max(stride, 1)][::-1]
 

@@ -20,7 +20,7 @@ from elasticdl.errors import UsageError
 
 @dataclass(frozen=True)
 class Span:
-    """Part of a program's text.
+    """A range of a program's text.
 
     Attributes:
         start: Offset of its first character.
@@ -229,7 +229,7 @@ class StatementError(UsageError):
 
 
 def pointed(problem: str, program: str, span: Span) -> tuple[str, int, int]:
-    """Return a message that shows a position in a program, and the position's line and column.
+    """Format a message with the line it is about and a caret; return it with line and column.
 
     Args:
         problem: What is wrong, as sentences.

@@ -61,7 +61,7 @@ with open_database() as database:  # its address is in $ELASTICDL_DATABASE
 
 
 def program_of(request: Request, statement: str, models: str) -> str:
-    """Return the Python source of the submitter that runs a request.
+    """Generate the Python source of the submitter that runs a request.
 
     Args:
         request: The request.
@@ -90,7 +90,7 @@ def _literal(value: Any) -> str:
 
 
 def hand_over(result: pa.Table) -> None:
-    """Write a result for the process that started this submitter; print it if a user did."""
+    """Pass a result to the process that started this submitter; print it if a user started it."""
     path = os.environ.get(RESULT)
     if path is None:
         print(result.to_string(preview_cols=0))  # noqa: T201 - started by hand
@@ -99,12 +99,12 @@ def hand_over(result: pa.Table) -> None:
 
 
 def take_over(path: Path) -> pa.Table:
-    """Read the result that a submitter has written with `hand_over`."""
+    """Read the result that a submitter wrote with `hand_over`."""
     return feather.read_table(path, memory_map=False)
 
 
 def run_here(request: Request, database: Database, models: Models) -> pa.Table:
-    """Run a request in this process, without a submitter."""
+    """Run a request in this process, without a submitter process."""
     module = importlib.import_module(type(request).__module__)
     function = getattr(module, _FUNCTIONS[type(request).__name__])
     table: pa.Table = function(request, database, models)

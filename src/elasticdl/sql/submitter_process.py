@@ -1,4 +1,4 @@
-"""Submitter processes, which end together with the process that started them.
+"""Runs submitters as processes that end together with the process that started them.
 
     running --stop, Ctrl-C--> SIGTERM (saves progress) --grace period--> SIGKILL (its group)
 
@@ -101,7 +101,7 @@ def run_piped(
 
 
 class _Output:
-    """The output lines of a process, read in a thread so that waiting can time out."""
+    """Reads the output lines of a process in a thread, so that waiting for a line can time out."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.is_complete = False
@@ -117,7 +117,7 @@ class _Output:
         self._lines.put(None)
 
     def forward(self, on_line: Callable[[str], None]) -> bool:
-        """Pass on a line if one arrives soon; return whether more can follow."""
+        """Pass the next line to `on_line` if one arrives soon; return whether more can follow."""
         try:
             line = self._lines.get(timeout=_POLL_S)
         except queue.Empty:
@@ -154,7 +154,7 @@ def _end(
 
 
 def end_with_stdin() -> None:
-    """Make this process, a submitter, end when its parent process is gone."""
+    """Make this submitter process exit when its parent process has ended."""
     if os.environ.get(WATCHED):
         threading.Thread(target=_watch, daemon=True).start()
 

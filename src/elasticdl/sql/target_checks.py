@@ -46,7 +46,7 @@ def _is_same(name: Name, table: TableInfo | None, read: Name, database: Database
 
 
 def view_of(table: TableInfo, select: str, database: Database) -> str:
-    """Return the view through which a SELECT reads rows of a table; empty if there is none.
+    """Return the name of a view through which a SELECT reads a table; empty if there is none.
 
     A view that only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
     """

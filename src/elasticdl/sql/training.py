@@ -170,7 +170,7 @@ def _prepared(
     version: ModelVersion,
     reporter: Reporter,
 ) -> tuple[FileSnapshot, dict[str, Any]]:
-    """Return the stored rows, read from the database if necessary, and the model's parameters."""
+    """Return the stored rows, reading them first if necessary, and the model's parameters."""
     snapshot = stored
     if snapshot is None:
         snapshot = _snapshot(request, database, version, reporter)
@@ -245,7 +245,7 @@ def _snapshot(
 
 
 def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
-    """Return the error for a query without a row to train on."""
+    """Build the error for a query without a row to train on."""
     if error.num_held_out and request.validation_select is None:
         return DataError(
             f"All {counted(error.num_held_out, 'row')} are held out for validation "
@@ -258,7 +258,7 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 def _held(
     request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `validation.select`; consumed after the training rows have been read."""
+    """Yield the rows of `validation.select`; the query runs after the training rows were read."""
     with database.read(str(request.validation_select)) as rows:
         names = written_like(rows.schema.names, columns, database.dialect)
         check_distinct(names, request.statement, request.begins_at, at="validation.select")
@@ -268,7 +268,7 @@ def _held(
 
 
 def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -> dict[str, Any]:
-    """Return the model's parameters: those of the request, completed from the table."""
+    """Complete the request's model parameters from the table."""
     takes = set(request.model_params)
     params = dict(request.params)
     with _at_label(request):
@@ -323,7 +323,7 @@ def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
 
 
 def _rounded(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> list[str]:
-    """Return the columns that lose digits as numeric features."""
+    """Return the names of columns whose values lose digits when converted to numeric features."""
     sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
     names = [source["column"] for source in sources if source["kind"] == "number"]
     return [column.name for column in snapshot.columns if column.name in names and column.is_wide]
@@ -331,7 +331,7 @@ def _rounded(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> l
 
 @contextlib.contextmanager
 def _at_label(request: TrainRequest) -> Iterator[None]:
-    """Re-raise errors about the label with its position in the program."""
+    """Context manager that adds the label's position in the program to errors about it."""
     try:
         yield
     except DataError as error:
@@ -345,7 +345,7 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
 def _note_rare(
     label: ColumnSummary, snapshot: FileSnapshot, request: TrainRequest, reporter: Reporter
 ) -> None:
-    """Report classes that metrics hardly reflect: with few rows, or without a validation row."""
+    """Warn about classes that metrics barely reflect: few rows, or no validation row."""
     counts = dict(label.values or ())
     if len(counts) > MANY_CLASSES:
         return
@@ -366,7 +366,7 @@ def _note_rare(
 
 
 def _options(request: TrainRequest, snapshot: FileSnapshot) -> dict[str, Any]:
-    """Return the training options: those of the request, with defaults for a table of this size."""
+    """Complete the request's training options with defaults for a table of this size."""
     options = dict(request.options)
     rows = snapshot.num_training
     size, least_epochs = next((size, epochs) for most, size, epochs in _SIZES if rows <= most)

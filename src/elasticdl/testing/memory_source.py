@@ -1,4 +1,4 @@
-"""Records in memory, for tests of code that reads records."""
+"""In-memory `RecordSource`, for tests of code that reads records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MemorySource:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """One placeholder file."""
+        """A placeholder file that stands for all records."""
         return [RecordFile("memory", self.num_records)]
 
     @property
@@ -30,13 +30,13 @@ class MemorySource:
         return len(self._records)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
-        """Return the records as serialized `tf.Example`."""
+        """Return the records `start` to `stop` (exclusive), each as a serialized `tf.Example`."""
         if not 0 <= start <= stop <= self.num_records:
             raise IndexError(f"{start} to {stop} of {self.num_records} records.")
         return self._records[start:stop]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """Return the records, decoded."""
+        """Return the records `start` to `stop` (exclusive), decoded to arrays."""
         raw = self.read_bytes(start, stop)
 
         def where(i: int) -> str:

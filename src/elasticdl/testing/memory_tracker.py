@@ -29,10 +29,10 @@ class MemoryRun:
 
 
 class MemoryTracker:
-    """Keeps everything in memory; see `tracking.tracker.Tracker`.
+    """Tracker that records everything in memory; see `tracking.tracker.Tracker`.
 
     Args:
-        runs: Job -> its run; survives from attempt to attempt.
+        runs: Job id -> its run; pass the same mapping for each attempt.
 
     Example:
         >>> tracker = MemoryTracker()
@@ -49,7 +49,7 @@ class MemoryTracker:
         self.run = MemoryRun()
 
     def start(self, attempt: TrackedAttempt) -> None:
-        """Start or resume a run; see `Tracker`."""
+        """Start or continue the run of a job; see `Tracker`."""
         self.run = self.runs.setdefault(attempt.job_id, self.run)
         self.run.status, self.run.error = "RUNNING", ""
         self.tags({"attempt": str(attempt.number), **attempt.tags})

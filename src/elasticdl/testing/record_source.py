@@ -240,7 +240,7 @@ def _check_threads(source: RecordSource, expected_bytes: Sequence[bytes]) -> Non
 
 
 def _ranges(source: RecordSource) -> list[tuple[int, int]]:
-    """Return all ranges if there are few records, else those around the boundaries of files."""
+    """Return ranges to read: all if there are few records, else those around file boundaries."""
     borders = [0, *itertools.accumulate(file.num_records for file in source.files)]
     near = {border + step for border in borders for step in (-1, 0, 1)}
     positions = sorted(near & set(range(source.num_records + 1)))
@@ -266,7 +266,7 @@ def _check_same_fields(number: int, record: Record, expected: Record) -> None:
 
 
 def _shown(records: Sequence[bytes]) -> str:
-    """Return records as a string, shortened for a message."""
+    """Format records for a message, shortened."""
     text = repr(records)
     most = 200
     return text if len(text) <= most else f"{len(records)} records: {text[:most]}..."

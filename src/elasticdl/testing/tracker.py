@@ -21,7 +21,7 @@ from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAtte
 
 @dataclass(frozen=True)
 class Shown:
-    """Content that a tracking service shows to its user.
+    """What a tracking service shows to its user.
 
     Attributes:
         num_runs: Number of runs.
@@ -35,14 +35,14 @@ class Shown:
 
 
 class RecordedRun(Protocol):
-    """Backend where a tracker under test records a run, such as a folder or a server."""
+    """Backend in which the tracker under test records a run, such as a folder or a server."""
 
     def open(self) -> Tracker:
-        """Return a new tracker on the same output, as a new process would create it."""
+        """Create a new tracker on the same output, as a new process would."""
         ...
 
     def read(self) -> Shown:
-        """Return the runs and curves that are shown so far."""
+        """Return the runs and curves that the service shows now."""
         ...
 
 
@@ -50,7 +50,7 @@ def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
     """Check that a tracker obeys the laws in the docstring of `Tracker`.
 
     Args:
-        new_place: Returns an empty backend.
+        new_place: Creates an empty backend.
 
     Raises:
         AssertionError: A law is broken; the message says which.

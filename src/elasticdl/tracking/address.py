@@ -16,7 +16,7 @@ _WORDS = ("databricks", "databricks-uc", "uc")
 
 
 def tracking_uri(text: str) -> str:
-    """Return the MLflow address for a user's input; a path becomes a SQLite database.
+    """Convert an address typed by a user to an MLflow tracking URI; a path becomes SQLite.
 
     Example:
         >>> tracking_uri("http://mlflow:5000")
@@ -40,7 +40,7 @@ def tracking_uri(text: str) -> str:
 
 
 def database_path(uri: str) -> Path | None:
-    """Return the file of a SQLite database; None for other addresses.
+    """Return the file that a SQLite URI names; None for other URIs.
 
     Example:
         >>> database_path("sqlite:////data/runs/mlflow.db").as_posix()

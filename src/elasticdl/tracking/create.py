@@ -56,9 +56,9 @@ def follow_job(
 def follow_finished_job(
     events: FollowedLog, job: Job, folder: OutputFolder, attempt: int, step: int
 ) -> None:
-    """Report a job that finished earlier to its trackers, unless this was already done.
+    """Send a job that finished earlier to its trackers, unless they already have it.
 
-    This cannot make the job fail: if a tracker is unreachable, only a note is shown.
+    This never makes the job fail: if a tracker is unreachable, only a note is shown.
     """
     if job.tracking is None or _is_tracked(job, job.tracking, folder):
         return
@@ -73,7 +73,7 @@ def follow_finished_job(
 def open_trackers(
     tracking: Tracking, folder: OutputFolder, note: Callable[[str], None]
 ) -> list[Tracker]:
-    """Return the requested trackers, not started yet.
+    """Create the requested trackers, without starting them.
 
     Args:
         tracking: The requested tracking options.
@@ -110,7 +110,7 @@ def attempt_of(
 
     Args:
         job: The job that starts.
-        number: Which start of the job this is, from 1.
+        number: Number of this start of the job, from 1.
         definition: The trained model; None if it was not loaded.
         versions: Package -> version.
     """
@@ -134,7 +134,7 @@ def attempt_of(
 
 
 def params_of(job: Job) -> dict[str, str]:
-    """Return the requested options of a job as name -> string, for comparing runs.
+    """Convert the options of a job to name -> string, for comparing runs.
 
     Example:
         >>> from elasticdl.job import Job, ModelReference
@@ -174,7 +174,7 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _history(log: Path, step: int) -> list[Event]:
-    """Return the logged events up to the step that a job resumes from; none for a new job."""
+    """Read the logged events up to the step that a job resumes from; none for a new job."""
     if step == 0:
         return []
     history = parse_events(log.read_bytes(), str(log))

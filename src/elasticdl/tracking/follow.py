@@ -1,4 +1,4 @@
-"""Event log that forwards events to trackers; training never waits for them.
+"""Event log that forwards its events to trackers, without making the training wait for them.
 
     write(event) -> the log, as without trackers
                  -> a queue -> a thread -> each tracker
@@ -38,7 +38,7 @@ _Update: TypeAlias = Callable[[Tracker], None]
 
 
 class Log(Protocol):
-    """Interface of the log that is followed: `event_file.EventLog`."""
+    """The methods of an event log that `FollowedLog` uses; `event_file.EventLog` has them."""
 
     @property
     def path(self) -> Path:
@@ -55,7 +55,7 @@ class Log(Protocol):
 
 
 class FollowedLog:
-    """An event log with its trackers; without trackers, it behaves like the plain log.
+    """An event log that forwards its events to trackers; without trackers, it is a plain log.
 
     Args:
         log: Receives each event first, in the caller's thread.
@@ -152,21 +152,21 @@ class FollowedLog:
         self._log.publish()
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Queue tags of the run, by name."""
+        """Send tags of the run, by name, to the trackers in the background."""
         self._send(lambda tracker: tracker.tags(values))
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Queue a file or folder for storage; it must not change until `close`."""
+        """Send a file or folder to the trackers in the background; keep it as it is until `close`."""
         self._send(lambda tracker: tracker.artifact(path, folder))
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Queue the end of the attempt; only the first call counts."""
+        """Send the attempt's final status to the trackers; only the first call counts."""
         if not self._ended:
             self._ended = True
             self._send(lambda tracker: tracker.end(status, error))
 
     def close(self) -> None:
-        """Wait until everything is sent, or the timeout is over; may be called repeatedly."""
+        """Wait until everything is sent, for at most `drain_s`; may be called repeatedly."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -202,7 +202,7 @@ class FollowedLog:
                         rested_s[number] = time.monotonic() + self._retry_s
 
     def _try(self, tracker: Tracker, waiting: deque[_Update]) -> None:
-        """Send a tracker its queue, in order, up to the first item that it cannot accept now."""
+        """Send a tracker its queued items in order; stop at the first that it cannot accept now."""
         while waiting:
             try:
                 waiting[0](tracker)

@@ -123,7 +123,7 @@ class MlflowTracker:
         )
 
     def point(self, point: MetricPoint) -> None:
-        """Log a point; see `tracker.Tracker`.
+        """Log the metrics of a point; see `tracker.Tracker`.
 
         Raises:
             TrackingError: The server does not answer.
@@ -177,7 +177,7 @@ class MlflowTracker:
                 raise ValueError(f"{path}: there is no such file to keep.")
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Log how the attempt ended; see `tracker.Tracker`.
+        """Set the run's status; see `tracker.Tracker`.
 
         Raises:
             TrackingError: The server does not answer.
@@ -232,7 +232,7 @@ class MlflowTracker:
         return str(experiment.experiment_id)
 
     def _find_run(self, job_id: str) -> Any:
-        """Return the run of earlier attempts; None if there is none to continue."""
+        """Find the MLflow run of the job's earlier attempts; None if there is none to continue."""
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
         kept = load_stored_run(self._folder)
@@ -342,7 +342,7 @@ class MlflowTracker:
             self._client.log_batch(self._run_id, tags=some)
 
     def _log_params(self, run: Any, attempt: TrackedAttempt) -> dict[str, str]:
-        """Log parameters that the run lacks; return those with a different value, as tags."""
+        """Log parameters that the run does not have yet; return those that differ, as tags."""
         from mlflow.entities import Param  # noqa: PLC0415 - as above
 
         names = MetricNames().of(attempt.params)
@@ -371,7 +371,10 @@ class MlflowTracker:
 
     @contextlib.contextmanager
     def _reaching(self, *, at_start: bool = False) -> Iterator[None]:
-        """Convert errors of MLflow to `TrackingError`, or `ValueError` for rejected data."""
+        """Context manager that converts MLflow's errors to `TrackingError` or `ValueError`.
+
+        A `ValueError` means that MLflow rejected the data, so that a retry is useless.
+        """
         try:
             yield
         except (OutputError, ModuleNotFoundError):

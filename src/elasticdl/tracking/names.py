@@ -40,7 +40,7 @@ class MetricNames:
         self._taken = {*self.renamed, *kept}
 
     def of(self, originals: Iterable[str]) -> dict[str, str]:
-        """Return the name of each metric; originals that are valid names are assigned first."""
+        """Map each metric to a tracker name; valid names are assigned first and stay unchanged."""
         originals = list(originals)
         for original in sorted(originals, key=lambda name: allowed(name) != name):
             if original not in self._names:
@@ -60,7 +60,7 @@ class MetricNames:
 
 
 def allowed(name: str) -> str:
-    """Return a name that MLflow accepts; a valid name is unchanged.
+    """Convert a name to one that MLflow accepts; a valid name is unchanged.
 
     Example:
         >>> [allowed(name) for name in ("loss", "iou%", "a//b", "..", "")]

@@ -1,4 +1,4 @@
-"""Conversion of events to points for trackers. Pure: the only clock is that of the events.
+"""Converts events to points for trackers. Pure: the only clock is that of the events.
 
 EpochFinished -> a point with the training metrics (and the latest validation metrics)
 Evaluated     -> a point with the validation metrics
@@ -49,7 +49,7 @@ validation={'loss': 0.5})
         self._since = 0.0
 
     def take(self, event: Event) -> MetricPoint | None:
-        """Return the point for an event; None if the event does not produce one."""
+        """Convert the next event to a point; None if it does not produce one."""
         match event:
             case JobStarted():
                 # Earlier events were rolled back, or have been sent.
@@ -124,7 +124,7 @@ def status_of(event: Event) -> tuple[RunStatus, str] | None:
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as single numbers; list elements are named by their index.
+    """Flatten metrics to single numbers; list elements are named by their index.
 
     Example:
         >>> flat({"loss": 1, "iou": [0.5, 0.7], "iou_1": 0.9})

@@ -1,4 +1,4 @@
-"""The run of a job: stored as `tracking.json` in its output, so that later attempts continue it.
+"""Stored MLflow run: `tracking.json` in a job's output, so that later attempts continue the run.
 
 Callers: `mlflow.py` writes it; `create.py` reads whether a finished job was reported as finished.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The tracked run of a job.
+    """The MLflow run of a job.
 
     Attributes:
         job_id: Id of the job.
@@ -38,7 +38,7 @@ class StoredRun:
     status: str = ""
 
     def write(self, folder: OutputFolder) -> None:
-        """Store the run in an output.
+        """Write the run to `tracking.json` in an output.
 
         Raises:
             OutputError: The file cannot be written.
@@ -48,7 +48,7 @@ class StoredRun:
 
 
 def load_stored_run(folder: OutputFolder) -> StoredRun | None:
-    """Return the run of an output; None if there is none, or its file cannot be read."""
+    """Read the stored run of an output; None if there is none, or its file cannot be read."""
     try:
         return StoredRun(**json.loads(folder.read_bytes(TRACKING_FILE)))
     except (OutputError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""TensorBoard curves in the job's output, with the names that Keras' own callback uses.
+"""Writes TensorBoard curves into a job's output, with the names that Keras' callback uses.
 
     logs/train/        epoch_<metric> by epoch; batch_loss and records_per_s by step
     logs/validation/   epoch_<metric> by epoch; evaluation_<metric>_vs_iterations by step
@@ -62,7 +62,7 @@ class TensorBoardTracker:
         self._logged: dict[tuple[str, str], set[int]] = {}
 
     def start(self, attempt: TrackedAttempt) -> None:
-        """Delete the files of earlier attempts; their contents are sent again.
+        """Delete the files of earlier attempts, whose points are sent again.
 
         Raises:
             TrackingError: The folder cannot be written to.
@@ -78,7 +78,7 @@ class TensorBoardTracker:
                 raise TrackingError(str(error)) from error
 
     def point(self, point: MetricPoint) -> None:
-        """Write a point; see `tracker.Tracker`.
+        """Write the metrics of a point; see `tracker.Tracker`.
 
         Raises:
             TrackingError: The disk is full or cannot be written to.
@@ -109,7 +109,7 @@ class TensorBoardTracker:
         """Ignore artifacts: those of the job are already in its output."""
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Close the files; TensorBoard has no status.
+        """Close the files; TensorBoard has no notion of a status.
 
         Raises:
             TrackingError: The disk is full or cannot be written to.
@@ -157,7 +157,7 @@ _numbers = itertools.count()
 
 
 class _File:
-    """A growing file of records in an output, local or remote, which readers may watch."""
+    """An event file of TensorBoard in a local or remote output; readers may watch it grow."""
 
     def __init__(self, folder: OutputFolder, name: str) -> None:
         # Named like TensorBoard's own files. TensorBoard reads files in the order of their names,

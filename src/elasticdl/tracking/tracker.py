@@ -1,4 +1,4 @@
-"""Tracker protocol: a tracker shows the progress of training jobs, based on the event log.
+"""Tracker protocol: services such as MLflow that record and show training runs.
 
 A tracker shows a job as ONE run, however many times the job was killed and restarted. The event log
 remains the source of truth: at every start of a job, its history is sent to the tracker again, and
@@ -85,7 +85,7 @@ class TrackedAttempt:
 
 
 class Tracker(Protocol):
-    """A service that displays training runs.
+    """A service that records and shows training runs.
 
     Laws, which `elasticdl.testing.tracker.check_tracker` checks for every tracker:
 
@@ -107,7 +107,7 @@ class Tracker(Protocol):
         ...
 
     def start(self, attempt: TrackedAttempt) -> None:
-        """Start the run of a job, or continue it.
+        """Create the run of a job, or continue the existing one.
 
         Raises:
             TrackingError: The service cannot be reached, or rejects the run.
@@ -115,11 +115,11 @@ class Tracker(Protocol):
         ...
 
     def point(self, point: MetricPoint) -> None:
-        """Accept a point, unless it is already known.
+        """Record the metrics of a point, unless it is already recorded.
 
         Raises:
-            TrackingError: It cannot be accepted now; it may be sent again.
-            ValueError: It will never be accepted.
+            TrackingError: The point cannot be recorded now; it may be sent again.
+            ValueError: The point is rejected; sending it again is useless.
         """
         ...
 
@@ -142,7 +142,7 @@ class Tracker(Protocol):
         ...
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Set how the attempt ended; the last call of an attempt.
+        """Record how the attempt ended; the last call of an attempt.
 
         Raises:
             TrackingError: As in `point`.

@@ -137,9 +137,9 @@ class DuckDB(BaseDatabase):
             yield batch
 
     def _drop_cache(self) -> None:
-        """Free DuckDB's cache of its file: it takes most of the memory and is never released.
+        """Free DuckDB's cache of its file, which takes most of the memory and is never released.
 
-        After reading this much, the process trains or predicts and needs the memory.
+        After a large read, the process trains or predicts, and needs the memory for that.
         """
         limit = self._fetch("SELECT current_setting('memory_limit')")[0][0]
         # DuckDB rounds the displayed value down: setting it again would lower the limit each time.
@@ -199,7 +199,7 @@ class DuckDB(BaseDatabase):
         return TableInfo(full, types, (_ROWID,), generated=generated)
 
     def _full_name(self, name: Name) -> tuple[str, ...] | None:
-        """Return database, schema and table; None if there is no such table or view."""
+        """Resolve a name to database, schema and table; None if there is no such table or view."""
         *where, table = parts(name)
         known = self._fetch(
             "SELECT table_catalog, table_schema, table_name FROM information_schema.tables "
@@ -243,7 +243,7 @@ class DuckDB(BaseDatabase):
 
 
 def _reader_of(cursor: Any, statement: str) -> Any:
-    """Return a reader of a statement's rows; None if it has no result."""
+    """Execute a statement; return a reader of its rows, None if it has no result."""
     # It is None for statements without a result, although DuckDB's type stubs do not say so.
     relation = cursor.sql(statement)
     reader = None if relation is None else relation.to_arrow_reader(BATCH_ROWS)
@@ -333,7 +333,7 @@ class _Ascending:
         self._num_rows += len(keys)
 
     def parts(self) -> Sequence[str]:
-        """Return a SELECT for each range of the key; empty if the keys do not increase."""
+        """Return a SELECT for each range of keys; empty if the keys do not increase."""
         if not self._is_so:
             return ()
         stops = [f" AND {self._key} < {start}" for start in self._starts[1:]]

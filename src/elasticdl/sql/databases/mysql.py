@@ -290,7 +290,7 @@ class MySQL(SQLAlchemyConnection):
         )
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a key column of the temporary table; no cast, as it has the target's type."""
+        """Return a key column of the temporary table as SQL; it already has the target's type."""
         return f"given.{key}"
 
     def _create(

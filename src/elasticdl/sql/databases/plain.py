@@ -93,7 +93,7 @@ def _converted(
 
 
 def plain_type(found: pa.DataType) -> Plain:
-    """Return the plain type for an Arrow type, and a function that converts its columns.
+    """Map an Arrow type to its plain type and a function that converts its columns.
 
     Raises:
         UnreadableTypeError: There is no plain type for it.
@@ -159,7 +159,7 @@ def _uuid_texts(array: pa.Array) -> pa.Array:
 
 
 def check_years(array: pa.Array) -> pa.Array:
-    """Return an array unchanged, after checking its dates or times.
+    """Check that an array's dates or times are in the years 1 to 9999; return it unchanged.
 
     Raises:
         ValueError: A value is infinite or outside of the years 1 to 9999, which is not supported
@@ -184,7 +184,7 @@ def check_years(array: pa.Array) -> pa.Array:
 
 
 def as_decimal(digits: int, scale: int) -> Plain:
-    """Return the plain type of DECIMAL(digits, scale), and a function that converts strings."""
+    """Return the plain type of DECIMAL(digits, scale), with a function that converts strings."""
     if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
         return pa.float64(), lambda array: array.cast(pa.float64())
     exact = pa.decimal128(digits, scale)
@@ -217,7 +217,7 @@ def _wide(found: pa.DataType) -> pa.DataType:
 
 
 def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
-    """Return a database's type for values converted by `to_write`.
+    """Return the name of a database's type for values converted by `to_write`.
 
     Args:
         found: Their Arrow type.

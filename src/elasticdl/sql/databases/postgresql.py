@@ -187,7 +187,7 @@ class PostgreSQL(BaseDatabase):
             yield batch
 
     def _plain(self, field: pa.Field) -> Plain:
-        """Return the plain type of one of the driver's columns; see `plain.plain_type`."""
+        """Map a column of the driver to its plain type; see `plain.plain_type`."""
         return self._plain_of(field.type, field.metadata or {})
 
     def _plain_of(self, found: pa.DataType, metadata: Mapping[bytes, bytes]) -> Plain:
@@ -344,7 +344,7 @@ class _Transaction(Transaction):
 
 
 def _numeric(typmod: bytes) -> Plain:
-    """Return the plain type of a NUMERIC (-1: without a precision), and its conversion."""
+    """Map a NUMERIC's type modifier (-1: no precision) to its plain type and conversion."""
     modifier = int(typmod) - _OPAQUE_SIZE
     if modifier < 0:
         return pa.float64(), lambda array: array.cast(pa.float64())

@@ -30,7 +30,7 @@ _AGAIN_S = 0.2
 
 
 class Queries:
-    """The running queries of a database, which any thread can cancel."""
+    """Registry of the running queries of a database, which any thread can cancel."""
 
     def __init__(self) -> None:
         self._abandoned: _Call[Any] | None = None
@@ -98,13 +98,13 @@ class DatabaseQuery:
                     self._cancel()
 
     def end(self) -> None:
-        """Disable cancelling: the connection is about to be closed."""
+        """Make later cancels do nothing, because the connection is about to be closed."""
         # The lock: a cancel in progress must not hit the next use of the connection.
         with self._lock:
             self._is_over = True
 
     def wait_for(self, act: Callable[[], Found]) -> Found:
-        """Return the result of a driver call.
+        """Make a driver call that can be cancelled; return its result.
 
         Args:
             act: The call. For the main thread, it runs in another thread.
@@ -146,7 +146,7 @@ class DatabaseQuery:
 
 
 class _Call(Generic[Found]):
-    """A call in its own daemon thread, which does not keep the process alive."""
+    """A driver call running in its own daemon thread, which does not keep the process alive."""
 
     def __init__(self, act: Callable[[], Found]) -> None:
         self.done = threading.Event()

@@ -54,7 +54,7 @@ _OPTIONS = {name: {"check_same_thread": False} for name in ("sqlite", "sqlite+py
 
 
 class SQLAlchemyConnection(BaseDatabase):
-    """Reads through SQLAlchemy; the base of the databases that use it.
+    """Base class of the databases that are accessed through SQLAlchemy; implements reading.
 
     Args:
         url: In the syntax of SQLAlchemy.
@@ -117,7 +117,7 @@ class SQLAlchemyConnection(BaseDatabase):
         return UnavailableError(text) if self._is_lost(error) else DatabaseError(text)
 
     def _is_lost(self, error: Exception) -> bool:
-        """Return whether a retry of the same statement may succeed."""
+        """Return whether an error is temporary, so that a retry of the statement may succeed."""
         if isinstance(error, exc.OperationalError):
             return error.connection_invalidated or bool(_LOST.search(str(error.orig)))
         return isinstance(error, OSError) or getattr(error, "connection_invalidated", False)
@@ -346,7 +346,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
 
 
 class _Reading:
-    """Reads a result batch by batch.
+    """Reader that fetches a result batch by batch.
 
     Args:
         result: The result.
@@ -365,7 +365,7 @@ class _Reading:
         self.is_at_end = not result.returns_rows
 
     def fetch(self) -> Sequence[Any]:
-        """Return the next rows; empty at the end."""
+        """Fetch the next rows; empty at the end."""
         if self._ahead:
             return self._ahead.pop()
         if self.is_at_end:
@@ -393,7 +393,7 @@ class _Reading:
 
 
 def _columns_of(names: Sequence[str], rows: Sequence[Any]) -> list[TupleColumn]:
-    """Return columns with the types of the first rows."""
+    """Derive the columns' types from the values in the first rows."""
     columns = []
     for i, name in enumerate(names):
         values = [row[i] for row in rows]

@@ -131,7 +131,7 @@ class SQLite(BaseDatabase):
 
     @contextlib.contextmanager
     def _snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Read one snapshot of the database in the block, even if other processes write."""
+        """Open a read transaction for the block, so that all its reads see the same data."""
         with self._errors():
             connection.execute("SAVEPOINT elasticdl_read")
         try:
@@ -148,7 +148,7 @@ class SQLite(BaseDatabase):
     def _columns(
         self, connection: sqlite3.Connection, select: str, declared: Sequence[tuple[str, str]]
     ) -> list[TupleColumn]:
-        """Return the columns of a query, typed by the values in all of its rows."""
+        """Determine the columns of a query, with types that fit the values in all of its rows."""
         counts = ", ".join(
             f"total(typeof({column}) = '{kind}')"
             for column in (f"c{i}" for i in range(len(declared)))
@@ -285,7 +285,7 @@ class SQLite(BaseDatabase):
             )
 
     def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - for other databases
-        """Return a key column of the temporary table; no cast, as SQLite's values have types."""
+        """Return a key column of the temporary table as SQL; SQLite needs no cast."""
         return f"given.{key}"
 
     @contextlib.contextmanager
@@ -308,7 +308,7 @@ class SQLite(BaseDatabase):
 
 
 def _short(cursor: sqlite3.Cursor, rows: Sequence[Sequence[Any]]) -> RowSource:
-    """Return fetched rows, each column typed by all of its values."""
+    """Convert the rows of a short result to Arrow, each column typed by all of its values."""
     names = [column[0] for column in cursor.description]
     values = list(zip(*rows, strict=True)) if rows else [() for _ in names]
     try:
@@ -363,7 +363,7 @@ def _key(
     *,
     is_without_rowid: bool,
 ) -> list[str]:
-    """Return the columns of the PRIMARY KEY or of a UNIQUE constraint that are all NOT NULL."""
+    """Return the columns of a key without NULLs: the PRIMARY KEY or a UNIQUE constraint."""
     not_null = {name for name, _, is_not_null, _ in columns if is_not_null}
     primary = sorted((pk, name) for name, _, _, pk in columns if pk)
     key = [name for _, name in primary]
@@ -427,7 +427,7 @@ def _has_fractions(type_: str) -> bool:
 
 
 def _declared_type(type_: str) -> pa.DataType:
-    """Return the type of a column that has no values."""
+    """Return the Arrow type for a column without values, from its declared type."""
     if _has_fractions(type_):
         return pa.float64()
     if "INT" in type_:

@@ -40,7 +40,7 @@ _KEY, _VALUE = "elasticdl_key_", "elasticdl_value_"
 
 
 class Transaction(ABC):
-    """An open transaction; it can have a temporary table for the rows to write."""
+    """An open transaction, with an optional temporary table for the rows to write."""
 
     @abstractmethod
     def cancel(self) -> None:
@@ -48,11 +48,11 @@ class Transaction(ABC):
 
     @abstractmethod
     def run(self, statement: str) -> int:
-        """Run a statement; return the number of rows it matched."""
+        """Run a statement; return the number of rows that it matched."""
 
     @abstractmethod
     def fetch(self, statement: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of a short query."""
+        """Run a query with a short result; return its rows."""
 
     @abstractmethod
     def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
@@ -69,9 +69,9 @@ class Transaction(ABC):
         """Write rows into the temporary table; return their number."""
 
     def given_parts(self) -> Sequence[str]:
-        """Return the temporary table in parts, as SQL; the UPDATE runs once per part.
+        """Split the temporary table into sources, as SQL, for one UPDATE each.
 
-        No key occurs in two parts.
+        No key occurs in two of them.
         """
         return (GIVEN,)
 
@@ -113,11 +113,11 @@ class BaseDatabase(ABC):
 
     @abstractmethod
     def _errors(self) -> AbstractContextManager[None]:
-        """Convert the driver's exceptions to ours."""
+        """Context manager that converts the driver's exceptions to `DatabaseError` and others."""
 
     @contextlib.contextmanager
     def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
-        """Add the names of the columns being filled to the database's errors."""
+        """Context manager that adds the names of the columns being filled to database errors."""
         try:
             with self._errors():
                 yield
@@ -214,7 +214,7 @@ class BaseDatabase(ABC):
             return transaction.run(_insert(where, quoted_names, values))
 
     def _appended(self, info: TableInfo, rows: RowSource) -> list[str]:
-        """Return the target column in the table for each column of the rows."""
+        """Match each column of rows to append with a column of the table."""
         names = []
         for name, target in zip(
             rows.schema.names, self._targets(info, (), list(rows.schema)), strict=True
@@ -258,7 +258,7 @@ class BaseDatabase(ABC):
     def _targets(
         self, info: TableInfo, key: Sequence[str], fields: Sequence[pa.Field]
     ) -> list[str | None]:
-        """Return the target column for each column of values; None for one that is missing."""
+        """Match each column of values with a column of the table; None for one to be added."""
         targets = [matching(field.name, info.columns) for field in fields]
         for field, target in zip(fields, targets, strict=True):
             if target is None:
@@ -281,7 +281,7 @@ class BaseDatabase(ABC):
     def _added(
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
-        """Add columns; if the block fails, they are removed again, here or by the rollback."""
+        """Add columns for the block; they are removed if it fails, here or by the rollback."""
         for name, type_ in self._still_missing(info, missing):
             added = f"{column_name(name, self.mark)} {type_}"
             transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {added}")
@@ -290,7 +290,7 @@ class BaseDatabase(ABC):
     def _still_missing(
         self, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Sequence[tuple[str, str]]:
-        """Return the columns that no other program has added in the meantime.
+        """Return the columns to add, without those that another program has added meanwhile.
 
         Raises:
             DatabaseError: Another program has added a column that the values do not fit.
@@ -308,7 +308,7 @@ class BaseDatabase(ABC):
     def _update(
         self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
     ) -> str:
-        """Return the UPDATE that copies values of the temporary table to rows with the same key.
+        """Build the UPDATE that copies values of the temporary table to rows with the same key.
 
         Args:
             info: The table.
@@ -331,7 +331,7 @@ class BaseDatabase(ABC):
         )
 
     def _key(self, key: str, type_: str | None) -> str:
-        """Return a key column of the temporary table, cast to its type in the target table."""
+        """Return a key column of the temporary table as SQL, cast to the target table's type."""
         return f"given.{key}" if type_ is None else f"CAST(given.{key} AS {type_})"
 
     def _check_duplicates(self, transaction: Transaction, table: Name, keys: Sequence[str]) -> None:
@@ -441,7 +441,7 @@ def _insert(table: str, columns: Sequence[str], values: Sequence[str]) -> str:
 
 
 def renamed(rows: RowSource, names: Sequence[str]) -> RowSource:
-    """Return rows with renamed columns."""
+    """Rename the columns of rows."""
     schema = pa.schema(
         pa.field(name, field.type) for name, field in zip(names, rows.schema, strict=True)
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TupleColumn:
-    """A column of rows that are tuples.
+    """Description of one column of rows that are tuples.
 
     Attributes:
         name: Its name.
@@ -37,7 +37,7 @@ class TupleColumn:
 def rows_of(
     columns: Sequence[TupleColumn], fetch: Callable[[], Sequence[Sequence[Any]]], name: str
 ) -> RowSource:
-    """Return the rows of a cursor.
+    """Convert the tuples of a cursor to Arrow batches.
 
     Args:
         columns: The columns.

@@ -1,4 +1,4 @@
-r"""Execution of a client's program: runs statements and sends responses until done or cancelled.
+r"""Execution of a client's program: runs its statements and sends the responses.
 
     waiting for its turn --> statement, statement, ... --> done
               \------------------ cancel --------------/
@@ -42,7 +42,7 @@ _ERROR = re.compile(r"(?:internal )?error: ")
 
 
 def check_kept(url: str) -> None:
-    """Raise a `UsageError` if a URL is that of a database in memory; does not connect to it."""
+    """Raise a `UsageError` for the URL of a database in memory, without connecting to it."""
     if _IN_MEMORY.fullmatch(url):
         raise _empty(url)
 
@@ -76,7 +76,7 @@ class ExecutionSettings:
 
 
 class DatabaseLocks:
-    """One lock per DuckDB file, so that only one SQL program at a time uses it."""
+    """Locks for DuckDB files, so that only one SQL program at a time uses a file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class Execution:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
 
     def cancel(self) -> None:
-        """End the execution soon; returns immediately and may be called repeatedly."""
+        """Request the end of the execution; does not wait, and may be called repeatedly."""
         if not self.stop.is_set():
             self.stop.set()
             threading.Thread(target=self._interrupt, daemon=True).start()
@@ -152,7 +152,7 @@ class Execution:
                 connection.interrupt()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until `run` has ended; return whether it has within the timeout."""
+        """Wait until `run` has ended; return False after the timeout."""
         return self._done.wait(timeout_s)
 
     def run(self) -> None:
@@ -245,7 +245,7 @@ class Execution:
             )
 
     def _reason(self, error: SubmitterError) -> str:
-        """Return the error message that the submitter has printed."""
+        """Return the error message that a failed submitter has printed."""
         lines = list(self._lines)
         for at in range(len(lines) - 1, -1, -1):
             if _ERROR.match(lines[at]):

@@ -1,4 +1,4 @@
-"""Jobs: programs that run without their client, which fetches the output from time to time.
+"""Jobs: SQL programs that run while their client is away; it fetches the output later.
 
 An id cannot be guessed, so any client that has it may fetch. Only the newest part of the output is
 kept; a message reports the number of dropped responses. A finished job is kept for an hour, and at
@@ -27,7 +27,7 @@ MAX_ENDED = 100
 
 @dataclass
 class JobOutput:
-    """The output of a job.
+    """The buffered output of a job.
 
     Attributes:
         failure: Why it ended early; None if it did not.
@@ -60,7 +60,7 @@ class JobOutput:
         return self._ended_s
 
     def since(self, number: int) -> tuple[list[sqlflow_pb2.Response], int, bool]:
-        """Return the responses from a number on, the next number, and whether these are the last.
+        """Return the responses from a number on, the next number, and whether no more will follow.
 
         If responses were dropped, the first one is a message about them.
         """

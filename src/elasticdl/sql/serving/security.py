@@ -43,7 +43,9 @@ class Security:
 
 
 def is_strangers(peer: str, host: str, port: int, security: Security) -> bool:
-    """Return whether a call comes from another user, if neither token nor certificates are used.
+    """Return whether to reject a call because it comes from another user of this machine.
+
+    Applies only on Linux, to a server without a token and without client certificates.
 
     Args:
         peer: gRPC's name of the other end, such as `ipv4:127.0.0.1:40000`.
@@ -62,7 +64,7 @@ def is_strangers(peer: str, host: str, port: int, security: Security) -> bool:
 
 
 def bind(server: grpc.Server, address: str, security: Security) -> int:
-    """Make a server listen on an address; return its port.
+    """Make a gRPC server listen on an address; return its port.
 
     Raises:
         UnavailableError: The address is in use, or the certificate is unusable.

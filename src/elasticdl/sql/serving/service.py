@@ -1,4 +1,4 @@
-"""The gRPC service: checks callers, limits the number of sessions, starts executions.
+"""The gRPC service of `elasticdl sql-server`: checks callers, limits sessions, runs programs.
 
     Run                 responses until the end; cancelling the call cancels its execution
     Run, exit_on_submit a Job immediately; its execution continues, and Fetch returns its output
@@ -66,7 +66,7 @@ _CODES = {
 
 
 class Server:
-    """The server; it listens from its construction until `stop`.
+    """The gRPC server for SQL programs; it listens from its construction until `stop`.
 
     Attributes:
         address: HOST:PORT on which it listens.
@@ -285,18 +285,18 @@ class _Outbox:
                 self._queue.put_nowait(None)
 
     def responses(self) -> Any:
-        """Yield the responses; return the error of the execution, None if it succeeded."""
+        """Yield the queued responses; return the error of the execution, None if it succeeded."""
         while (response := self._queue.get()) is not None:
             yield response
         return self._failure
 
 
 class _Unreadable:
-    """Placeholder for a message that cannot be parsed; gRPC treats None as an internal error."""
+    """Placeholder for a request that cannot be parsed; gRPC treats None as an internal error."""
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return a function that parses a message."""
+    """Return a parser of requests of one type; it returns `_Unreadable` for invalid bytes."""
 
     def read(content: bytes) -> Any:
         try:
