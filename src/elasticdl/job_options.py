@@ -549,14 +549,14 @@ def _as_bool(name: str, value: Any) -> bool:
 
 
 def output_location(text: str, option: str = "--output") -> str:
-    """Make an output location absolute, and check that it can be written.
+    """Make an output location absolute, after checking that it outlives this process.
 
     Args:
         text: As typed.
         option: The option, for the error.
 
     Raises:
-        UsageError: Nothing can be written there.
+        UsageError: The location is empty, or in the memory of this process.
     """
     return check_output(location(text), option)
 

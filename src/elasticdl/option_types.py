@@ -132,7 +132,7 @@ def shows_options_of(job_function: Callable[..., Any]) -> Callable[[_Function], 
 
 
 def _described(documented: Any, section: str) -> dict[str, str]:
-    """Return name -> its lines in a section of a docstring, indented as in `function.__doc__`."""
+    """Parse a docstring section into name -> its lines, indented as in `function.__doc__`."""
     text = f"{inspect.getdoc(documented)}\n"
     found = re.search(rf"^{section}:\n(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
     entries = re.findall(

@@ -13,7 +13,7 @@ from elasticdl.definition import Mode
 
 
 class ElasticDLSpec:
-    """Base class for a model class in the ElasticDL style, with its loss, optimizer and data.
+    """Base class of a spec: a class that defines a model with its loss, optimizer and data.
 
     A subclass that lacks required methods is rejected when it is used, with an error that names all
     of them. This is not an `ABC`: a function supplied by a flag (`--loss=...`) need not be in the

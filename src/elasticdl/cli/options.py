@@ -24,7 +24,7 @@ def with_options(command: _Command, *options: Callable[[_Command], _Command]) ->
 
 
 def check_place(context: click.Context, option: click.Parameter, value: str) -> str:
-    """Click callback: reject an output path that cannot be written."""
+    """Click callback: reject an output that is empty or would be lost with this process."""
     del context
     return check_output(value, option.opts[0])
 

@@ -165,7 +165,7 @@ class JobProgress:
         return f"epoch {epoch}/{self.num_epochs}, {math.floor(100 * min(share, 1.0))} %"
 
     def _left_s(self) -> float | None:
-        """Estimate the seconds until the last step; None if the speed or the total is unknown."""
+        """Estimate the seconds until the last step; None if the speed is unknown."""
         if self.is_finished:
             return 0.0
         if not self.recent_s or not self.recent_records:

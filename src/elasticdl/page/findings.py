@@ -307,8 +307,8 @@ def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
         PageFinding(
             "warning",
             f"Worker {rank} committed no batch for {duration_text(seconds)} from "
-            f"{clock_text(first)}, while the others trained on. It was not replaced, and came back "
-            "by itself.",
+            f"{clock_text(first)}, while the others continued. It was not replaced, and later "
+            "resumed.",
             first,
         )
         for seconds, first, rank in sorted(late, reverse=True)[:_MAX_STALLS]

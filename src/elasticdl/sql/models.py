@@ -100,7 +100,7 @@ class Models:
         return [name for name in self._folder.list() if self._folder.exists(f"{name}/{_CURRENT}")]
 
     def current(self, name: str) -> ModelVersion:
-        """Return the current version of a model: the newest one that is complete.
+        """Return the current version of a model: the last one whose training was completed.
 
         Raises:
             UsageError: There is no such model.

@@ -156,7 +156,10 @@ class FollowedLog:
         self._send(lambda tracker: tracker.tags(values))
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Send a file or folder to the trackers in the background; keep it as it is until `close`."""
+        """Send a file or folder to the trackers in the background.
+
+        It must not change until `close`.
+        """
         self._send(lambda tracker: tracker.artifact(path, folder))
 
     def end(self, status: RunStatus, error: str = "") -> None:
