@@ -170,7 +170,7 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
 
     Args:
         text: The YAML source.
-        file: Its name, for errors.
+        file: Name of the file, for errors.
         optional: Keys that are None if they are missing in the file.
 
     Raises:
@@ -224,7 +224,7 @@ class _Reader:
 
     Args:
         loader: A `yaml.SafeLoader` of the source.
-        file: Its name, for errors.
+        file: Name of the file, for errors.
     """
 
     def __init__(self, loader: Any, file: str) -> None:

@@ -70,7 +70,7 @@ class RecordInput:
     Attributes:
         input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in
             prediction the labels are ignored and may be left out.
-        schema: How records are decoded; None decodes each record by its own description.
+        schema: How records are decoded; None decodes each record by the types stored in it.
         takes_mode: Whether `input_fn` is called as `input_fn(records, mode)`.
     """
 
@@ -159,7 +159,7 @@ class NamedMetric:
         metric: A `Metric` of Keras or TorchMetrics, or a function `(labels, predictions)` that
             returns one value per example. A TorchMetrics metric is updated with
             `(predictions, labels)`.
-        output: Which of several model outputs it measures; None for the only one.
+        output: Name of the model output that it measures; None if there is only one.
         weighted: Whether sample weights count, as in Keras' `weighted_metrics`; otherwise they do
             not, as in its `metrics`.
     """
@@ -250,7 +250,7 @@ class ModelDefinition:
 
     Attributes:
         origin: Where it was read from.
-        framework: Which trainer runs it: the name of a file in `training/`.
+        framework: The trainer that runs the model: name of a file in `training/`.
         create_model: Returns the model; called once per process, after seeding.
         input: How records become batches.
         loss: `(outputs, labels)` -> a batch mean, or one value per example or time step (then
@@ -292,7 +292,7 @@ class ModelDefinition:
             then defined by these. None if they are complete, or do not depend on the data.
         required_exports: Formats the trained model must be exported to: "saved_model". A model
             that cannot be exported is refused before the first step.
-        trust_used: What the user has allowed to run that would otherwise be refused, one line
+        trust_used: Code that runs only because the user has explicitly trusted it, one line
             each.
         notes: Returns notices to show when training begins, one line each; called after the data
             has been opened.

@@ -150,7 +150,7 @@ def missing_framework(error: BaseException, needed_for: str) -> MissingExtraErro
 
     Args:
         error: The exception of the import.
-        needed_for: What needs the framework, as the subject of a sentence.
+        needed_for: The code that needs the framework, as the subject of a sentence.
 
     Returns:
         None if the exception has another cause.
@@ -166,10 +166,10 @@ def missing_framework(error: BaseException, needed_for: str) -> MissingExtraErro
 
 @contextlib.contextmanager
 def framework_needed(needed_for: str) -> Iterator[None]:
-    """Convert the failed import of a framework into a `MissingExtraError`.
+    """Context manager that converts the failed import of a framework to a `MissingExtraError`.
 
     Args:
-        needed_for: What needs the framework, as the subject of a sentence.
+        needed_for: The code that needs the framework, as the subject of a sentence.
     """
     try:
         yield

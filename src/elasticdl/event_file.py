@@ -103,7 +103,7 @@ class EventLog:
         """Wait until all events so far are on disk and, for remote outputs, stored by `sync`.
 
         Raises:
-            OutputError: They cannot be written there.
+            OutputError: The events cannot be written to the disk or the remote output.
         """
         try:
             os.fsync(self._descriptor)

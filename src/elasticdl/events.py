@@ -35,7 +35,7 @@ class _Event:
     """Base of all events.
 
     Attributes:
-        time: When it happened, in seconds since 1970-01-01 UTC.
+        time: Time of the event, in seconds since 1970-01-01 UTC.
     """
 
     time: float = field(default_factory=time.time)
@@ -61,7 +61,7 @@ class JobStarted(_Event):
         pid: ID of the process.
         resume: How an attempt resumes in the middle of an epoch: `exact` where a batch is found
             by its number, `replayed` where the batches before it are read again and compared.
-        trust_used: What the user allowed to run that would otherwise have been refused, one line
+        trust_used: Code that ran only because the user had explicitly trusted it, one line
             each.
         versions: Package -> version of the training software; empty if unknown.
         num_shards: Shards in one epoch; 0 if unknown.
@@ -127,8 +127,8 @@ class RecordsSkipped(_Event):
         step: Updates made by then; the next one may be the first without them.
         epoch: Epoch of the batch, from 0; the records are left out in this epoch and later ones.
         shard: Position of its shard in that epoch's order.
-        batch: Its number in the shard, from 0.
-        records: Their numbers over all files, from 0, sorted.
+        batch: Number of the batch in its shard, from 0.
+        records: Numbers of the skipped records over all files, from 0, sorted.
     """
 
     event: ClassVar[str] = "records_skipped"
@@ -186,8 +186,8 @@ class Checkpointed(_Event):
     Attributes:
         step: Updates in the checkpoint.
         blocked_s: How long training paused for it, in seconds.
-        num_bytes: Its size.
-        best: Whether it is the best so far.
+        num_bytes: Size of the checkpoint.
+        best: Whether it is the best checkpoint so far.
     """
 
     event: ClassVar[str] = "checkpointed"
@@ -204,10 +204,10 @@ class WorkerJoined(_Event):
 
     Attributes:
         step: Updates in the model it joined with.
-        rank: Its rank.
-        incarnation: Which process of the job it is, counted from 1.
-        host: Name of its machine.
-        pid: ID of its process.
+        rank: Rank of the worker.
+        incarnation: Number of the worker's process among those of the job, from 1.
+        host: Name of the worker's machine.
+        pid: ID of the worker's process.
         replaces: Incarnation that held the rank before; 0 if none did.
         started: When its process was started, in seconds since 1970-01-01 UTC; 0 if unknown.
     """
@@ -229,8 +229,8 @@ class WorkerLeft(_Event):
 
     Attributes:
         step: Updates in the model by then.
-        rank: Its rank.
-        incarnation: Which process of the job it was.
+        rank: Rank of the worker.
+        incarnation: Number of the worker's process among those of the job, from 1.
         reason: The cause, such as `died` or `hung`.
     """
 
@@ -274,7 +274,7 @@ class PartyJoined(_Event):
 
     Attributes:
         step: Rounds finished by then.
-        party: Its name.
+        party: Name of the party.
         num_examples: Records it trains on.
     """
 

@@ -102,10 +102,10 @@ def init(
         seed: Random seed of the split and of the training.
         fusion: Name of the fusion that combines the parties' models.
         num_rounds: Number of rounds.
-        num_epochs: How often a party uses each of its records in a round.
+        num_epochs: Number of local epochs of each party in a round.
         minibatch_size: Records in a step; None means 32. Components set their own.
         host: Name or address by which parties reach the aggregator.
-        port: Its port.
+        port: Port on which the aggregator listens.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.

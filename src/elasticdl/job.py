@@ -55,7 +55,7 @@ class TrainingOptions:
     """Training options.
 
     Attributes:
-        num_epochs: How often each record is used.
+        num_epochs: Number of passes over the training data.
         minibatch_size: Examples in one step.
         seed: Determines initial weights, order of records and dropout.
         shuffle: Whether the order of records changes each epoch.
@@ -63,8 +63,8 @@ class TrainingOptions:
         evaluation_steps: Evaluate every N steps; 0 means once per epoch.
         checkpoint_steps: Checkpoint every N steps; 0 means as often as takes at most 1 % of the
             training time.
-        keep_checkpoint_max: How many checkpoints are kept (at least 2), in addition to the best
-            one.
+        keep_checkpoint_max: Number of checkpoints to keep, at least 2; the best one is kept in
+            addition.
         deterministic: Whether the same job gives the same bits on the same machine.
         global_batch_size: Examples in one update, summed over steps and workers; a multiple of
             `minibatch_size`. 0 makes each step an update, whichever workers take part in it.
@@ -99,16 +99,18 @@ class Workers:
         max: Number of workers to keep running; one that dies is replaced.
         spare: Additional workers kept ready, so that a replacement is available at once.
         ray_address: A Ray cluster; None starts Ray on this machine.
-        give_up_after_s: The job fails after this long without training.
-        heartbeat_timeout_s: The others stop waiting for a worker after this long without heartbeat.
-        join_timeout_s: How long the others wait for a living worker that is late. If a step takes
-            longer, the workers take turns in being left out of a step: the time counts from the
-            first worker that waits, and a worker that was left out has waited a whole step.
+        give_up_after_s: The job fails if it has not trained for this long.
+        heartbeat_timeout_s: The other workers stop waiting for a worker that has sent no heartbeat
+            for this long.
+        join_timeout_s: How long the other workers wait for a late but live one. If a step takes
+            longer than this, the workers take turns in being left out of a step: the time counts
+            from the first worker that waits, and a worker that was left out has waited a whole
+            step.
         batch_timeout_s: A worker that computes on one batch for this long is considered hung and
             replaced. This timeout and the next one are minimums: a batch, or a sum over the
             workers, may take ten times the slowest one seen so far.
-        sum_timeout_s: A sum over the workers that takes this long is tried again.
-        transfer_timeout_s: The transfer of the state to a joining worker is given up when nothing
+        sum_timeout_s: A sum over the workers (all-reduce) that takes this long is retried.
+        transfer_timeout_s: The transfer of the state to a joining worker is abandoned if nothing
             has arrived for this long.
         priority: While a job of higher priority on the same cluster waits for workers, this one
             shrinks to its minimum.
@@ -180,7 +182,7 @@ class Federation:
         quorum: Share of the parties whose valid answers a round needs, more than 0 and at most 1.
         max_timeout_s: How long a round waits for answers; None waits for all.
         join_timeout_s: How long the job waits until `num_parties` parties have joined.
-        num_local_epochs: How often a party uses each of its records in a round.
+        num_local_epochs: Number of local epochs of each party in a round.
         termination_accuracy: The training ends when the global model reaches this accuracy.
         central_privacy: Differential privacy that hides each party's influence on the model; None
             for none.
@@ -214,7 +216,7 @@ class Job:
         training: Options of the training.
         prediction_format: File format of the predictions.
         workers: Worker processes that train; None trains in this process.
-        tracking: How the training is tracked; None for not at all.
+        tracking: Tracking options; None for no tracking.
         report: Folder for a report on each evaluated record; None for no report.
         federation: How parties train together without sharing their data; None if all data has
             one owner.

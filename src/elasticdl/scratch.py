@@ -48,7 +48,7 @@ def folder() -> Path:
     A forked child uses its parent's folder.
 
     Raises:
-        OSError: It cannot be created.
+        OSError: The folder cannot be created.
     """
     global _folder
     with _lock:
@@ -95,7 +95,7 @@ class TemporaryFolder:
         parent: Folder to create it in; None is the machine's temporary directory.
 
     Raises:
-        OSError: It cannot be created.
+        OSError: The folder cannot be created.
     """
 
     def __init__(self, parent: str | None = None) -> None:
@@ -145,8 +145,9 @@ def no_room(folder: Path, where: str = "") -> str:
     while disk != disk.parent and disk.parent.stat().st_dev == disk.stat().st_dev:
         disk = disk.parent
     return (
-        f"{folder}: the disk at {disk}{where} has no room for temporary files. Free it, or name a "
-        "folder on another one: TMPDIR=DIR. The same command resumes from the newest checkpoint."
+        f"{folder}: the disk at {disk}{where} has no room for temporary files. Free some "
+        "space, or set TMPDIR to a folder on another disk. The same command resumes from the newest "
+        "checkpoint."
     )
 
 

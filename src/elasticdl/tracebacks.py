@@ -173,7 +173,7 @@ def _text(error: BaseException | str) -> str:
     try:
         text = str(error)
     except (Exception, SystemExit):  # noqa: BLE001 - a class of the user's may raise anything here, too
-        return "(its __str__ raises, so what it says is not known)"
+        return "(its __str__ raises, so its message is unknown)"
     if len(text) <= _MAX_TEXT:
         return text
     return f"{text[:_MAX_TEXT]} ... ({len(text) - _MAX_TEXT:,} more characters)"

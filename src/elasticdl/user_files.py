@@ -57,7 +57,7 @@ def open_regular(path: Path | str) -> BinaryIO:
     """Open a regular file for reading; never blocks.
 
     Raises:
-        OSError: It does not exist, may not be read, or is not a regular file.
+        OSError: The file does not exist, may not be read, or is not a regular file.
     """
     # Before opening: opening alone has an effect on some devices, and fails for a socket.
     check_regular(path)
@@ -83,7 +83,7 @@ def read_bytes(path: Path | str, most_bytes: int | None = None) -> bytes:
         most_bytes: Largest size that is read; None for no limit.
 
     Raises:
-        OSError: It does not exist, may not be read, is not a regular file, or is too large.
+        OSError: The file does not exist, may not be read, is not a regular file, or is too large.
     """
     with open_regular(path) as file:
         # A file of /proc has a size of 0 but some content, so checking the size is not enough.

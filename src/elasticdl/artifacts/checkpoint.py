@@ -86,7 +86,7 @@ class CheckpointStore:
 
     Args:
         folder: The job's output.
-        keep_max: How many of the newest are kept, in addition to the best; at least 2.
+        keep_max: Number of newest checkpoints to keep, in addition to the best; at least 2.
 
     Raises:
         UsageError: `keep_max` is less than 2.
@@ -141,8 +141,8 @@ class CheckpointStore:
         an earlier step.
 
         Args:
-            checkpoint: What to save.
-            best: Whether it becomes the best one.
+            checkpoint: The checkpoint.
+            best: Whether to mark it as the best checkpoint.
 
         Raises:
             OutputError: The checkpoint cannot be written, or contains a value that cannot be
@@ -160,8 +160,8 @@ class CheckpointStore:
         result.
 
         Args:
-            checkpoint: What to save; its arrays must not be changed afterwards.
-            best: Whether it becomes the best one.
+            checkpoint: The checkpoint; its arrays must not be changed afterwards.
+            best: Whether to mark it as the best checkpoint.
 
         Raises:
             OutputError: The *previous* checkpoint could not be written; this write is not started.
@@ -240,7 +240,7 @@ class CheckpointStore:
         published = [step for step in self.steps() if step <= newest]
         kept = {self.best_step(), *published[-self._keep_max :]}
         for name in self._folder.list(FOLDER):
-            # By name and not by `steps()`, so that unfinished uploads go as well.
+            # By name and not by `steps()`, so that unfinished uploads are deleted too.
             step = _step_of(name)
             if step is not None and step not in kept:
                 self._folder.delete(f"{FOLDER}/{name}")

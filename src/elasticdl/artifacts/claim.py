@@ -133,7 +133,7 @@ def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
             "or another version of elasticdl wrote it. Use another --output, or delete "
             f"{folder.uri} to start over."
         ) from error
-    # Through JSON, like the stored job: a tuple and a list are the same request.
+    # Through JSON, like the stored job, so that tuples and lists compare equal.
     asked = json.loads(json.dumps(job.identity()))
     differing = _differences(json.loads(json.dumps(there)), asked)
     if differing:

@@ -80,7 +80,7 @@ class OutputFolder:
         """Return the content of a file.
 
         Raises:
-            OutputError: It does not exist, or cannot be read.
+            OutputError: The file does not exist, or cannot be read.
         """
         return self._storage.read_bytes(_checked(name, self.uri))
 
@@ -88,7 +88,7 @@ class OutputFolder:
         """Write a whole file in one step; on an object store, with one put.
 
         Raises:
-            OutputError: It cannot be written; the previous content is kept.
+            OutputError: The file cannot be written; the previous content is kept.
         """
         self._storage.write_bytes(_checked(name, self.uri), data)
 
@@ -131,11 +131,11 @@ class OutputFolder:
         last; a folder whose manifest is missing counts as absent.
 
         Args:
-            local_folder: What to publish; it is moved, so it is gone afterwards.
-            name: Its name in the output.
+            local_folder: The folder or file; it is moved, so it no longer exists afterwards.
+            name: The name to give it in the output.
 
         Raises:
-            OutputError: It cannot be published; a local target keeps its previous content.
+            OutputError: The folder cannot be published; a local target keeps its previous content.
         """
         self._storage.publish(local_folder, _checked(name, self.uri))
 
@@ -151,7 +151,7 @@ class OutputFolder:
         """Remove a file or a folder, if it exists.
 
         Raises:
-            OutputError: It cannot be removed.
+            OutputError: The file or folder cannot be removed.
         """
         self._storage.delete(_checked(name, self.uri))
 
@@ -159,7 +159,7 @@ class OutputFolder:
         """Copy a file or folder to a new path on this machine.
 
         Raises:
-            OutputError: It does not exist, or cannot be read or written.
+            OutputError: The source does not exist, or a file cannot be read or written.
         """
         if not self.exists(name):
             raise OutputError(f"{self.where(name)}: there is no such file or folder.")
@@ -187,7 +187,7 @@ class OutputFolder:
         """Rename a file within the folder, replacing any file of the new name.
 
         Raises:
-            OutputError: It cannot be moved.
+            OutputError: The file cannot be moved.
         """
         self._storage.move(_checked(name, self.uri), _checked(to, self.uri))
 
@@ -198,7 +198,7 @@ class OutputFolder:
             of: Name in the folder whose half-written files are removed; None means all names.
 
         Raises:
-            OutputError: It cannot be removed.
+            OutputError: The file or folder cannot be removed.
         """
         self._storage.remove_stale(of)
 

@@ -63,7 +63,7 @@ def is_temporary(name: str, of: str | None = None) -> bool:
 
 @contextlib.contextmanager
 def output_errors(path: Path | str) -> Iterator[None]:
-    """Convert the operating system's errors about an output into an `OutputError`.
+    """Context manager that converts `OSError`s about an output into `OutputError`s.
 
     Args:
         path: The path in the message.
@@ -146,7 +146,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a whole file, replacing an existing one in one step.
 
     Raises:
-        OSError: It cannot be written; the previous content is kept.
+        OSError: The file cannot be written; the previous content is kept.
     """
     make_folder(path.parent)
     aside = temporary_path(path)
@@ -307,7 +307,7 @@ class LocalStorage:
         """Return a file's content.
 
         Raises:
-            OutputError: It does not exist, or cannot be read.
+            OutputError: The file does not exist, or cannot be read.
         """
         try:
             return user_files.read_bytes(self.path(name))

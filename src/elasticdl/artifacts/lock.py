@@ -68,7 +68,7 @@ def hold(
         name: Name of the file.
         subject: Description of what the lock protects, for messages; empty for the folder.
         note: Called with a notice for the user if taking the lock may take as long as a lease.
-        alternative: What a user who does not want to wait can do.
+        alternative: Advice for a user who does not want to wait, as part of a sentence.
 
     Raises:
         OutputBusyError: Another process holds it; the message names its process id and host.

@@ -51,7 +51,7 @@ class Lease:
         where: The name of the file in messages.
         subject: The output that the lease protects, for messages.
         note: Called with a notice for the user while an unresponsive holder is waited for.
-        alternative: What a user who does not want to wait can do.
+        alternative: Advice for a user who does not want to wait, as part of a sentence.
 
     Raises:
         OutputBusyError: Another process holds it.

@@ -79,7 +79,7 @@ class RemoteStorage:
         """Return a file's content.
 
         Raises:
-            OutputError: It does not exist, or cannot be read.
+            OutputError: The file does not exist, or cannot be read.
         """
         with self.errors(name, "read"):
             try:

@@ -114,8 +114,8 @@ class TrainedModel:
     """A saved model; its description is in memory, its tensors are read on first use.
 
     Attributes:
-        folder: The folder that contains it.
-        description: Its description.
+        folder: The folder that contains the model.
+        description: The stored description of the model.
     """
 
     def __init__(self, folder: OutputFolder, description: Description) -> None:
@@ -207,8 +207,8 @@ def save_trained_model(
         The model, as `load_trained_model` would return it.
 
     Raises:
-        OutputError: It cannot be written, or an export has a reserved name. Then there is no
-            trained model; the checkpoints are unchanged.
+        OutputError: The model cannot be written, or an export has a reserved name. Then there is
+            no trained model; the checkpoints are unchanged.
 
     Example:
         >>> folder = OutputFolder("memory://doc-model")

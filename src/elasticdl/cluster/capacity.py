@@ -48,7 +48,7 @@ class Pod:
     """Resource needs of one pod of a job.
 
     Attributes:
-        name: Its role: `head`, `worker` or `submitter`.
+        name: Role of the pod: `head`, `worker` or `submitter`.
         requests: Resource -> amount: `cpu`, `memory`, and `nvidia.com/gpu` if it needs any.
         limits: Resource -> maximum amount.
     """

@@ -61,7 +61,7 @@ def check(
 
     Args:
         job: A job like the one to submit.
-        options: Its cluster options.
+        options: Cluster options of the job.
         context: Context of the kubeconfig; None uses the current one.
         has_image: Whether the options name a real image; otherwise the image is not checked.
     """

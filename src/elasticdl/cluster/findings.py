@@ -230,7 +230,7 @@ def missing_object(flag: str, kind: str, name: str) -> ClusterFinding:
     Args:
         flag: The flag.
         kind: Kind of the object.
-        name: Its name.
+        name: Name of the object.
     """
     return missing(kind, f"{name!r} does not exist", f"Create it, or change --{flag}.")
 

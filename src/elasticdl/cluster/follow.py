@@ -60,8 +60,8 @@ def progress_of(cluster: Kubernetes, found: Object, state: RayJobState) -> Annot
 
     Args:
         cluster: Cluster of the job.
-        found: Its RayJob.
-        state: Its state; the log is read only if the job is running.
+        found: RayJob of the job.
+        state: State of the job; the log is read only if the job is running.
 
     Returns:
         The annotations; empty if there is no progress yet, or reading the log is not allowed.

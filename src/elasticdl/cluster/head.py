@@ -31,8 +31,8 @@ class HeadPod:
     """The head pod of a job.
 
     Attributes:
-        pod: Its name.
-        port: Port of its page, on the pod's loopback.
+        pod: Name of the pod.
+        port: Port of the job page, on the pod's loopback.
         token: Token that the page requires.
     """
 

@@ -36,7 +36,7 @@ def launch(
 
     Args:
         job: The job.
-        options: Its cluster options.
+        options: Cluster options of the job.
         cluster: The cluster.
         patch: Site-specific changes to the RayJob; see `rayjob.manifest`.
         detach: Return right after the submission.

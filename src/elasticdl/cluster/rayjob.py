@@ -77,7 +77,7 @@ def manifest(job: Job, options: ClusterOptions, patch: Mapping[str, Any] | None 
 
     Args:
         job: The job; its data and output must be reachable from the pods.
-        options: Its cluster options.
+        options: Cluster options of the job.
         patch: Site-specific changes, as a JSON merge patch (RFC 7396); applied last.
 
     Raises:

@@ -53,7 +53,7 @@ class ImageReference:
 
     Attributes:
         registry: Host, with a port if it has one.
-        name: Its path in the registry.
+        name: Path of the image in the registry.
         reference: A digest or a tag.
     """
 

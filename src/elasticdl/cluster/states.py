@@ -44,7 +44,7 @@ class RayJobState:
     """The state of a job on a cluster, with an explanation for the user.
 
     Attributes:
-        phase: Its phase.
+        phase: Phase of the job.
         message: What the job is doing, or why it waits or failed: one or more sentences.
         num_workers: Number of running worker pods.
         exit_code: Exit code of its command, if it has ended and the cluster reports it.
@@ -75,9 +75,9 @@ class Trouble:
     """Why a pod is not running, and what to do about it.
 
     Attributes:
-        pod: Its name.
+        pod: Name of the pod.
         cause: The cause, as part of a sentence.
-        advice: What to do.
+        advice: What the user can do about it.
     """
 
     pod: str

@@ -39,7 +39,7 @@ class Submitted:
 
     Attributes:
         name: Name of its RayJob.
-        namespace: Its namespace.
+        namespace: Namespace of the RayJob.
         is_new: Whether this call created it.
         is_done: Whether the job had succeeded before this call.
     """
@@ -57,7 +57,7 @@ def submit(
 
     Args:
         job: The job.
-        options: Its cluster options.
+        options: Cluster options of the job.
         cluster: The cluster.
         patch: Site-specific changes to the RayJob; see `rayjob.manifest`.
 

@@ -27,8 +27,8 @@ class Curve:
     """A thinned curve.
 
     Attributes:
-        x: Positions of its points, ascending.
-        y: Their values, all finite.
+        x: Positions of the points, ascending.
+        y: Values at these positions, all finite.
         bad: Positions of values that are not finite; an evenly spaced sample if there are many.
     """
 

@@ -54,8 +54,8 @@ class PageFinding:
     """A noteworthy observation about a job.
 
     Attributes:
-        level: Its severity.
-        text: One or two sentences.
+        level: Severity of the finding.
+        text: The finding in one or two sentences.
         time: Time of the event, in seconds since 1970-01-01 UTC; None for the whole job.
     """
 

@@ -49,8 +49,8 @@ class JobStatus:
     """Current status of a job.
 
     Attributes:
-        state: Its state.
-        message: What it is doing or waiting for, or how it ended, in words.
+        state: State of the job.
+        message: What the job is doing or waiting for, or how it ended, in words.
         progress: Progress in words.
         share: Progress as a fraction from 0 to 1; None if unknown.
         eta_s: Estimated seconds until its end; None if unknown.

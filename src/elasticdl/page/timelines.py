@@ -34,8 +34,8 @@ class RankTenure:
         incarnation: Number of the process within the attempt; 0 for a job without workers.
         attempt: Attempt of the job.
         joined: When the worker got the rank, in seconds since 1970-01-01 UTC.
-        host: Its machine.
-        pid: Its process ID.
+        host: Machine of the worker.
+        pid: Process ID of the worker.
         started: When its process was started; 0 if unknown.
         replaces: Number of the process that had the rank before; 0 if there was none.
         first_batch: When its first batch was logged; None before that.
@@ -71,8 +71,8 @@ class Segment:
     """Period of a lane (the timeline of one rank) with one state.
 
     Attributes:
-        start: In seconds since 1970-01-01 UTC.
-        stop: The same.
+        start: Start of the period, in seconds since 1970-01-01 UTC.
+        stop: End of the period, likewise.
         kind: `starting`, `joining`, `training`, `behind` or `lost`.
         text: Description for the user.
     """

@@ -271,8 +271,8 @@ def _unlike_trained(
 
     Args:
         name: The column, as the SELECT names it.
-        type_: Its type.
-        trained: Its name in the training data.
+        type_: Type of the column.
+        trained: Name of the column in the training data.
         record: How the model was trained.
         model: The model's name.
     """

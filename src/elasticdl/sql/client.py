@@ -77,8 +77,8 @@ class End:
     """Marks the end of a statement.
 
     Attributes:
-        statement: Its text.
-        seconds: Its run time.
+        statement: Text of the statement.
+        seconds: Run time of the statement.
     """
 
     statement: str

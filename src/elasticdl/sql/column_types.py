@@ -83,8 +83,9 @@ def why_unfit(column: str, type_: str, values: str) -> str:
     """Explain why values of a kind cannot be written to a column; empty if they can.
 
     Args:
-        column: Its name, for the sentence.
-        type_: Its type, as the database writes it; an empty type accepts anything (SQLite).
+        column: Name of the column, for the sentence.
+        type_: The column's type, as the database writes it; an empty type accepts anything
+            (SQLite).
         values: Kind of the values.
 
     Example:

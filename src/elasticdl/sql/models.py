@@ -72,7 +72,7 @@ class ModelVersion:
         number: Number of the version, from 1.
         uri: URI of its TrainedModel.
         rows: URI of the folder for the table's rows.
-        record: How it was trained.
+        record: Record of how the version was trained.
         is_resumed: Whether an earlier run of the same statement started it but did not complete it.
     """
 

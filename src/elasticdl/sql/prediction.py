@@ -55,7 +55,7 @@ class PredictRequest:
     Attributes:
         select: The query.
         table: The table to fill; see `names.py`.
-        column: Its column.
+        column: The column to fill in that table.
         using: Name of the trained model.
         options: Options of `job_options.prediction_job`.
         probability: Column for the probability of the predicted class; None writes none.

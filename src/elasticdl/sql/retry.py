@@ -25,7 +25,7 @@ def retry_while_busy(act: Callable[[], Got], busy: type[Exception], timeout_s: f
     Args:
         act: The call.
         busy: The exception it raises while another process holds the resource.
-        timeout_s: How long to retry.
+        timeout_s: How long to retry, in seconds.
 
     Raises:
         Exception: Any other error of the call; `busy` if the resource is still in use after

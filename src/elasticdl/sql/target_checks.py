@@ -87,7 +87,7 @@ def check_appended(
 
     Args:
         table: The table; None if it will be created.
-        name: Its name.
+        name: Name of the table.
         selected: Columns of the SELECT.
         written: Columns of the predictions.
         database: Database of the table.

@@ -67,7 +67,7 @@ class TrainRequest:
     """A TRAIN statement that has passed all checks; the arguments of `train`.
 
     Attributes:
-        statement: Its text, which identifies the statement.
+        statement: Text of the statement, which identifies it.
         select: The query.
         model: Name of the model in the zoo.
         into: Name of the trained model.

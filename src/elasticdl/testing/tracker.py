@@ -143,7 +143,7 @@ def check_non_finite_values_are_accepted(place: RecordedRun) -> None:
     tracker.end(RunStatus.FINISHED)
     values = {value for curve in place.read().curves.values() for _, value in curve}
     missing = {3.0, 4.0, 5.0, 6.0, 7.0} - values
-    _require(not missing, f"Beside NaN and infinity, {sorted(missing)} were lost")
+    _require(not missing, f"{sorted(missing)} were lost, logged together with NaN and infinity")
 
 
 def check_another_job_is_another_run(place: RecordedRun) -> None:

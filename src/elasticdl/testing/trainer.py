@@ -56,7 +56,9 @@ def check_gradients_and_apply_are_a_step(
         fused.train_steps([batch])
         contribution, _ = split.gradients(batch)
         split.apply(contribution)
-    _nearly_same(fused.state(), split.state(), "gradients + apply is not a step")
+    _nearly_same(
+        fused.state(), split.state(), "apply(gradients(batch)) differs from train_steps([batch])"
+    )
 
 
 def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch) -> None:
@@ -65,14 +67,14 @@ def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Ba
     trainer.train_steps([batch])
     before = trainer.state()
     trainer.gradients(batch)
-    _same_bits(before, trainer.state(), "gradients() left a trace")
+    _same_bits(before, trainer.state(), "gradients() changed the state")
     trainer.evaluate(batch)
-    _same_bits(before, trainer.state(), "evaluate() left a trace")
+    _same_bits(before, trainer.state(), "evaluate() changed the state")
     trainer.predict(batch.features)
-    _same_bits(before, trainer.state(), "predict() left a trace")
+    _same_bits(before, trainer.state(), "predict() changed the state")
     if isinstance(trainer, PerExampleEvaluator):
         check_examples_are_those_of_the_batch(trainer, batch)
-        _same_bits(before, trainer.state(), "evaluate_per_example() left a trace")
+        _same_bits(before, trainer.state(), "evaluate_per_example() changed the state")
 
 
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
@@ -98,7 +100,11 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
     once.apply(contribution)
     twice.gradients(batch)
     twice.apply(Contribution(contribution.buffer * 2, contribution.num_examples * 2))
-    _nearly_same(once.state(), twice.state(), "A contribution is not a sum over its examples")
+    _nearly_same(
+        once.state(),
+        twice.state(),
+        "Doubling the gradient sum and the number of examples changes the update",
+    )
 
 
 def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
@@ -119,7 +125,11 @@ def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence
     total = Contribution(buffer, sum(each.num_examples for each in added))
     for worker in workers:
         worker.apply(total)
-        _nearly_same(whole.state(), worker.state(), "Uneven contributions are not the whole")
+        _nearly_same(
+            whole.state(),
+            worker.state(),
+            "Summed gradients of uneven batches differ from one step on all examples",
+        )
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:
@@ -144,7 +154,9 @@ def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: B
     contribution, _ = trainer.gradients(batch)
     before = trainer.state()
     trainer.apply(Contribution(np.zeros_like(contribution.buffer), 0))
-    _same_bits(before, trainer.state(), "A total of no examples changed the state")
+    _same_bits(
+        before, trainer.state(), "Applying a gradient sum over zero examples changed the state"
+    )
 
 
 def check_state_restores_everything(
@@ -155,7 +167,7 @@ def check_state_restores_everything(
     for batch in batches:
         first.train_steps([batch])
     second.load_state(first.state())
-    _same_bits(first.state(), second.state(), "load_state(state()) lost something")
+    _same_bits(first.state(), second.state(), "The state differs after load_state(state())")
     for batch in batches:
         first.train_steps([batch])
         second.train_steps([batch])
@@ -177,7 +189,7 @@ def check_finishing_is_beside_the_state(
     finished.load_state(before)
     for trainer in (finished, other):
         trainer.train_steps([batches[0]])
-    _same_bits(finished.state(), other.state(), "A trainer that finished continues differently")
+    _same_bits(finished.state(), other.state(), "After finish(), training continues differently")
 
 
 def check_ranks_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:
@@ -187,7 +199,9 @@ def check_ranks_draw_differently(create: Callable[[int], Trainer], batch: Batch)
     again, _ = same.gradients(batch)
     theirs, _ = other.gradients(batch)
     np.testing.assert_array_equal(mine.buffer, again.buffer)
-    assert not np.array_equal(mine.buffer, theirs.buffer), "Two ranks drew the same"  # noqa: S101
+    assert not np.array_equal(mine.buffer, theirs.buffer), (
+        "Random layers drew equal values on two ranks"
+    )  # noqa: S101
 
 
 def _same_bits(one: State, other: State, what: str) -> None:

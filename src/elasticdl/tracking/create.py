@@ -40,9 +40,9 @@ def follow_job(
     Args:
         events: The log that they will follow.
         job: The job that starts.
-        folder: Its output, which this process has locked.
+        folder: The job's output, which this process has locked.
         about: Description of this start for the trackers; see `attempt_of`.
-        step: The step it resumes from; events after it are sent when they happen again.
+        step: The step that the job resumes from; later events are sent when they happen again.
 
     Raises:
         MissingExtraError: A package is not installed.

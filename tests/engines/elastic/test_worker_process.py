@@ -158,7 +158,7 @@ def test_a_temporary_folder_with_a_path_too_long_for_sockets_is_named(place, tmp
         ("raise type('Odd', (BaseException,), {})('well')", "Odd(well)"),
         (
             "raise type('Mute', (BaseException,), {'__str__': lambda self: sys.exit(3)})()",
-            "Mute((its __str__ raises, so what it says is not known))",
+            "Mute((its __str__ raises, so its message is unknown))",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def zoo_files(root: Path) -> ZooFiles:
     """Select the files of a zoo.
 
     Args:
-        root: Its folder.
+        root: Folder of the zoo.
 
     Raises:
         UsageError: A link leads out of the zoo, a file cannot be read, or the zoo is too large.

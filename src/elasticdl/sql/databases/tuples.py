@@ -23,8 +23,8 @@ class TupleColumn:
     """Description of one column of rows that are tuples.
 
     Attributes:
-        name: Its name.
-        type: Its Arrow type.
+        name: Name of the column.
+        type: Arrow type of the column.
         convert: Converts a value that is not None to one that Arrow accepts for the type; None
             leaves all values unchanged.
     """
