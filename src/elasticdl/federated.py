@@ -480,7 +480,7 @@ def train(
 
 
 def sync(config: str) -> Synced:
-    """Have all parties adopt the global model.
+    """Send the global model to all parties, which adopt it as their own.
 
     Args:
         config: The aggregator's config.

@@ -66,7 +66,7 @@ _HINTS = {
 
 
 def hint(name: str) -> str | None:
-    """Return a sentence that names our equivalent of another tool's option; None if unknown.
+    """Return a sentence naming the equivalent of another tool's option; None if unknown.
 
     Args:
         name: Without dashes in front: `epochs`, `batch-size`.

@@ -146,8 +146,8 @@ def no_room(folder: Path, where: str = "") -> str:
         disk = disk.parent
     return (
         f"{folder}: the disk at {disk}{where} has no room for temporary files. Free some "
-        "space, or set TMPDIR to a folder on another disk. The same command resumes from the newest "
-        "checkpoint."
+        "space, or set TMPDIR to a folder on another disk. The same command resumes from the "
+        "newest checkpoint."
     )
 
 

@@ -40,7 +40,7 @@ _HASH_DIGITS = 16
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A run's state at a committed step.
+    """A run's complete state at a step: tensors and metadata.
 
     Attributes:
         step: Number of updates made.

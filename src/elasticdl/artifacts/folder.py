@@ -177,7 +177,7 @@ class OutputFolder:
         return storage.versioned(name)
 
     def errors(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Convert a store's exceptions while a file is written into an `OutputError`."""
+        """Context manager that converts a store's exceptions while writing to an `OutputError`."""
         storage = self._storage
         if isinstance(storage, LocalStorage):
             return output_errors(storage.path(name))
@@ -217,7 +217,7 @@ def local_path_of(uri: str) -> Path | None:
 
 
 def _checked(name: str, uri: str) -> str:
-    """Return a name in its normalized form.
+    """Validate a name within the folder; return it in normalized form.
 
     Raises:
         OutputError: The name leads out of the folder.

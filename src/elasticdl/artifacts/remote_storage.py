@@ -63,7 +63,7 @@ class RemoteStorage:
 
     @contextlib.contextmanager
     def errors(self, name: str, doing: str) -> Iterator[None]:
-        """Convert the exceptions of a store's library into an `OutputError`."""
+        """Context manager that converts the exceptions of a store's library to an `OutputError`."""
         try:
             yield
         except ElasticDLError:

@@ -26,7 +26,7 @@ def run_on_cluster(
     quiet: bool,
     with_page: bool = False,
 ) -> None:
-    """Print, submit or follow a job, as requested.
+    """Print a job's RayJob, or submit and follow the job, as the command line requests.
 
     Raises:
         ElasticDLError: The job cannot be submitted; or it failed, with its exit code.

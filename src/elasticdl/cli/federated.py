@@ -141,7 +141,7 @@ def init(folder: str, **options: Any) -> None:
 
 
 def _print_summary(made: FederationFiles) -> None:
-    assert made.summary is not None  # noqa: S101 - the caller has looked
+    assert made.summary is not None  # noqa: S101 - checked by the caller
     table = Table("party", "records", *map(str, made.summary.labels), title="Records by label")
     for path, counts in zip(made.parties, made.summary.counts, strict=True):
         table.add_row(path.stem, f"{counts.sum():,}", *map(str, counts))

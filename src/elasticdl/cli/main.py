@@ -91,7 +91,7 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="elasticdl")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - `main` looks at it
+def cli(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - `main` reads it
     """Train a model, unchanged, on any machines and data.
 
     \b
@@ -233,7 +233,7 @@ def _all_missing(error: click.ClickException) -> click.ClickException:
 
 
 def _with_hint(error: click.ClickException) -> click.ClickException:
-    """Extend an error about an unknown option with the name of our option for the same purpose."""
+    """Extend an error about an unknown option with the ElasticDL option for the same purpose."""
     if not isinstance(error, click.NoSuchOption):
         return error
     from elasticdl.option_hints import hint  # noqa: PLC0415 - only for an error

@@ -36,7 +36,7 @@ _NOBODY = "system:anonymous"
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The result of a check.
+    """The result of a cluster check.
 
     Attributes:
         context: Context of the kubeconfig; None if it is unknown or the pod's own account is used.

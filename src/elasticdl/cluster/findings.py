@@ -53,7 +53,7 @@ class ClusterVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ClusterFinding:
-    """The finding about one subject.
+    """The result of checking one subject of a cluster.
 
     Attributes:
         subject: The subject, in one or two words.

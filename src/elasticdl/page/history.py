@@ -153,7 +153,7 @@ class JobHistory:
 
     @property
     def epochs(self) -> dict[int, EpochFinished]:
-        """Epoch -> its `EpochFinished`, effective."""
+        """Effective `EpochFinished` events, by epoch."""
         ends: dict[int, EpochFinished] = {}
         for end in self._epochs:
             _put(ends, end.epoch, end)

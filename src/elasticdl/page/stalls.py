@@ -119,6 +119,6 @@ class _Timeline:
         self._times = [time for time, _ in self._texts]
 
     def within(self, start: float, stop: float) -> list[str]:
-        """Return the descriptions of events from `start` to `stop`."""
+        """Return the descriptions of the events between two times."""
         first, last = bisect_left(self._times, start), bisect_right(self._times, stop)
         return [text for _, text in self._texts[first:last]]

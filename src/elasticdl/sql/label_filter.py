@@ -40,7 +40,7 @@ class Labelled:
         self.num_without = self.num_infinite = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches without the dropped rows.
+        """Yield the batches, without the rows that have no label.
 
         Raises:
             UsageError: There is no such column.

@@ -17,7 +17,7 @@ _ROOM_FOR_NUMBER = 8
 
 
 class MetricNames:
-    """Mapping between original names and names in the tracker.
+    """Two-way mapping between metric names and their names in the tracker.
 
     Args:
         known: Name in the tracker -> original, the `renamed` of earlier attempts.

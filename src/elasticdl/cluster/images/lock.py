@@ -32,7 +32,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True)
 class DependencyLock:
-    """Packages to install together with ElasticDL.
+    """The packages to install in an image besides ElasticDL, with pinned versions.
 
     Attributes:
         requirements: Direct dependencies of ElasticDL, one per line.

@@ -67,7 +67,7 @@ class ZooFiles:
 
 
 def zoo_files(root: Path) -> ZooFiles:
-    """Select the files of a zoo.
+    """Select the files of a zoo that belong in its image.
 
     Args:
         root: Folder of the zoo.

@@ -77,7 +77,7 @@ class Transaction(ABC):
 
 
 class BaseDatabase(ABC):
-    """Base class of the databases; see `database.Database`.
+    """Base class of the databases; implements writing through a temporary table.
 
     Attributes:
         mark: Quotation mark for names.

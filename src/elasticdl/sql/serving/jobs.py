@@ -82,7 +82,7 @@ class JobOutput:
 
 
 class Jobs:
-    """The jobs of a server."""
+    """Registry of a server's jobs; drops the output of old ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
