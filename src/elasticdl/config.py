@@ -1,4 +1,4 @@
-"""Config files: YAML values that can be traced to their lines.
+"""Config files: reads YAML into nested attributes, and remembers the line of each value.
 
 `read_config` returns the file as nested attributes (`config.data_loader.shuffle`), the form in
 which components read it. Reading a missing name is an error that lists the available names and

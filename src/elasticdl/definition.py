@@ -268,8 +268,8 @@ class ModelDefinition:
             published.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for that of the weights.
-        loss_within: For PyTorch: where the model computes its loss by itself, so that `loss` is
-            None: in `forward`, which receives the labels, or in the `training_step` of a
+        loss_within: For PyTorch: name of the model's method that computes the loss, if `loss` is
+            None: "forward", which receives the labels, or the "training_step" of a
             LightningModule.
         compiled: Whether the model is a compiled Keras model: then loss and metrics are those it
             was compiled with, and labels are pairs (labels, sample weights).

@@ -1,4 +1,4 @@
-"""Tuning of Python's garbage collector, for processes that only run our code.
+"""Garbage collector settings, for processes that run only ElasticDL.
 
 Callers: `cli/main.py`, `engines/elastic/fork_server.py`; `sql/databases/duckdb.py`.
 """

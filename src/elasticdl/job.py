@@ -61,7 +61,7 @@ class TrainingOptions:
         shuffle: Whether the order of records changes each epoch.
         max_steps: Stop after N steps; 0 means no limit.
         evaluation_steps: Evaluate every N steps; 0 means once per epoch.
-        checkpoint_steps: Checkpoint every N steps; 0 means as often as takes at most 1 % of the
+        checkpoint_steps: Checkpoint every N steps; 0 means automatic, taking at most 1 % of the
             training time.
         keep_checkpoint_max: Number of checkpoints to keep, at least 2; the best one is kept in
             addition.

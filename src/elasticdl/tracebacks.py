@@ -1,4 +1,4 @@
-"""User-code exceptions in error messages: the user's own lines, in plain words.
+"""Describes exceptions of users' code: the user's own lines, without framework internals.
 
     the innermost line of the user's own code    -> the `file:line` a message begins with
     their frames and the exception's own message -> the indented part of a message

@@ -107,7 +107,7 @@ def test_a_person_reads_one_line_a_subject(cluster, capsys):
     [operator] = [line for line in lines if "operator  " in line]
     assert operator.startswith("missing  operator      KubeRay's operator is not running")
     assert operator.endswith("Install it: helm install kuberay-operator kuberay/kuberay-operator")
-    assert lines[-1] == "A job cannot run there now: one thing is missing."
+    assert lines[-1] == "A job cannot run there now: one requirement is missing."
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Claim on an output folder: only one process at a time may write, and only for one job.
 
-    claim --> is it ours to touch? --> lock --> tidy up --> same job? --> generation + 1
-                     |                  |                      |
-              OutputTakenError   OutputBusyError        OutputTakenError
+    claim --> is it a job folder? --> lock --> tidy up --> same job? --> generation + 1
+                     |                 |                      |
+              OutputTakenError  OutputBusyError        OutputTakenError
 
 Nothing is created in a folder that contains other files. `lock.py` describes how reliable the
 lock is. Until it is released, it is checked before each write into the folder. Every claim
@@ -84,7 +84,7 @@ def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
         folder: The output; it is created if it does not exist.
         job: The job to run. `job.json` in the folder is written, or compared by
             `Job.identity()` and then overwritten (a job may be resumed with more epochs).
-        note: Called with a notice for the user if taking the lock may take as long as a lease.
+        note: Called with a notice for the user if acquiring the lock may take as long as a lease.
 
     Raises:
         OutputBusyError: Another process is using the folder; the message names its process id

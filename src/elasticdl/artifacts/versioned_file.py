@@ -6,7 +6,7 @@
 S3 checks the condition and writes in one step (`If-None-Match: *`, `If-Match: ETAG`;
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html). On other stores, and
 on disks without `flock`, the file is read before the write, so two writers at the same moment may
-both succeed; the later write stays. The content of the file is not interpreted here.
+both succeed; the later write wins. The content of the file is not interpreted here.
 
 Callers: `output_lease.py`; `remote_storage.py` for files that a process must not overwrite after it
 has lost its lease.

@@ -131,7 +131,7 @@ def _show(report: ClusterReport) -> None:
     if not report.exit_code:
         click.secho("A job can be submitted.", fg="green", bold=True)
     else:
-        word = "one thing is" if num_missing == 1 else f"{num_missing} things are"
+        word = "one requirement is" if num_missing == 1 else f"{num_missing} requirements are"
         click.secho(f"A job cannot run there now: {word} missing.", fg="red", bold=True)
 
 

@@ -1,4 +1,4 @@
-"""The console that tables are printed on."""
+"""Rich console for tables, whose output pipe may be closed early."""
 
 from __future__ import annotations
 

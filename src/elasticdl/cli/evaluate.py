@@ -1,4 +1,4 @@
-"""`elasticdl evaluate`."""
+"""`elasticdl evaluate`: evaluates a trained model on records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`elasticdl predict`."""
+"""`elasticdl predict`: writes a trained model's predictions for records."""
 
 from __future__ import annotations
 

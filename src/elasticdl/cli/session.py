@@ -158,7 +158,7 @@ def check(
 ) -> None:
     """Find the problems of a session within seconds, before training it.
 
-    Looks at the config, the code, a few batches of each split, one step of the model, a checkpoint
+    Checks the config, the code, a few batches of each split, one step of the model, a checkpoint
     and the evaluation functions. Nothing is written into the project. Exit code: 0 if there is no
     error, 3 if there is one.
 

@@ -1,4 +1,4 @@
-"""`elasticdl sql`."""
+"""`elasticdl sql`: runs SQL statements that train models and predict, or an interactive shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`elasticdl sql-server`."""
+"""`elasticdl sql-server`: runs the SQL statements of clients, over gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`elasticdl train`."""
+"""`elasticdl train`: trains a model here, on workers or on a cluster, or resumes a training."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _DEFAULTS = TrainingOptions()
 @click.option(
     "--checkpoint_steps",
     default=0,
-    help="Checkpoint every N steps; 0: as often as takes at most 1 % of the training time.",
+    help="Checkpoint every N steps; 0: automatic, taking at most 1 % of the training time.",
 )
 @click.option(
     "--keep_checkpoint_max",

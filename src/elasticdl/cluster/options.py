@@ -1,4 +1,4 @@
-"""Options of a job on a Kubernetes cluster, as a value.
+"""Options of a job on a Kubernetes cluster: image, resources, volumes, scheduling.
 
 They determine where a job runs and on which machines, but not its result: the same job can be
 resubmitted with other options, and resumes.
