@@ -212,7 +212,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def _whole_bytes(descriptor: int) -> int:
-    """Return the length in bytes of a log's complete lines; a crash may have torn the last."""
+    """Return the length in bytes of a log up to its last valid line; the rest is torn."""
     end = os.fstat(descriptor).st_size
     tail = b""
     while True:
