@@ -49,8 +49,8 @@ check: $(DEV_STAMP) ## Style, types, the import order and the declared dependenc
 	@# What tests and benchmarks import is installed by the extra dev, so it may be any of them.
 	$(BIN)/deptry tests benchmarks --ignore DEP002,DEP004
 
-test: $(DEV_STAMP) ## Run the tests (ARGS="-k recordio" for some of them)
-	$(PYTEST) $(PARALLEL) -m 'not chaos and not exhaustive' $(ARGS)
+test: $(DEV_STAMP) ## Run the tests (ARGS="-k recordio" for some; PART=1/3: a third of the long)
+	$(PYTEST) $(PARALLEL) -m 'not chaos and not exhaustive' $(if $(PART),--part=$(PART)) $(ARGS)
 
 fix: $(DEV_STAMP) ## Mend style where a tool can
 	$(BIN)/ruff check --fix .

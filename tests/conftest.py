@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -179,10 +180,25 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_addoption(parser):
-    """Take how long a storm is to last: `make chaos MINUTES=10`."""
+    """Add options: `make chaos MINUTES=10`, `make test PART=1/3`."""
     parser.addoption(
         "--chaos-minutes", type=float, default=2.0, help="How long the storms last, in minutes."
     )
+    parser.addoption(
+        "--part",
+        type=_part,
+        default=(1, 1),
+        metavar="K/N",
+        help="Run all short tests, but only the K-th of N parts of the long ones.",
+    )
+
+
+def _part(text):
+    """Return (K, N) of `K/N`."""
+    number, _, count = text.partition("/")
+    if not 1 <= int(number) <= int(count):
+        raise ValueError(text)
+    return int(number), int(count)
 
 
 # Tests of many processes that watch each other's silence: a machine that stands still for a
@@ -242,13 +258,35 @@ _LONGEST = (
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    """Give some tests a second try, and begin with the long files; see `_longest_first`."""
+def pytest_collection_modifyitems(config, items):
+    """Select a part, give some tests a second try, and begin with the long files."""
+    number, count = config.getoption("--part")
+    left_out = [item for item in items if _part_of(item, count) not in (None, number)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if marks & {"ray", "flower"} or item.nodeid.startswith(_MANY_PROCESSES):
             item.add_marker(pytest.mark.flaky(reruns=1))
     items[:] = _longest_first(items)
+
+
+def _part_of(item, count):
+    """Return the part (1 to `count`) that a long test is in; None for a short test.
+
+    Tests of one parametrized function are in different parts, except cells of one feature of the
+    parity table, which share their trainings.
+    """
+    if not _is_long(item):
+        return None
+    feature = getattr(getattr(item, "callspec", None), "params", {}).get("trainings")
+    name = item.nodeid if feature is None else feature.id
+    return zlib.crc32(name.encode()) % count + 1
+
+
+def _is_long(item):
+    return item.get_closest_marker("slow") is not None or "parity" in item.path.parts
 
 
 def _longest_first(items):
