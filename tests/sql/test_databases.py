@@ -531,6 +531,11 @@ def test_a_plain_statement_is_done(place) -> None:
     if place.kind != "mariadb":
         place.run("INSERT INTO people VALUES (8, 'x', 1) RETURNING id")
         assert place.rows("SELECT count(*) AS n FROM people WHERE id = 8") == [(1,)]
+        place.run(
+            "WITH one AS (SELECT 9 AS id) INSERT INTO people SELECT id, 'y', 1 FROM one "
+            "RETURNING id"
+        )
+        assert place.rows("SELECT count(*) AS n FROM people WHERE id = 9") == [(1,)]
 
 
 def test_a_percent_sign_is_itself(place) -> None:

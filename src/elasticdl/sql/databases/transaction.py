@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 GIVEN = "elasticdl_given"
 _QUERY = re.compile(r"(?is)(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(SELECT|WITH|VALUES|TABLE)\b")
+# Comments, strings and quoted names, in which a keyword is none.
+_NOT_CODE = re.compile(r"""(?s)--[^\n]*|/\*.*?\*/|'[^']*'|"[^"]*"|`[^`]*`""")
+_WRITES = re.compile(r"(?i)\b(INSERT|UPDATE|DELETE|MERGE)\b")
 _KEY, _VALUE = "elasticdl_key_", "elasticdl_value_"
 
 
@@ -427,13 +430,18 @@ class watched:  # noqa: N801 - used as a function
 
 
 def is_query(statement: str) -> bool:
-    """Return whether a statement is read-only: SELECT, WITH, VALUES or TABLE.
+    """Return whether a statement only reads: SELECT, VALUES, TABLE, or a WITH that writes nothing.
 
     Example:
         >>> is_query("-- all" + chr(10) + "(select 1)"), is_query("INSERT INTO t SELECT 1")
         (True, False)
+        >>> is_query("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a RETURNING x")
+        False
     """
-    return _QUERY.match(statement) is not None
+    found = _QUERY.match(statement)
+    if found is None or found[1].upper() != "WITH":
+        return found is not None
+    return _WRITES.search(_NOT_CODE.sub(" ", statement)) is None
 
 
 def _insert(table: str, columns: Sequence[str], values: Sequence[str]) -> str:
