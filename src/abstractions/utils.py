@@ -1,5 +1,5 @@
-"""Compatibility module: re-exports names of `elasticdl.config`."""
+"""Compatibility module: re-exports names of `elasticdl.config_file`."""
 
-from elasticdl.config import ConfigStruct
+from elasticdl.config_file import ConfigStruct
 
 __all__ = ["ConfigStruct"]

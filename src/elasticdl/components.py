@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
-    from elasticdl.config import ConfigStruct
+    from elasticdl.config_file import ConfigStruct
 
 EvalFunctions: TypeAlias = (
     "Mapping[str, Callable[[Any, Any], Any]] | Sequence[Callable[[Any, Any], Any]]"

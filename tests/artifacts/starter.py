@@ -17,7 +17,7 @@ socket.gethostname = lambda: HOST
 import numpy as np  # noqa: E402
 
 from elasticdl.artifacts import output_lease  # noqa: E402
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore  # noqa: E402
+from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore  # noqa: E402
 from elasticdl.artifacts.claim import claim  # noqa: E402
 from elasticdl.artifacts.folder import OutputFolder  # noqa: E402
 from elasticdl.errors import OutputBusyError, OutputLostError  # noqa: E402

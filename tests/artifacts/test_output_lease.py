@@ -18,7 +18,7 @@ from typing import Self
 import pytest
 
 from elasticdl.artifacts import output_lease, versioned_file
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.claim import LOCK_FILE
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.lock import hold, is_held

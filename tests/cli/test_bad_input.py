@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.engines.conftest import MODEL, write_records
 
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.main import _run
 from elasticdl.data import recordio

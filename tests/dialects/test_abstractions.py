@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticdl.config import read_config
+from elasticdl.config_file import read_config
 from elasticdl.definition import Mode
 from elasticdl.dialects.abstractions import NAME, Components
 from elasticdl.dialects.component_batches import weighted
@@ -15,7 +15,7 @@ from elasticdl.dialects.component_classes import OPTIONAL_KEYS
 from elasticdl.errors import DefinitionError, UsageError, UserCodeError
 from elasticdl.job import ModelReference
 from elasticdl.zoo import define
-from elasticdl.zoo.reference import load
+from elasticdl.zoo.load_model_code import load
 
 # Ten examples, in batches of four: the last batch of an epoch is short.
 PARTS = """

@@ -8,7 +8,7 @@ import pytest
 from tests.engines.test_in_process import WORSE, assert_same_bits, best_of, events, weights
 
 import elasticdl
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.audit import audit

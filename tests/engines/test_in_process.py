@@ -9,7 +9,7 @@ import pytest
 from tests.engines.conftest import write_records
 
 import elasticdl
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.cli.main import _run

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.remote_storage import MANIFEST
 from elasticdl.data import recordio

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted

@@ -36,7 +36,7 @@ from tests.parity import records
 from tests.parity.features import Feature, Promise
 
 from elasticdl import api, job_options
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines import publish
 from elasticdl.engines import run as training_run

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from elasticdl.config import read_config
+from elasticdl.config_file import read_config
 
 DOCUMENT = "ibmfl-neural-network-models.md"
 # (what stands there, what replaces it): Keras 2 is called tf_keras today.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elasticdl import api
-from elasticdl.config import read_config
+from elasticdl.config_file import read_config
 from elasticdl.engines.progress import Silent
 from elasticdl.event_file import read_events
 from elasticdl.events import EpochFinished

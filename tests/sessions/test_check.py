@@ -972,7 +972,7 @@ def test_inputs_by_name_are_named() -> None:
     ],
 )
 def test_a_config_notes_what_is_asked_for(read, expected) -> None:
-    from elasticdl.config import ConfigStruct
+    from elasticdl.config_file import ConfigStruct
     from elasticdl.sessions.checks.keys import NotingConfig
 
     asked = set()

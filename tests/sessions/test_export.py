@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.config import ConfigStruct
+from elasticdl.config_file import ConfigStruct
 from elasticdl.data.batch import Batch
 from elasticdl.errors import TrainingError
 from elasticdl.sessions import export

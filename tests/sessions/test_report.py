@@ -10,7 +10,7 @@ from elasticdl.errors import DataError, DefinitionError, UserCodeError
 from elasticdl.evaluation.report_tables import Report
 from elasticdl.sessions import report as reporting
 from elasticdl.sessions.project import open_session
-from elasticdl.zoo.reference import load
+from elasticdl.zoo.load_model_code import load
 
 IDS = "class L(Loader):\n    def get_validation_index(self): return {ids}"
 TEST = """

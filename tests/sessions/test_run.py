@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from tests.sessions.conftest import Notes, weight_of
 
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.session import session
 from elasticdl.engines import run as training_run

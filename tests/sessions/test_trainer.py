@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.sessions.conftest import Notes, weight_of
 
-from elasticdl.config import ConfigKeyError, ConfigStruct
+from elasticdl.config_file import ConfigKeyError, ConfigStruct
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import UsageError
 from elasticdl.event_file import read_events

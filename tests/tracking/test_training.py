@@ -14,7 +14,7 @@ import pytest
 from tests.notes import Notes
 
 import elasticdl
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.main import main
 from elasticdl.engines.progress import Silent

@@ -6,10 +6,10 @@
       manifest.json              the two names, sizes and SHA-256; the step; the format's version
 
 Because names contain the hash, a manifest can change from one set of files to another in one step,
-even on an object store, which cannot rename a folder. `checkpoint.py` tracks which checkpoints
-exist and which of them are kept.
+even on an object store, which cannot rename a folder. `checkpoint_store.py` tracks which
+checkpoints exist and which of them are kept.
 
-Callers: `checkpoint.py`.
+Callers: `checkpoint_store.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ what is written; `claim.py` decides which process may write.
 
     OUTPUT/
       job.json        the job's identity (`claim.py`)  .lock        the process that works on it
-      checkpoints/    `checkpoint.py`                  .generation  how often it was started
+      checkpoints/    `checkpoint_store.py`            .generation  how often it was started
       trained_model.pb, params.safetensors, zoo/ ...   `trained_model.py`
       events.jsonl    `event_log.py`                   tracking.json, logs/    `tracking/`
 

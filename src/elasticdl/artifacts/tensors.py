@@ -4,7 +4,7 @@ The safetensors package writes memory as it is laid out, and has no numpy dtype 
 reads; both are handled here. Pickle is never used. This module does not depend on checkpoints or
 trained models.
 
-Callers: `checkpoint.py`, `trained_model.py`.
+Callers: `checkpoint_store.py`, `trained_model.py`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_tr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elasticdl.config import ConfigStruct
+    from elasticdl.config_file import ConfigStruct
     from elasticdl.data.batch import Batch
     from elasticdl.dialects.reference import Reference, Symbol
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from elasticdl.components import PreprocessorBase
-from elasticdl.config import ConfigStruct, lines_of
+from elasticdl.config_file import ConfigStruct, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.config import ConfigStruct
+from elasticdl.config_file import ConfigStruct
 from elasticdl.definition import (
     MetricFunctions,
     Mode,

@@ -1,7 +1,7 @@
 """References: the object that `model_def` names, loaded with its files; the input of a dialect.
 
-`zoo/reference.py` creates a `Reference` and knows where user code comes from; a dialect sees only
-the result. This module does not interpret names; dialects do.
+`zoo/load_model_code.py` creates a `Reference` and knows where user code comes from; a dialect sees
+only the result. This module does not interpret names; dialects do.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from elasticdl import user_files
-from elasticdl.config import ConfigStruct, read_config
+from elasticdl.config_file import ConfigStruct, read_config
 from elasticdl.errors import DefinitionError
 
 Library: TypeAlias = Literal["keras", "torch"]

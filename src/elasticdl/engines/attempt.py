@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.artifacts.checkpoint import FOLDER as CHECKPOINTS
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts.checkpoint_store import FOLDER as CHECKPOINTS
+from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
 from elasticdl.artifacts.claim import claim
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder

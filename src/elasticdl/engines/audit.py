@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.file_ranges import Numbering

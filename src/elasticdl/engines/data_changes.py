@@ -18,7 +18,7 @@ from elasticdl.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.engines.engine import Reporter
 
 _NUM_NAMED = 3

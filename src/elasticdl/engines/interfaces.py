@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint, SavedCheckpoint
     from elasticdl.engines.feed import TrainingBatch
     from elasticdl.engines.train_progress import TrainProgress
     from elasticdl.events import Event

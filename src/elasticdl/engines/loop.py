@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.artifacts.checkpoint_store import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.best_metric import best_mode_of
 from elasticdl.engines.file_variables import FileVariables

@@ -26,7 +26,7 @@ from elasticdl.training.trainer import Exporter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.data.schema import Schema
     from elasticdl.definition import ModelDefinition

@@ -33,7 +33,7 @@ from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_jo
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+    from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.interfaces import EventSink

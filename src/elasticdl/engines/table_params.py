@@ -21,7 +21,7 @@ from elasticdl.training.import_seed import seeded_import
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
     from elasticdl.job import Job

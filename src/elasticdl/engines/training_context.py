@@ -39,7 +39,7 @@ from elasticdl.training.import_seed import seeded_import
 from elasticdl.training.trainer import EvaluationProbe, ExportProbe
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.data.batch import Batch
     from elasticdl.data.data_index import DataIndex
     from elasticdl.data.record_source import RecordSource

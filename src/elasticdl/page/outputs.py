@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from elasticdl.artifacts.checkpoint import FOLDER as CHECKPOINTS
+from elasticdl.artifacts.checkpoint_store import FOLDER as CHECKPOINTS
 from elasticdl.artifacts.claim import JOB_FILE, LOCK_FILE
 from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.folder import OutputFolder

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl import user_files
-from elasticdl.config import ConfigStruct, read_config
+from elasticdl.config_file import ConfigStruct, read_config
 from elasticdl.dialects.abstractions import NAME
 from elasticdl.dialects.component_classes import COMPONENTS, OPTIONAL_KEYS
 from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UsageError

@@ -32,7 +32,7 @@ from elasticdl.job import Job, ModelReference, TrainingOptions
 if TYPE_CHECKING:
     import os
 
-    from elasticdl.config import ConfigStruct
+    from elasticdl.config_file import ConfigStruct
     from elasticdl.data.batch import Batch
     from elasticdl.engines.engine import Outcome, Reporter
 

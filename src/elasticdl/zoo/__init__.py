@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import dialects
 from elasticdl.dialects import preparation as _preparation
 from elasticdl.zoo.folder import PREBUILT, Zoo, open_zoo
+from elasticdl.zoo.load_model_code import OVERRIDES, load, load_symbol
 from elasticdl.zoo.params import parse_params
-from elasticdl.zoo.reference import OVERRIDES, load, load_symbol
 from elasticdl.zoo.snapshot import copy_model
 
 if TYPE_CHECKING:

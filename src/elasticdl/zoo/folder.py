@@ -8,7 +8,7 @@
 A zoo is a folder, a git repository (`git.py`) or the prebuilt one. Names cannot leave the zoo's
 folder. Names that match two files are rejected; the error lists both.
 
-Callers: `reference.py`, and code that needs a zoo's files (`snapshot.py`).
+Callers: `load_model_code.py`, and code that needs a zoo's files (`snapshot.py`).
 """
 
 from __future__ import annotations

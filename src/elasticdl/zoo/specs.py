@@ -5,8 +5,8 @@ zoo, `folder_of` chooses it: the spec's folder, or a folder above it that also h
 spec names, but never one above the working directory. `dialects/saved_spec.py` interprets the keys;
 this module finds the files, and copies them beside a trained model.
 
-Callers: `reference.py` and `snapshot.py`, for a `model_def` that is a file rather than a dotted
-name.
+Callers: `load_model_code.py` and `snapshot.py`, for a `model_def` that is a file rather than a
+dotted name.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticdl.engines.elastic import committer, voting
+from elasticdl.engines.elastic import commit_decision, committer
 from elasticdl.engines.elastic.allreduce import Quorum
 from elasticdl.engines.elastic.committer import ElasticCommitter
 from elasticdl.sharding.ledger import LeaseUpdate, Ledger
@@ -66,7 +66,7 @@ def blind(judge):
 
     def judge_blindly(table, rank, mine):
         at = 0
-        for name, num_limbs in voting._LIMBS.items():
+        for name, num_limbs in commit_decision._LIMBS.items():
             if name == "lineage":
                 table[:, at : at + num_limbs] = 0
             at += num_limbs
@@ -76,7 +76,7 @@ def blind(judge):
 
 
 def _look_away(folder):
-    committer.decide_commit = blind(voting.decide_commit)
+    committer.decide_commit = blind(commit_decision.decide_commit)
 
 
 def _fork(folder):

@@ -51,7 +51,7 @@ from elasticdl.engines.elastic import allreduce
 from elasticdl.engines.elastic.allreduce import Quorum
 from elasticdl.engines.elastic.committer import ElasticCommitter
 from elasticdl.engines.elastic.event_buffer import EventBuffer, SnapshotBuffer
-from elasticdl.engines.elastic.transport import Fetch
+from elasticdl.engines.elastic.state_transfer import Fetch
 from elasticdl.engines.loop import Loop
 from elasticdl.training.torch.hooks import TorchHooks
 

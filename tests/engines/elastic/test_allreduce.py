@@ -17,7 +17,7 @@ import pytest
 from tests.chaos.zoo.faults import blind
 from tests.engines.elastic.counting import CountingTrainer, batch_of
 
-from elasticdl.engines.elastic import committer, transport, voting
+from elasticdl.engines.elastic import commit_decision, committer, state_transfer
 from elasticdl.engines.elastic.committer import ElasticCommitter
 from elasticdl.engines.elastic.event_buffer import CommitId, EventBuffer, SnapshotBuffer
 from elasticdl.engines.elastic.timeouts import Timeouts
@@ -140,7 +140,7 @@ class Worker:
         self.sum_fails = lambda num_commits: False
         self.loaded, self.times_healed, self.brought, self.joined_at = [], 0, [], []
         self.trainer = CountingTrainer(NUM_RECORDS)
-        self.history = EventBuffer(CommitId(0, voting.first_lineage(1, 0, 0)))
+        self.history = EventBuffer(CommitId(0, commit_decision.first_lineage(1, 0, 0)))
         self.committer = ElasticCommitter(
             self.trainer, batch_of(0), evaluated=None, num_ranks=NUM_RANKS
         )
@@ -190,10 +190,10 @@ class Worker:
     def _save(self):
         checkpoint = self.loop.checkpoint()
         metadata = {**checkpoint.metadata, "history": self.history.to_json()}
-        return transport.encode(replace(checkpoint, metadata=metadata))
+        return state_transfer.encode(replace(checkpoint, metadata=metadata))
 
     def _take_over(self, data):
-        checkpoint = transport.decode(data, "the state of a peer")
+        checkpoint = state_transfer.decode(data, "the state of a peer")
         self.loop.join(checkpoint)
         self.history.take_over(checkpoint.metadata["history"])
         self.loaded.append(self.history.point.num_commits)
@@ -458,7 +458,7 @@ def test_a_silent_fork_is_found_and_heals_to_the_lowest_ranks_history(lighthouse
 
 def test_without_lineages_a_silent_fork_stays_unnoticed(lighthouse, monkeypatch):
     """What the test above is worth: with the check switched off the same fork ends otherwise."""
-    monkeypatch.setattr(committer, "decide_commit", blind(voting.decide_commit))
+    monkeypatch.setattr(committer, "decide_commit", blind(commit_decision.decide_commit))
     fork = Fork(lighthouse, alone=0, max_steps=FORK_AT + 4)
     workers = fork.workers
 

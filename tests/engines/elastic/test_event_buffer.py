@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.artifacts.checkpoint_store import Checkpoint
 from elasticdl.engines.elastic.event_buffer import CommitId, EventBuffer, SnapshotBuffer
 from elasticdl.events import Evaluated, StepCommitted
 

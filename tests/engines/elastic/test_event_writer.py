@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+from elasticdl.artifacts.checkpoint_store import Checkpoint, SavedCheckpoint
 from elasticdl.engines.elastic.event_buffer import CommitId, StateSnapshot, WorkerReport
 from elasticdl.engines.elastic.event_writer import EventWriter
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated, StepCommitted

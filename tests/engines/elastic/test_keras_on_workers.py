@@ -15,7 +15,7 @@ from tests.engines.conftest import MODEL, write_records
 from tests.engines.test_in_process import weights
 
 import elasticdl
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines.progress import Silent
 

@@ -34,7 +34,7 @@ from torchft.coordination import LighthouseServer, ManagerServer
 
 from elasticdl.engines.elastic.gloo import CONNECT_SILENCES, NEVER, WatchedGloo
 from elasticdl.engines.elastic.peer_watch import PeerWatch, limit_of
-from elasticdl.engines.elastic.transport import Fetch, StateServer
+from elasticdl.engines.elastic.state_transfer import Fetch, StateServer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -340,7 +340,7 @@ torchft.manager.ManagerServer = _server_at_one_address
 
 
 class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has no types
-    """Carries states as bytes over `transport.StateServer`.
+    """Carries states as bytes over `state_transfer.StateServer`.
 
     Attributes:
         manager: Address of this worker's torchft server.

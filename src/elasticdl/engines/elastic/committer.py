@@ -1,4 +1,4 @@
-"""Elastic committer: performs a step that all workers agree on; `voting.py` defines the agreement.
+"""Elastic committer: performs a step on which all workers agree, by `commit_decision.py`.
 
     begin    form a quorum unless one is valid; a worker that is behind takes over a peer's state
     commit   gradients -> one sum over all workers -> agree -> one update, the same everywhere
@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.engines.elastic.crash_note import CrashNote
-from elasticdl.engines.elastic.event_buffer import WAITING, CommitId
-from elasticdl.engines.elastic.voting import (
+from elasticdl.engines.elastic.commit_decision import (
     NUM_LIMBS,
     Decision,
     Vote,
@@ -31,6 +29,8 @@ from elasticdl.engines.elastic.voting import (
     decide_commit,
     encode,
 )
+from elasticdl.engines.elastic.crash_note import CrashNote
+from elasticdl.engines.elastic.event_buffer import WAITING, CommitId
 from elasticdl.engines.finite import check_sum
 from elasticdl.engines.interfaces import Commit
 from elasticdl.errors import DefinitionError, TrainingError

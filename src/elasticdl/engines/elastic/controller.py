@@ -32,7 +32,7 @@ import ray.exceptions
 
 from elasticdl.engines import run as training_run
 from elasticdl.engines.elastic import worker_warnings
-from elasticdl.engines.elastic.bad_records import BadRecords
+from elasticdl.engines.elastic.crashing_batches import BadRecords
 from elasticdl.engines.elastic.encryption import KEY_BYTES
 from elasticdl.engines.elastic.event_buffer import WAITING, StateSnapshot
 from elasticdl.engines.elastic.event_writer import EventWriter

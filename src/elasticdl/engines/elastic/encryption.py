@@ -6,7 +6,7 @@ chunks, so that no chunk can be omitted, repeated or taken from another state.
 
     | prefix, 8 bytes | chunk 0 | tag, 16 bytes | chunk 1 | tag | ...
 
-Callers: `transport.py`.
+Callers: `state_transfer.py`.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.artifacts.checkpoint import SavedCheckpoint
+from elasticdl.artifacts.checkpoint_store import SavedCheckpoint
 from elasticdl.events import Event, from_json, to_json
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.training.trainer import State
 
 

@@ -31,7 +31,7 @@ from elasticdl.events import (
 from elasticdl.sharding.left_out import BatchId
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.engines.elastic.event_buffer import CommitId, StateSnapshot, WorkerReport
     from elasticdl.engines.run import Run
     from elasticdl.events import Event

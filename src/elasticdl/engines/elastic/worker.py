@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import errors, tracebacks
 from elasticdl.data.batch import repeated
-from elasticdl.engines.elastic import transport
+from elasticdl.engines.elastic import state_transfer
+from elasticdl.engines.elastic.commit_decision import first_lineage
 from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededError
 from elasticdl.engines.elastic.crash_note import CrashNote
 from elasticdl.engines.elastic.event_buffer import (
@@ -36,7 +37,6 @@ from elasticdl.engines.elastic.event_buffer import (
 from elasticdl.engines.elastic.index_transfer import receive
 from elasticdl.engines.elastic.low_priority import low_priority
 from elasticdl.engines.elastic.peer_watch import limit_of
-from elasticdl.engines.elastic.voting import first_lineage
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.feed import TrainingBatch, training_batches
 from elasticdl.engines.loop import Loop
@@ -48,7 +48,7 @@ from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.data.batch import Batch
     from elasticdl.engines.elastic.allreduce import Quorum
     from elasticdl.engines.elastic.index_transfer import SentIndexes
@@ -368,12 +368,12 @@ class Worker:
 
         def save() -> bytes:
             checkpoint = loop.checkpoint()
-            return transport.encode(
+            return state_transfer.encode(
                 replace(checkpoint, metadata={**checkpoint.metadata, "history": history.to_json()})
             )
 
         def take_over(data: bytes) -> None:
-            checkpoint = transport.decode(data, "a state received from a peer")
+            checkpoint = state_transfer.decode(data, "a state received from a peer")
             loop.join(checkpoint)
             history.take_over(checkpoint.metadata["history"])
             # That state may not contain batches that this worker had agreed with others to skip.

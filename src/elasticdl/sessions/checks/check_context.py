@@ -12,7 +12,7 @@ from elasticdl.dialects.reference import location_of
 from elasticdl.sessions.checks.batches import Places
 
 if TYPE_CHECKING:
-    from elasticdl.config import ConfigStruct
+    from elasticdl.config_file import ConfigStruct
     from elasticdl.data.batch import Batch
     from elasticdl.dialects.abstractions import Components
     from elasticdl.job import Job

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
-from elasticdl.config import ConfigStruct
+from elasticdl.config_file import ConfigStruct
 from elasticdl.sessions.checks.finding import CheckFinding, info, warning
 
 # Keys read by ElasticDL, not by components.

@@ -13,7 +13,7 @@ from elasticdl.data.batch import describe, leaves
 from elasticdl.sessions.checks.finding import CheckFinding, error, warning
 
 if TYPE_CHECKING:
-    from elasticdl.config import ConfigStruct
+    from elasticdl.config_file import ConfigStruct
     from elasticdl.data.batch import Batch
     from elasticdl.sessions.checks.batches import Places
     from elasticdl.training.keras.model_facts import ModelFacts, OutputFacts

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from elasticdl import scratch, user_files
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.batch import leaves
 from elasticdl.dialects.abstractions import is_replaced

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elasticdl.config import read_config
+from elasticdl.config_file import read_config
 from elasticdl.engines.federated.config.section import Notes, Section
 from elasticdl.errors import DefinitionError
 

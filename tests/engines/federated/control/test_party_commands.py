@@ -11,7 +11,7 @@ from tests.engines.federated.conftest import TORCH_MODEL, assert_same_bits
 
 import elasticdl
 from elasticdl import zoo
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.definition import Mode

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+    from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
 
 _NUMBER = "number"
 GRADIENTS = "gradients"
@@ -153,7 +153,7 @@ def latest(own: Checkpoint | None, synced: Checkpoint | None) -> CurrentModel | 
     checkpoint.
 
     Example:
-        >>> from elasticdl.artifacts.checkpoint import Checkpoint
+        >>> from elasticdl.artifacts.checkpoint_store import Checkpoint
         >>> own = numbered(Checkpoint(2, {}, {}), 7)
         >>> latest(own, numbered(Checkpoint(2, {}, {}), 8)).which.kind
         'global'

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+from elasticdl.artifacts.checkpoint_store import Checkpoint, SavedCheckpoint
 from elasticdl.engines import class_numbers
 from elasticdl.engines.federated.client.client_state import GRADIENTS
 from elasticdl.engines.federated.protocol.messages import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl import user_files
-from elasticdl.config import read_config
+from elasticdl.config_file import read_config
 from elasticdl.engines.federated.config.component_sections import CLASS_KEYS, DATA_DIR, SOURCE
 from elasticdl.errors import DataError, DefinitionError, UsageError
 

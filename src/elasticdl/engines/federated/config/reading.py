@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from elasticdl import user_files
-from elasticdl.config import read_config
+from elasticdl.config_file import read_config
 from elasticdl.engines.federated.config import ibmfl_names
 from elasticdl.engines.federated.config.component_sections import check_data
 from elasticdl.engines.federated.config.hyperparams import read_fusion, read_local, read_rounds

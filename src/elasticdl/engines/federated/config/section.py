@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from elasticdl.config import ConfigStruct
+from elasticdl.config_file import ConfigStruct
 from elasticdl.data.wording import shown
 from elasticdl.errors import DefinitionError
 

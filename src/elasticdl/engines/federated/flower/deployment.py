@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
-from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.checkpoint_store import CheckpointStore
 from elasticdl.artifacts.claim import FLOWER_FOLDER
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors

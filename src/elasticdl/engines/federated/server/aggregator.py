@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.artifacts.checkpoint_store import Checkpoint
 from elasticdl.engines.federated.control.status import RoundEvaluation, Synced
 from elasticdl.engines.federated.protocol.messages import (
     LocalTraining,

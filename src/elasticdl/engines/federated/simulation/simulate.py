@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
-from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.artifacts.checkpoint_store import Checkpoint
 from elasticdl.data.selected_records import SelectedRecords
 from elasticdl.data.units import decoded_bytes
 from elasticdl.definition import Mode, RecordInput

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from elasticdl.artifacts.checkpoint import Checkpoint
-from elasticdl.engines.elastic.transport import (
+from elasticdl.artifacts.checkpoint_store import Checkpoint
+from elasticdl.engines.elastic.state_transfer import (
     Fetch,
     StateServer,
     TransportError,

@@ -14,8 +14,8 @@ import time
 import numpy as np
 import pytest
 
-from elasticdl.artifacts import checkpoint as checkpoint_module
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts import checkpoint_store as checkpoint_module
+from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.errors import CorruptCheckpointError, OutputError, UsageError
 
@@ -388,7 +388,7 @@ def test_the_best_can_be_marked_in_the_background(folder) -> None:
 SAVE_FOREVER = """
 import sys
 import numpy as np
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts.checkpoint_store import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 
 store = CheckpointStore(OutputFolder(sys.argv[1]), keep_max=2)

@@ -23,8 +23,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.artifacts.checkpoint_files import encode_metadata
+from elasticdl.artifacts.checkpoint_store import Checkpoint
 from elasticdl.artifacts.tensors import encode_tensors, read_tensors
 from elasticdl.engines.elastic.encryption import DecryptionError, decrypt, encrypt
 from elasticdl.errors import OutputError

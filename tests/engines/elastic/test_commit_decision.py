@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticdl.engines.elastic.voting import (
+from elasticdl.engines.elastic.commit_decision import (
     NUM_LIMBS,
     Decision,
     Vote,

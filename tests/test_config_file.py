@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from elasticdl.config import ConfigStruct, read_config
+from elasticdl.config_file import ConfigStruct, read_config
 from elasticdl.errors import DefinitionError
 
 TEXT = """\

@@ -20,7 +20,7 @@ from elasticdl.errors import TrainingError, UsageError
 from elasticdl.sharding.left_out import BatchId, records_of
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.artifacts.checkpoint_store import Checkpoint
     from elasticdl.engines.elastic.crash_note import BatchInWork
     from elasticdl.engines.elastic.failure_policy import RepeatedFailure
     from elasticdl.engines.run import Run
