@@ -272,7 +272,7 @@ def test_code_above_the_working_directory_is_never_taken(place, beside, tmp_path
     monkeypatch.chdir(tmp_path / "federation")
     (tmp_path / "loss.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\n{LOSS}")
 
-    with pytest.raises(UsageError, match=r"\.\./loss.py is outside of .*--model_zoo=DIR"):
+    with pytest.raises(UsageError, match=r"\.\./loss.py is outside of .*model_zoo=DIR"):
         train(place, "model.yml", "out")
 
     assert not (tmp_path / "it ran").exists()
