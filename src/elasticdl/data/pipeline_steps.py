@@ -134,7 +134,13 @@ def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
 
 
 class _Reading:
-    """Walks a pipeline from its last step back to the dataset of records."""
+    """Finds steps of a `tf.data` pipeline that behave differently on parts of the data.
+
+    It walks from the last step back to the records.
+
+    Args:
+        records: The dataset that the pipeline reads.
+    """
 
     def __init__(self, records: Any) -> None:
         self._records = records

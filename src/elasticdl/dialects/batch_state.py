@@ -74,7 +74,7 @@ class BatchState:
         self._states: list[Any] = []
 
     def check(self, read: Callable[[int], Sequence[Any]]) -> None:
-        """Read the first batches several times; done at the first call only.
+        """Check, on the first call only, that the first batches are the same when read repeatedly.
 
         Args:
             read: Returns the given number of batches, starting with the first.
@@ -156,7 +156,11 @@ class BatchState:
         self._states = [state_of(value.value) for value in self._watched]
 
     def _report(self, before: _Snapshot, after: _Snapshot) -> None:
-        """Report that a batch differs when it is read again.
+        """Report that a batch differs when it is read again: raise if state explains it, else warn.
+
+        Args:
+            before: State before the first reading.
+            after: State after several readings.
 
         Raises:
             DefinitionError: There is state that explains it.
@@ -205,7 +209,7 @@ class _Value:
 
 
 class _Snapshot:
-    """The state of values; it keeps them alive, so no id is used again."""
+    """The state of values at one time. It keeps the values alive, so that no id is used again."""
 
     def __init__(self, values: Iterator[_Value]) -> None:
         self.values = list(values)
@@ -293,7 +297,11 @@ def _is_iterator(value: Any) -> bool:
 
 
 def _reachable(roots: Mapping[str, Any]) -> Iterator[_Value]:
-    """Yield the values that code of the roots can reach through names, nearest first."""
+    """Yield the values that the code of a dataset or `collate_fn` can reach by name, nearest first.
+
+    Args:
+        roots: Name for messages -> the dataset or `collate_fn`.
+    """
     queue = collections.deque(_Value(name, value, None) for name, value in roots.items())
     seen: set[int] = set()
     names: set[str] = set()

@@ -5,9 +5,10 @@
     if __name__ == "__main__":                                  a call in code that is not run here
         L.Trainer(precision="bf16-mixed").fit(Net(), Data())
 
-Settings of an object or a dict that change the numbers are refused, unless the file also has what
-takes their place; others are noted. A call may be one of several, or for debugging, so its settings
-are only noted, and only those that change the numbers.
+Settings of an object or a dict that change the trained weights or the validation results are
+refused, unless the file also defines ElasticDL's own setting for the same purpose; others are
+noted. A call may be one of several, or for debugging, so its settings are only noted, and only
+those that change these results.
 
 Callers: `dialects/__init__.py`.
 """
@@ -36,11 +37,13 @@ class _Setting:
 
     Attributes:
         name: Its name.
-        instead: What takes its place, after "use"; empty if nothing does.
+        instead: What ElasticDL offers instead, worded to follow "Use" in a message; empty if
+            nothing.
         unset: Values that have no effect.
-        covered_by: Names in a model file that take its place.
-        changes_numbers: Whether the trained weights, or what a validation measures, depend on it.
-        attribute: Name of the trainer's attribute, if it differs.
+        covered_by: Names of ElasticDL's own settings for the same purpose. The setting is accepted
+            if the model file defines one of them.
+        changes_numbers: Whether trained weights or validation results depend on it.
+        attribute: Name of the trainer's attribute that holds its value, if it differs from `name`.
     """
 
     name: str
@@ -91,7 +94,7 @@ _KINDS: Mapping[tuple[str, str], tuple[str, Sequence[_Setting]]] = {
     ("pytorch_lightning", "Trainer"): ("a Trainer of Lightning", _OF_LIGHTNING),
     ("accelerate", "Accelerator"): ("an Accelerator", _OF_ACCELERATE),
 }
-# How the names of callbacks end that only show, measure or save something.
+# Callbacks whose names end in one of these only display, measure or save something.
 _WITHOUT_EFFECT = (
     "DeviceStatsMonitor",
     "LearningRateMonitor",
@@ -110,9 +113,10 @@ class _Found:
 
     Attributes:
         where: `file:line`.
-        what: What has them, as the subject of a sentence.
+        what: The object, dict or call that has them, as the subject of a sentence.
         settings: The settings with an effect -> their values, as text.
-        is_run: Whether it is at the top level, so that it exists when the file is imported.
+        is_run: Whether the object or dict exists when the file is imported; otherwise it is a call
+            in code that is not run here.
     """
 
     where: str
@@ -125,7 +129,8 @@ def notes_on_other_trainers(reference: Reference) -> list[str]:
     """Return notes on the settings of other trainers in a model's files.
 
     Raises:
-        DefinitionError: A setting changes the numbers, and nothing in the file takes its place.
+        DefinitionError: A setting changes trained weights or validation results, and the file does
+            not define a replacement.
     """
     found = [*_objects(reference), *_dicts(reference)] or list(_calls(reference))
     notes = []
@@ -198,7 +203,7 @@ def _dicts(reference: Reference) -> Iterator[_Found]:
 
 
 def _calls(reference: Reference) -> Iterator[_Found]:
-    """Yield the calls of a class `Trainer` with arguments that Lightning's has."""
+    """Yield the calls of a class named `Trainer`, with those arguments that Lightning's has."""
     for module in reference.modules:
         file = Path(module.__file__ or "")
         for call in calls_of(file, "Trainer"):
@@ -227,7 +232,10 @@ class _Source(str):
 
 
 def _value_of(node: ast.expr) -> Any:
-    """Return an argument: a literal, or its source text; of a list of calls, these texts."""
+    """Return the value of an argument that is a literal, else its source text.
+
+    A list of calls, such as callbacks, becomes a list of the called names.
+    """
     if isinstance(node, (ast.List, ast.Tuple)) and all(isinstance(e, ast.Call) for e in node.elts):
         return [_Source(ast.unparse(each.func)) for each in node.elts if isinstance(each, ast.Call)]
     try:
@@ -250,7 +258,12 @@ def _with_effect(given: Mapping[str, Any], settings: Sequence[_Setting]) -> dict
 
 
 def _callbacks(value: Any) -> Any:
-    """Return the names of the callbacks that change a training."""
+    """Return the names of those callbacks that change how a model is trained.
+
+    Args:
+        value: A callback, a list of callbacks or of their names, None, or source text, which is
+            returned unchanged.
+    """
     if isinstance(value, _Source):
         return value
     given = value if isinstance(value, (list, tuple)) else [] if value is None else [value]

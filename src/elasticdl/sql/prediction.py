@@ -315,7 +315,10 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
 
 
 def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
-    """Classify the predictions as `column_types.kind_of_values` does; empty if unknown."""
+    """Return the kind of the predicted values, such as "number" or "text"; empty if unknown.
+
+    See `column_types.kind_of_values`.
+    """
     if request.output not in {None, _PREDICTION}:
         return ""
     params = record.details.get("params", {}) if record is not None else {}

@@ -278,8 +278,9 @@ class Trainer(Protocol):
 
         Args:
             batches: One or more batches of equal size and structure.
-            so_far: This epoch's states before these batches, for metrics that are `ordered`; it may
-                contain others, which are ignored. None starts from empty states.
+            so_far: Metric states of this epoch so far. Only those of metrics in `Metrics.ordered`
+                are used, whose states are carried from batch to batch. None starts from empty
+                states.
         """
         ...
 

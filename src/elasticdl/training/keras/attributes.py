@@ -53,7 +53,10 @@ _DEPTH_OF_OBJECTS = 2
 
 
 class Attributes:
-    """The plain attributes of a model's layers, weights and optimizer, and of what these hold.
+    """Tracks the plain Python attributes that a compiled step reads only once.
+
+    These are the attributes of a model, its layers, weights and optimizer, and of the objects
+    stored in them.
 
     Args:
         model: As created by its file.
@@ -78,9 +81,10 @@ class Attributes:
 
     @contextlib.contextmanager
     def as_in_file(self) -> Iterator[None]:
-        """Give attributes the model file's values in the block; restore the present ones after it.
+        """Context manager: resets attributes to the model file's values, for compiling a step.
 
-        An attribute that changes in the block keeps its new value.
+        The present values are restored at the end, except that an attribute that changes in the
+        block keeps its new value.
         """
         moved = []
         for owner, made in zip(self._owners, self._made, strict=True):
@@ -96,7 +100,7 @@ class Attributes:
 
     @contextlib.contextmanager
     def watched(self, who: str, advice: str, *, within: bool = False) -> Iterator[None]:
-        """Reject changes of these attributes in the block.
+        """Context manager: rejects code that changes these attributes in the block.
 
         Args:
             who: The code that may change them, for the error message.
@@ -215,7 +219,10 @@ def _number(value: Any) -> Any:
 
 
 def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return the values in `now` that differ from `before`, or from the class if not in it."""
+    """Return the attributes of `owner` in `now` whose values differ from those in `before`.
+
+    One that is not in `before` is compared with the default in the class of `owner`.
+    """
     return {
         name: value
         for name, value in now.items()

@@ -189,6 +189,12 @@ class StatefulMetric:
     def rehearse(self, outputs: Any, labels: Any, *, sums: bool) -> None:
         """Run the metric on a batch as a test and discard the result.
 
+        Args:
+            outputs: Outputs of the model.
+            labels: Labels of the batch.
+            sums: Whether states are summed over batches; otherwise they are carried from batch to
+                batch.
+
         Raises:
             DefinitionError: The metric has a state or a value that is not permitted.
         """

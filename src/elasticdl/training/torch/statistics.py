@@ -94,7 +94,10 @@ _SHIFTS = (1, 1000, 65_521)
 
 
 class Reduction(Enum):
-    """How changes by parts of a batch combine into the change by the batch."""
+    """How the changes that parts of a batch make to a buffer combine into the whole batch's change.
+
+    The module docstring defines the members.
+    """
 
     MEAN = "mean"
     STEP = "step"

@@ -150,9 +150,10 @@ def _of_earlier_examples(
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of a module to try it out on; the module itself if it cannot be copied.
+    """Return a copy of a module for trial runs, or the module itself if it cannot be copied.
 
-    A module with lazy parameters is not copied: only a run of itself gives them their shapes.
+    A module with lazy parameters is not copied, because only a forward pass of the original
+    initializes them.
     """
     if any(map(is_lazy, itertools.chain(model.parameters(), model.buffers()))):
         return model
