@@ -74,7 +74,12 @@ def _mark(file: StoredFile | None, budget: int) -> str:
 
 
 def _blocks(file: StoredFile, budget: int) -> list[bytes]:
-    """Return the contents of a file, or of a larger one blocks from its start to its end."""
+    """Return the bytes of a file to hash: all, or evenly spread blocks of a large file.
+
+    Args:
+        file: The file.
+        budget: Maximum number of bytes to read.
+    """
     size = file.size_bytes
     if size <= budget:
         blocks = [file.read(0, size)]

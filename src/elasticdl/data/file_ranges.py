@@ -109,7 +109,7 @@ class Numbering:
 
         Args:
             records: Global numbers, at least one, in any order.
-            most: How many are named, unless they are a range.
+            most: Maximum number of records to name, unless they are a range.
 
         Raises:
             IndexError: There is no such record.

@@ -157,7 +157,13 @@ def _first_below(folder: str, named: set[str]) -> str | None:
 
 
 def _walk(place: Place, folder: str, folders: Sequence[str]) -> Tree:
-    """List folders recursively, level by level: the folders of a level are listed in parallel."""
+    """Find the images in class folders at any depth; folders of one level are listed in parallel.
+
+    Args:
+        place: The file system.
+        folder: The folder that contains the class folders, to detect circular links.
+        folders: The class folders.
+    """
     images: list[str] = []
     classes = dict.fromkeys(folders, 0)
     unread: list[str] = []

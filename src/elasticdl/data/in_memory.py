@@ -136,10 +136,10 @@ def store(
 
 @contextlib.contextmanager
 def named_in_errors(files: Mapping[str, str]) -> Iterator[None]:
-    """Replace the files of data in memory by the names of that data in errors of the block.
+    """Context manager: errors name data in memory as the user does, not by its stored file.
 
     Args:
-        files: URI of a file -> name of the data.
+        files: URI of a stored file -> name of the data.
     """
     try:
         yield

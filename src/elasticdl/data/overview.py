@@ -193,7 +193,7 @@ def _layout(source: RecordSource, file_format: Format) -> str:
 
 @contextlib.contextmanager
 def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
-    """Yield a temporary file with a file's first records, and their size in the original."""
+    """Yield a temporary file with a file's first records, to count them, and their stored size."""
     data = file.read(0, _HEAD_BYTES)
     read_bytes = len(data)
     is_compressed = data.startswith(_GZIP_START)
@@ -213,7 +213,7 @@ def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
 
 
 def _whole_tfrecords(data: bytes) -> int:
-    """Return the end of the last complete record."""
+    """Return the number of bytes of the complete TFRecord records that data starts with."""
     end = 0
     while end + 8 <= len(data):
         next_end = end + _TFRECORD_FRAME_BYTES + int.from_bytes(data[end : end + 8], "little")
@@ -230,7 +230,7 @@ def _as_utf8(data: bytes) -> bytes:
 
 
 def _whole_lines(data: bytes) -> int:
-    """Return the end of the last complete line that is not within quotes."""
+    """Return the number of bytes up to the end of the last complete row of a CSV file."""
     array = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(array == ord("\n"))
     quotes = np.searchsorted(np.flatnonzero(array == ord('"')), ends)

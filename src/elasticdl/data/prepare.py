@@ -273,7 +273,15 @@ def _claimed(output: PlanOutput) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Work:
-    """Everything needed to make parts, and the callback for progress."""
+    """Everything that is needed to prepare parts, and a callback for progress.
+
+    Attributes:
+        load: Returns the user's function and the schema; called again in every process.
+        preparation: Their value in this process.
+        settings: How record files are written.
+        output: The output folder.
+        advanced: Called with the number of input files that are prepared.
+    """
 
     load: Load
     preparation: PartPreparation

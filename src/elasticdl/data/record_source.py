@@ -5,7 +5,7 @@ span files, so that only the last minibatch of an epoch can be short. Each reade
 this folder (`recordio.py`, `tfrecord.py`, `csv.py`, `parquet.py`, `images.py`); `open_source` in
 `sources.py` chooses one by the files' format.
 
-Laws, checked for every reader by `tests/contracts/test_record_source.py`:
+Contract, checked for every reader by `tests/contracts/test_record_source.py`:
 
 * `read_bytes(a, b) + read_bytes(b, c) == read_bytes(a, c)`: ranges are exact, empty records
   are records, and reading twice gives the same.

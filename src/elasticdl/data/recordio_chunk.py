@@ -227,7 +227,12 @@ class ChunkReader:
         return DecodedChunk(file, chunk, plain, 0, end)
 
     def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
-        """Replace the memory of the chunk read last by other memory, for the next chunk."""
+        """Give up the memory of the chunk read last, so that its records stay valid.
+
+        Args:
+            memory: Memory of that chunk, which its caller now owns.
+            spare: Memory to read the next chunk into; None allocates it when needed.
+        """
         if memory is self._stored:
             self._stored = spare or _NO_MEMORY
         elif memory is self._plain:

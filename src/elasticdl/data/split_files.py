@@ -182,6 +182,12 @@ def _codes(
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the class number of each record; records with equal values of a field are a class.
 
+    Args:
+        source: The records.
+        field: Name of the field.
+        num_parts: Number of parts; each class needs as many records.
+        on_progress: Called with the progress.
+
     Raises:
         UsageError: There is no such field, or its values are not classes.
     """

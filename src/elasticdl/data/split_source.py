@@ -200,7 +200,7 @@ def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int
 
 
 class _Readers:
-    """Caches of a process for a source: readers and the first records of units, by schema."""
+    """Caches the readers of a source, and the first record of each of its units, by schema."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[Schema | None, bool], UnitReader] = {}

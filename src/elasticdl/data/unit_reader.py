@@ -6,8 +6,8 @@
 
 Which records are needed is not known here, and `units.py` defines units.
 
-Law, checked for every reader by `tests/contracts/test_record_source.py`: gathered records are those
-that `read_records` and `read_bytes` return, whatever their order.
+Contract, checked for every reader by `tests/contracts/test_record_source.py`: gathered records are
+those that `read_records` and `read_bytes` return, whatever their order.
 
 Callers: `engines/record_data.py`, `split_source.py`.
 """

@@ -7,7 +7,7 @@ them one by one would read, verify and decompress a unit for each of them.
 Readers offer their units through the methods of `UnitSource`; any other `RecordSource` is read in
 ranges (`range_units.py`). `unit_reader.py` reads and caches units.
 
-Law, checked for every reader by `tests/contracts/test_record_source.py`: `units` reads only a
+Contract, checked for every reader by `tests/contracts/test_record_source.py`: `units` reads only a
 sample, and its sizes add up to `num_records`.
 
 Callers: the readers in this folder, `unit_reader.py`, `engines/shard_sizes.py`.

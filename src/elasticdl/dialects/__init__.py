@@ -108,7 +108,7 @@ def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition
 
 
 def _completed(definition: ModelDefinition, reference: Reference) -> ModelDefinition:
-    """Add what a file may have in every dialect: `classes`, and notes on trainers in PyTorch files.
+    """Add the parts that all dialects share: `classes`, and notes on trainers in PyTorch files.
 
     Raises:
         DefinitionError: A trainer in the file has a setting that would not be applied.

@@ -245,7 +245,11 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return methods to preprocess and batch a split; those after the first are fallbacks."""
+        """Return methods to preprocess and batch a split; those after the first are fallbacks.
+
+        Args:
+            has_ids: Whether examples have ids in place of sample weights, as in the test split.
+        """
         preprocessor = self._made("preprocessor_class")
         methods = ["add_image_preprocess", "add_label_preprocess"]
         if not has_ids:

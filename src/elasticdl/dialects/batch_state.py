@@ -94,7 +94,9 @@ class BatchState:
             return
 
     def check_generators(self) -> None:
-        """Check that no random generator has drawn, even if a dataset draws for a few items only.
+        """Check that no random generator has drawn since the first batches were checked.
+
+        Called after each batch, because a dataset may draw for a few items only.
 
         Raises:
             DefinitionError: A generator has drawn.
@@ -105,7 +107,7 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager: restores counters that reading batches in the block advances."""
+        """Context manager: restores the counters that reading batches in the block has advanced."""
         before = self._snapshot()
         try:
             yield
@@ -247,12 +249,17 @@ class _Snapshot:
 
 
 def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> bool:
-    """Return whether each reading is the beginning of the results."""
+    """Return whether all readings gave the same batches, as far as each of them went.
+
+    Args:
+        readings: Digests of the batches of each reading.
+        results: Digests of the longest reading.
+    """
     return all(list(each) == list(results[: len(each)]) for each in readings)
 
 
 def _token(value: Any) -> Any:
-    """Return a token of a value's own state, without that of values in it; None if it has none."""
+    """Return a value's own state in comparable form, without values in it; None if it has none."""
     if isinstance(value, _PLAIN):
         return repr(value)
     if is_generator(value):
@@ -319,7 +326,12 @@ def _reachable(roots: Mapping[str, Any]) -> Iterator[_Value]:
 
 
 def _within(name: str, value: Any) -> Iterator[_Value]:
-    """Yield the values directly within a value."""
+    """Yield the items, attributes, closure and global variables of a value, one level deep.
+
+    Args:
+        name: Name of the value, from which their names are formed.
+        value: The value.
+    """
     if isinstance(value, dict):
         for key, each in list(itertools.islice(value.items(), _MAX_ITEMS)):
             yield _Value(f"{name}[{key!r}]", each, functools.partial(value.__setitem__, key))

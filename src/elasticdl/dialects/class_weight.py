@@ -18,7 +18,11 @@ def as_class_weight(
 ) -> Callable[[], Mapping[int, float] | None] | None:
     """Return a function that returns the class weights; it runs the user's code only once.
 
-    The first call is made at the first batch.
+    It is first called when the first batch is prepared.
+
+    Args:
+        symbol: The user's dict or function; None if there is none.
+        reading: For params and errors.
 
     Raises:
         DefinitionError: A dict does not map classes to weights.

@@ -132,7 +132,9 @@ def as_torch_optimizer_factory(
 def with_parameters(
     model: Any, parameters: Sequence[Any], symbol: Symbol, reading: DialectReader
 ) -> Any:
-    """Return a model with these parameters: the model itself, or a copy that holds them.
+    """Return the model to pass to a user's optimizer function: itself, or a copy for a test run.
+
+    The copy has the given parameters in place of the model's own.
 
     Args:
         model: A module of PyTorch.

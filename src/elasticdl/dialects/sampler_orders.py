@@ -56,7 +56,9 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Determine whether the samplers have state; call it once.
+        """Find out whether the samplers have state, which decides how orders are drawn.
+
+        Call it once.
 
         Returns:
             Whether orders are reproducible: with the same seeds, an epoch has the same order.

@@ -44,6 +44,11 @@ def as_function_of(
 ) -> Callable[[Any], Any] | None:
     """Return a user's function of one argument, the optimizer or the model; None if there is none.
 
+    Args:
+        what: The argument, for errors.
+        symbol: The user's function; None if there is none.
+        reading: For params and errors.
+
     Raises:
         DefinitionError: It is not a function of one argument.
         UsageError: It needs a param that has no value.

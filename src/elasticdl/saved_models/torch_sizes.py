@@ -2,7 +2,7 @@
 
     .pt, TorchScript     storages are as large as the members that hold them, and tensors claim no
                          more than the file may
-    PyTorch before 1.6   the same of all storages together
+    PyTorch before 1.6   the same limits, for all storages together
     .pt2                 tensors of the weights and constants, sizes in the graph, and the .pt in it
 
 A tensor with stride 0 claims any number of values over a storage of one. A few such values are
@@ -38,6 +38,11 @@ _SIZES_IN_A_GRAPH = ("as_ints", "as_sym_ints")
 def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
     """Check the declared sizes of tensors and layers in a .pt or TorchScript file.
 
+    Args:
+        opened: The file as a zip archive.
+        path: Path of the file, for errors.
+        held_bytes: Size of the file on disk, which limits the memory that it may claim.
+
     Raises:
         ModelFileError: A storage is larger than its content, tensors claim more than the file may,
             or a layer of arbitrary size would be created.
@@ -66,7 +71,16 @@ def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
 
 
 def check_old(path: Path, held_bytes: int) -> None:
-    """Check the declared sizes of storages in a file of PyTorch before 1.6."""
+    """Check the declared sizes of storages in a file of PyTorch before 1.6.
+
+    Args:
+        path: Path of the file.
+        held_bytes: Size of the file on disk.
+
+    Raises:
+        ModelFileError: The storages claim more than the file has, or the tensors claim more than
+            it may.
+    """
     with path.open("rb") as file:
         for _ in range(_PICKLES_BEFORE_THE_OBJECTS):
             pickle_sizes.follow(file, str(path))
@@ -83,7 +97,14 @@ def check_old(path: Path, held_bytes: int) -> None:
 def _check_tensors(
     contents: pickle_sizes.Contents, path: Path, held_bytes: int, claimed_bytes: int
 ) -> int:
-    """Add the sizes of a pickle's tensors to the total of claimed bytes, check and return it."""
+    """Check the declared sizes of a pickle's tensors; return the total that the file claims so far.
+
+    Args:
+        contents: The objects that the pickle would create.
+        path: Path of the file, for errors.
+        held_bytes: Size of the file on disk.
+        claimed_bytes: Total of the file's earlier pickles.
+    """
     for tensor in contents.tensors:
         claimed_bytes += tensor.num_bytes
         held = tensor.storage.num_bytes // tensor.storage.item_bytes
@@ -97,6 +118,11 @@ def _check_tensors(
 
 def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
     """Check the declared sizes of tensors in an exported program.
+
+    Args:
+        opened: The file as a zip archive.
+        path: Path of the file, for errors.
+        held_bytes: Size of the file on disk, which limits the memory that it may claim.
 
     Raises:
         ModelFileError: Its tensors claim more than the file may, or its graph creates one that is

@@ -34,7 +34,7 @@ class Trust:
     Attributes:
         allow_pickle: Allow objects of PyTorch files: any name in them is imported and called.
         allow_lambda: Allow code in Keras files: Lambda layers, operations outside the allow-list.
-        sha256: Digest of the one file that is trusted (for a folder: `model_file.sha256_of`).
+        sha256: Digest of the one file that is trusted (for a folder: `file_format.sha256_of`).
     """
 
     allow_pickle: bool = False

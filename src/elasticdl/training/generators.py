@@ -103,7 +103,7 @@ class Generators:
 
 
 class _KeptState:
-    """Saved state of a `RandomState` over MT19937: its bits, and a cached normal number."""
+    """Saved state of NumPy's global generator: its MT19937 bits, and a cached normal number."""
 
     def __init__(self) -> None:
         self._bits = ctypes.create_string_buffer(_STATE_BYTES)

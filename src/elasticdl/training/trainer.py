@@ -4,7 +4,7 @@ A `Trainer` is created in the process that trains, from a `ModelDefinition` and 
 (for the shapes). It uses a framework; engines know only this protocol. The elastic engine sees
 one flat buffer, the federated engine sees `state()`.
 
-Laws (guarantees of every trainer, checked by `tests/contracts/test_trainer.py`):
+Contract (what every trainer guarantees, checked by `tests/contracts/test_trainer.py`):
 
 * **Grouping changes nothing.** `train_steps([a, b])` leaves the same bits as
   `train_steps([a]); train_steps([b])`.
@@ -128,7 +128,7 @@ class Hooks(Protocol):
 
     @property
     def monitored(self) -> Mapping[str, str]:
-        """Name of each metric that the training depends on -> what monitors it, for errors.
+        """Name of each metric that a run depends on -> the object that monitors it, for errors.
 
         A metric that a callback may add itself is not among them.
         """
@@ -156,10 +156,11 @@ class Hooks(Protocol):
             num_epochs: Total number of epochs, including those of earlier attempts.
             num_steps: Steps per epoch; None if unknown in advance.
             resumes: Whether `load_state` follows, with the state saved before.
-            num_updates: Updates of the whole training, if no callback ends it; None if unknown.
+            num_updates: Total number of updates if no callback stops training early; None if
+                unknown.
 
         Raises:
-            DefinitionError: A schedule of the learning rate ends before the training.
+            DefinitionError: A learning rate schedule ends before training does.
         """
         ...
 
@@ -258,12 +259,12 @@ class Trainer(Protocol):
 
     @property
     def training_metrics(self) -> Metrics:
-        """Interprets the states that `train_steps` returns."""
+        """Computes metric values from the states that `train_steps` returns."""
         ...
 
     @property
     def evaluation_metrics(self) -> Metrics:
-        """Interprets the states that `evaluate` returns."""
+        """Computes metric values from the states that `evaluate` returns."""
         ...
 
     @property

@@ -41,7 +41,7 @@ def load(
 
     Args:
         model: Zoo, dotted name, params and overrides.
-        context: Values that differ from `CONTEXT`.
+        context: Values for a spec's constructor that differ from the defaults in `CONTEXT`.
         opened: The model's zoo, if it is already open.
 
     Raises:
@@ -139,7 +139,14 @@ def _check_overrides(overrides: Mapping[str, str]) -> None:
 def _symbol(
     zoo: Zoo, dotted: str, flag: str, modules: tuple[ModuleType, ...] | list[ModuleType]
 ) -> Symbol:
-    """Return the symbol that a flag names: in the model's own file, in the zoo, or installed."""
+    """Return the object that a flag names: in the model's own file, in the zoo, or installed.
+
+    Args:
+        zoo: The model's zoo.
+        dotted: The name that the user gave.
+        flag: The flag with this name, for errors.
+        modules: The model's files, which are searched first.
+    """
     if "." not in dotted:
         for module in modules:
             if hasattr(module, dotted):

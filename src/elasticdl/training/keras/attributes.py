@@ -155,7 +155,13 @@ def _name(owner: Any) -> str:
 
 
 def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield (name, object) for each object in an attribute of `owner` that a step may read."""
+    """Yield (name, object) for each object stored in `owner` whose attributes a step may read.
+
+    Args:
+        owner: A model, layer, weight, optimizer, or an object found in one of these.
+        name: Its name, for messages.
+        depth: Maximum depth of objects within objects.
+    """
     for attribute, value in list(vars(owner).items()):
         if attribute.startswith("_") and attribute != _LEARNING_RATE:
             continue

@@ -234,7 +234,7 @@ def _check_same(outputs: Callable[[], Any], example: Example, it: str) -> None:
     Args:
         outputs: Calls the export with the inputs of the example.
         example: The inputs, and the outputs of the trained model.
-        it: What is compared, as the subject of a sentence.
+        it: The export, as the subject of a sentence in the error.
 
     Raises:
         ExportError: It raised, or its outputs differ.

@@ -393,7 +393,11 @@ class KerasHooks:
 
     @contextlib.contextmanager
     def _moment(self, name: str, number: int = 0) -> Iterator[None]:
-        """Let callbacks handle an event in the block; reject calls of unsupported model methods.
+        """Context manager for calling callbacks: rejects their calls of unsupported model methods.
+
+        Args:
+            name: Name of the event.
+            number: Number of the batch, for an event of an evaluation batch.
 
         Raises:
             UserCodeError: A callback raised.

@@ -129,7 +129,13 @@ class TrainingLoss:
     def averaged_parts(self, trial: ExampleBatch, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
         """Return the average loss of a batch's parts, as workers would compute it; traced.
 
-        If the loss is certain to be a mean, return `loss`, because checking one batch was enough.
+        It is compared with the loss of the whole batch. If the loss is certain to be a mean, return
+        `loss`, because checking one batch was enough.
+
+        Args:
+            trial: The batch, with its outputs.
+            loss: Loss of the whole batch.
+            divisor: What the loss divides the sum over the batch by.
         """
         if self._is_known(trial.outputs, trial.labels):
             return loss
@@ -171,7 +177,14 @@ class TrainingLoss:
         normalizes_by_batch: Callable[[ExampleBatch], bool],
         moves_statistics: Callable[[ExampleBatch], bool],
     ) -> ModelRunner:
-        """Return the functions that run the model and compute its loss on parts of a batch."""
+        """Return the functions that run the model and compute its loss on parts of a batch.
+
+        Args:
+            forward: See `ModelRunner`.
+            divisor: What the loss divides the sum over a batch by.
+            normalizes_by_batch: See `ModelRunner`.
+            moves_statistics: See `ModelRunner`.
+        """
         in_labels = self._definition.compiled
 
         def divisor_of(trial: ExampleBatch) -> float:

@@ -52,7 +52,7 @@ _MAX_COMPARED = 256
 _SHIFTS = (1, 1000, 65_521)
 _ROUNDED = 1e-2
 # For later comparisons: a settled statistic changes little, so the order in which its examples are
-# summed counts more than at first. A change that is no mean differs by more.
+# summed counts more than at first. A change that is not a mean differs by more.
 _TOLERANCE = 0.02
 # Roundings of a value in a step and in a comparison, in units of its last place.
 _NUM_ROUNDINGS = 8
@@ -130,7 +130,7 @@ class KerasStatistics:
 
     @property
     def own_variables(self) -> list[tf.Variable]:
-        """Variables that tell a compiled step which statistics are classified, which as sums."""
+        """Variables that tell a compiled step which statistics are classified, and which add up."""
         return [self._is_known, self._is_sum]
 
     # --- in a compiled step -------------------------------------------------------------------
@@ -193,7 +193,7 @@ class KerasStatistics:
 
         Args:
             num_examples: Number of examples in the batch.
-            changes: Computes changes by examples of the batch.
+            changes: Computes the changes that examples of the batch make.
 
         Raises:
             DefinitionError: An integer variable is neither, or a variable is drawn at random.
@@ -256,7 +256,7 @@ class KerasStatistics:
 
         Args:
             num_examples: Number of examples in the batch.
-            changes: Computes changes by examples of the batch.
+            changes: Computes the changes that examples of the batch make.
             step: Number of updates so far.
         """
         whole, one, other, share = _by_halves(num_examples, changes)
@@ -293,7 +293,11 @@ class KerasStatistics:
         self._settled = self._known_at_first.copy()
 
     def _check_not_drawn(self, number: int, changes: ChangesOf) -> None:
-        """Check that a change that is the same by all parts of a batch is not random.
+        """Check that a change that all parts of a batch make alike is not random.
+
+        Args:
+            number: Number of the variable.
+            changes: Computes the changes that examples of the batch make.
 
         Raises:
             DefinitionError: It depends on the seed, and not on the examples.
@@ -312,10 +316,10 @@ class KerasStatistics:
             )
 
     def _is_mean_of_examples(self, number: int, changes: ChangesOf) -> bool:
-        """Return whether a change by two examples is the mean of the changes by each.
+        """Return whether two examples change a variable by the mean of their separate changes.
 
-        The sign of a mean, for example, is often the same for all parts of a batch. Both orders are
-        compared, because each row may have a random mask.
+        The sign of a mean, for example, does not pass, although it is often the same for all parts
+        of a batch. Both orders are compared, because each row may have a random mask.
         """
         pairs = (0, 0), (-1, -1), (0, -1), (-1, 0)
         first, last, *both = (changes(pair)[number] for pair in pairs)
@@ -352,7 +356,9 @@ class KerasStatistics:
         all_rows: Sequence[int],
         changes: ChangesOf,
     ) -> list[bool]:
-        """Return for each given variable whether its change is independent of its value.
+        """Return for each given variable whether it is a counter.
+
+        The change of a counter is independent of its value.
 
         A moving average that starts at 0 has a first change that adds up over examples; its second
         one does not. A position in a ring buffer, or a number with a limit, shows this at some
@@ -469,7 +475,7 @@ def _all_rows(num_examples: int) -> Sequence[int]:
 
 
 def _by_halves(num_examples: int, changes: ChangesOf) -> tuple[Changes, Changes, Changes, float]:
-    """Return the changes by a batch, its first and its second half, and the first's share of it."""
+    """Return the changes that a batch and its two halves make, and the first half's share of it."""
     rows = _all_rows(num_examples)
     half = len(rows) // 2
     return changes(rows), changes(rows[:half]), changes(rows[half:]), half / len(rows)

@@ -1,4 +1,4 @@
-"""The trainer of Keras 3 models on TensorFlow; see `training/trainer.py` for the laws.
+"""The trainer of Keras 3 models on TensorFlow; see `training/trainer.py` for its contract.
 
 All steps on full minibatches run through one compiled function that loops over a group of
 batches; a group may be a single batch. A step's bits therefore do not depend on how steps are
@@ -425,7 +425,10 @@ class KerasTrainer:
 
     @contextlib.contextmanager
     def _without_trace(self) -> Iterator[None]:
-        """Restore statistics and seeds after the block, in which a layer may run as in training."""
+        """Context manager that restores statistics and seeds, for calls without side effects.
+
+        The call may change them, because a layer may run as in training.
+        """
         before = [(v, v.numpy()) for v in (*self._statistics, *self._seeds.variables)]
         try:
             with self._drawing_at("export"):
@@ -575,7 +578,7 @@ class KerasTrainer:
         return buffer[buffer.size - self._changes.size :]
 
     def _changes_by(self, batch: Batch) -> ChangesOf:
-        """Return a function that computes the changes of statistics by examples of a batch."""
+        """Return a function that computes how examples of a batch change the statistics."""
 
         def changes(rows: Sequence[int], seed: int = 0) -> list[np.ndarray[Any, Any]]:
             features = map_arrays(lambda a: tf.convert_to_tensor(a[list(rows)]), batch.features)
@@ -766,7 +769,7 @@ class KerasTrainer:
         ]
 
     def _record_outside_at_first(self) -> None:
-        """Check, once, that the first step has changed no variable outside the model."""
+        """Check that the first step has changed no variable outside the model; later a no-op."""
         if not self._recorded_outside:
             self._recorded_outside = True
             self._outside.check_unmoved()

@@ -1,4 +1,4 @@
-"""Changes that callbacks make besides those to the weights, kept for a resumed run.
+"""Stores what callbacks change besides the weights, so that a resumed run has the same changes.
 
     which parameters train        requires_grad, as in unfreezing at an epoch
     attributes of modules         dropout.p = 0.2, model.temperature = 3.0
@@ -201,7 +201,12 @@ class CallbackChanges:
         return state, arrays
 
     def load(self, state: Mapping[str, Any], arrays: State) -> None:
-        """Repeat the changes that callbacks had made when a state was saved."""
+        """Apply the changes that callbacks had made when the state was saved.
+
+        Args:
+            state: The JSON that `keep` returned.
+            arrays: The arrays that `keep` returned, possibly among others.
+        """
         if not state:
             return
         trained = set(state["trained"])

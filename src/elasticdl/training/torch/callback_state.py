@@ -297,7 +297,10 @@ class CallbackMemory:
         return kept
 
     def _check_made(self, below: str) -> None:
-        """Check that a resumed run will have the objects found at and below the path `below`.
+        """Check that a resumed run will have the objects that state at a path is restored into.
+
+        Args:
+            below: Path of a stored value, such as that of a callback's attribute.
 
         Raises:
             CannotKeepError: An object was created after `on_train_begin`.

@@ -1,4 +1,4 @@
-"""Records the random draws of a run of a model, to see whether two runs drew the same numbers.
+"""Records a model's random draws, to find out whether two runs drew the same numbers.
 
 With the same seed, two runs on batches of the same shapes draw the same numbers at the same places,
 unless the number of draws depends on values, as for dropout of the tokens that reach an expert.

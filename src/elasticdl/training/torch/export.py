@@ -104,9 +104,10 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch.export says for its developers: graphs, logs, and coming changes.
+    """Suppress torch.export's messages for its developers: graphs, logs and warnings.
 
-    What it cannot do is in its exception. If TORCH_LOGS is set, somebody wants to see all of it.
+    Its exception states why an export failed. If TORCH_LOGS is set, the user wants these messages,
+    so nothing is suppressed.
     """
     if os.environ.get("TORCH_LOGS"):
         yield

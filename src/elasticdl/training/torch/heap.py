@@ -25,7 +25,7 @@ _NEVER = -1
 # are freed, but no longer once the other option is set. Larger blocks are returned when they are
 # freed; see `ReusedArray`.
 _LARGEST_IN_HEAP_BYTES = 32 * 2**20
-# Settings by which a user controls the allocator.
+# Settings with which a user controls the allocator.
 _SETTINGS = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 
 

@@ -123,7 +123,7 @@ class HookMemory:
             ) from error
 
     def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Compare the names in a state with those of these hooks; return one line per mismatch."""
+        """Return one line for each mismatch between a saved state and the state of these hooks."""
         saved = self._codec.to_values(arrays) if arrays else {}
         names = {place.name for place in self._places()}
         return [f"{name}: not in the checkpoint" for name in sorted(names - saved.keys())] + [

@@ -107,7 +107,7 @@ class TorchHooks:
     ) -> None:
         del num_epochs, num_steps
         if not self._callbacks:
-            # A callback may end the training before the schedule ends.
+            # A callback may stop training before the schedule ends.
             if num_updates is not None:
                 self._schedulers.check_length(num_updates)
             return

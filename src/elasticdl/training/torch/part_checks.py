@@ -53,7 +53,7 @@ QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """Results of running a model on some examples.
+    """Results of running a model on a batch or a part of it, to compare with other runs.
 
     Attributes:
         outputs: The outputs as float64 tensors.

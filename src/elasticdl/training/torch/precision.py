@@ -4,8 +4,8 @@ In bfloat16 a step needs only `torch.autocast`. Gradients are often too small fo
 loss is multiplied by a large number, the scale, and gradients are divided by it. An update whose
 gradients overflow is skipped, and the scale is reduced. `torch.amp.GradScaler` does the same, with
 the same settings. Here gradients are divided in the step that computed them, so that workers sum
-and clip the gradients of the loss itself. The sum decides whether to update, so all workers decide
-alike.
+and clip the gradients of the loss itself. The sum decides whether to update, so all workers make
+the same decision.
 """
 
 from __future__ import annotations

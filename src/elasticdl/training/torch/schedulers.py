@@ -95,10 +95,10 @@ class Schedulers:
         return bool(self._schedules)
 
     def check_length(self, num_updates: int) -> None:
-        """Refuse a schedule of fixed length that ends before the training.
+        """Reject a schedule of fixed length that ends before training does.
 
         Args:
-            num_updates: Updates of the whole training.
+            num_updates: Total number of updates in the run.
 
         Raises:
             DefinitionError: Its scheduler would raise after its last step.
@@ -271,7 +271,7 @@ class Schedulers:
         return _Schedule(scheduler, interval or "epoch", frequency, monitor)
 
     def _note_idle_epoch(self) -> None:
-        """Warn of a warm-up by epochs that starts at 0: the first epoch would learn nothing."""
+        """Warn of a warm-up that starts at 0 and steps per epoch: nothing is learned in epoch 1."""
         by_epoch = [each.scheduler for each in self._schedules if each.interval == "epoch"]
         if by_epoch and all(float(group["lr"]) == 0 for group in self._optimizer.param_groups):
             _log.warning(

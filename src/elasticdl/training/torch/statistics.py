@@ -1,7 +1,7 @@
 """Encodes changes of a module's buffers in a float32 buffer, so that they add up over workers.
 
-A worker's batch changes buffers in one of four ways. Each is encoded so that the sum over workers
-can be turned into the change by the whole logical batch:
+A worker's batch changes a buffer in one of four ways (`Reduction`). Each is encoded so that the sum
+over workers can be turned into the change that the whole logical batch makes:
 
     MEAN   running statistics: the mean over examples        sent times the number of examples
     STEP   num_batches_tracked: the same in each step        unchanged; the sum is divided by the
@@ -14,16 +14,16 @@ A DRAW is a matrix of random features that is redrawn now and then, for example.
 draws of several workers has another distribution: it would not be orthogonal. The forward pass of
 the batch itself uses the worker's own draw, like dropout.
 
-The way is known for buffers of BatchNorm and its relatives. For others, the change by a batch is
-compared with the changes by two parts of it, the first few times that the buffer changes. A change
-that is independent of the examples is also compared with that of another seed. One that only seems
-independent (the sign of a mean is often the same for all parts) is compared with the changes by
-single examples. Each contribution includes the way of each change (its *votes*), so a worker can
-apply a change of a buffer that its own batches have not changed. A buffer that fits none (a
-maximum, a queue) is rejected by name.
+The reduction is known for buffers of BatchNorm and its relatives. For others, the change that a
+batch makes is compared with the changes that two parts of it make, the first few times that the
+buffer changes. A change that is independent of the examples is also compared with that of another
+seed. One that only seems independent (the sign of a mean is often the same for all parts) is
+compared with the changes that single examples make. Each contribution includes the reduction of
+each change (its *votes*), so a worker can apply a change of a buffer that its own batches have not
+changed. A buffer that fits none (a maximum, a queue) is rejected by name.
 
 Some later batches are compared again (`repeated_checks.py`). A difference is then a warning, and
-the way stays as it is, so workers need not agree about it.
+the reduction stays as it is, so workers need not agree about it.
 
 Integers are split into signed digits of 16 bits, which float32 adds exactly; a float64 is sent as
 two float32, which keep ten decimal digits of the change. Unchanged buffers send zeros, so infinity
@@ -80,7 +80,7 @@ _DRAWS_DIFFER = (
     "counts steps"
 )
 # For later comparisons: a settled statistic changes little, so the order in which its examples are
-# summed counts more than at first. A change that is no mean differs by more.
+# summed counts more than at first. A change that is not a mean differs by more.
 _TOLERANCE = 0.02
 # Roundings of a buffer's value in a step and in a comparison, in units of its last place.
 _NUM_ROUNDINGS = 8
@@ -105,7 +105,7 @@ class Reduction(Enum):
     DRAW = "draw"
 
 
-# Changes that are the same by each batch of an update.
+# Changes that each batch of an update makes alike.
 _SAME = frozenset({Reduction.STEP, Reduction.DRAW})
 # What a draw looks like under one seed.
 _LIKE_DRAWS = frozenset({Reduction.MEAN, Reduction.STEP})
@@ -113,14 +113,15 @@ _LIKE_DRAWS = frozenset({Reduction.MEAN, Reduction.STEP})
 
 @dataclass(frozen=True)
 class BatchParts:
-    """Changes of buffers by a batch and by two parts of it.
+    """The changes that a batch, and each of two parts of it, make to buffers.
 
     Attributes:
-        whole: Name -> change by the batch, as `change_of` returns it.
-        first: Name -> change by the first part.
-        last: Name -> change by the rest.
-        sizes: Examples in the two parts.
-        again: Shift -> changes by the batch if the buffers start from values larger by that shift.
+        whole: Name -> change that the batch makes, as `change_of` returns it.
+        first: Name -> change that the first part makes.
+        last: Name -> change that the rest makes.
+        sizes: Number of examples in the two parts.
+        again: Shift -> changes that the batch makes if the buffers start from values larger by that
+            shift.
     """
 
     whole: Tensors
@@ -130,7 +131,7 @@ class BatchParts:
     again: Callable[[int], Tensors]
 
     def of(self, name: str) -> _Changes:
-        """Return the changes of a buffer by the batch, the first part and the rest."""
+        """Return the changes that the batch, its first part and the rest make to a buffer."""
         return self.whole.get(name), self.first.get(name), self.last.get(name)
 
 
@@ -187,16 +188,20 @@ class TorchStatistics:
         is_finite: bool = True,
         again_at: int | None = None,
     ) -> list[torch.Tensor]:
-        """Return the changes by a batch, as 1-D float32 tensors of `size` numbers in all.
+        """Encode a batch's changes of buffers as 1-D float32 tensors, `size` numbers in all.
 
         Args:
             before: Copies of the buffers from before the batch.
-            num_examples: Examples in the batch.
-            compare: Runs parts of the batch; called if it is not known how a buffer adds up.
-            draws: Called if a buffer may be drawn at random.
+            num_examples: Number of examples in the batch.
+            compare: Runs parts of the batch; called if the `Reduction` of a changed buffer is
+                unknown.
+            draws: Repeats the change with given random numbers; called if a buffer may be drawn at
+                random.
             is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
                 loss is the error to report, rather than the buffers.
-            again_at: The step, if buffers whose way is known are to be compared again.
+            again_at: Number of the step, to compare again buffers whose `Reduction` is known; None
+                to
+                skip this.
 
         Raises:
             DefinitionError: A change cannot be added up.
@@ -353,13 +358,14 @@ class TorchStatistics:
         self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
 
     def _check_is_mean(self, name: str, draws: Draws) -> None:
-        """Check a change that is the same for all parts of a batch, but differs between examples.
+        """Check that a change that differs between examples is a mean over them.
 
-        Both orders of two examples are compared, because each row may have a random mask.
+        For changes that are the same for all parts of a batch. Both orders of two examples are
+        compared, because each row may have a random mask.
 
         Raises:
-            DefinitionError: The change by two examples is not the mean of the changes by each: the
-                sign of a mean, for example.
+            DefinitionError: The change that two examples make together is not the mean of the
+                changes that each makes alone: the sign of a mean, for example.
         """
         values = self._buffers.tensors()[name]
         zeros = torch.zeros_like(values)
@@ -369,7 +375,7 @@ class TorchStatistics:
             raise self._refused(name, _NEITHER)
 
     def _compare_again(self, name: str, parts: BatchParts, step: int) -> None:
-        """Warn if a batch contradicts what is known of a buffer."""
+        """Warn if the changes that a batch makes to a buffer do not fit its known `Reduction`."""
         values, way = self._buffers.tensors()[name], self._ways[name]
         zeros = values.new_zeros(
             values.shape, dtype=None if values.is_floating_point() else torch.int64
@@ -466,13 +472,13 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
 def _way(
     changes: _Changes, sizes: tuple[int, int], values: torch.Tensor, known: Reduction | None
 ) -> Reduction | None:
-    """Return how changes by parts of a batch combine; None if no way fits.
+    """Return how the changes that parts of a batch make combine; None if no `Reduction` fits.
 
     Args:
-        changes: The changes by the batch, the first part and the rest.
-        sizes: Examples in the two parts.
+        changes: The changes that the batch, its first part and the rest make.
+        sizes: Number of examples in the two parts.
         values: The values of the buffer.
-        known: What earlier comparisons have found.
+        known: The `Reduction` that earlier comparisons have found; None if there were none.
     """
     whole, first, last = changes
     if whole is None or first is None or last is None:

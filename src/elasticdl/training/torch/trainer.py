@@ -1,4 +1,4 @@
-"""The trainer of PyTorch modules; see `training/trainer.py` for the laws, its guarantees.
+"""The trainer of PyTorch modules; see `training/trainer.py` for its contract.
 
 A step is that of every PyTorch training loop: forward, loss, backward, `optimizer.step()`. The
 code around it provides the guarantees: the random generator is seeded for the step and restored
@@ -577,10 +577,16 @@ class TorchTrainer:
         return _Step(loss, {**metrics, **stepped.metrics}, states)
 
     def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> BatchParts:
-        """Return the changes of buffers by the batch and by two parts of it.
+        """Return the changes that the batch, and each of two parts of it, make to buffers.
 
-        Runs without dropout, and with BatchNorm in evaluation mode: their changes for the parts of
-        a batch do not add up, and would hide the changes by other modules.
+        They show how the changes of several workers combine (`statistics.py`). Runs without
+        dropout,
+        and with BatchNorm in evaluation mode: their changes for the parts of a batch do not add up,
+        and would hide the changes that other modules make.
+
+        Args:
+            batch: The batch.
+            before: Values of the buffers to start from.
         """
         size = batch.num_examples
         if size == 1:
@@ -609,9 +615,15 @@ class TorchTrainer:
         seed: int,
         examples: tuple[int, int],
     ) -> dict[str, torch.Tensor]:
-        """Return buffer changes by two examples, with the same random numbers on all workers.
+        """Return the changes that two examples make to buffers, with the same draws on all workers.
 
         A call's random numbers may depend on its number of examples, so there are always two.
+
+        Args:
+            batch: The batch that contains the examples.
+            before: Values of the buffers to start from.
+            seed: Determines the random numbers, together with the step.
+            examples: Indices of the two examples; they may be the same.
         """
         tensors = self._batch_tensors(_pair(batch, examples))
         return self._changes_from(before, tensors, _EVERY_RANK, seed + 1)
@@ -619,7 +631,14 @@ class TorchTrainer:
     def _changes_from(
         self, start: Mapping[str, torch.Tensor], batch: Tensors, rank: int, *moment: int
     ) -> dict[str, torch.Tensor]:
-        """Return name -> change of the buffers by a batch, from `start`; restore the buffers."""
+        """Return name -> change that a batch makes to the buffers, and restore the buffers.
+
+        Args:
+            start: Values of the buffers before the batch.
+            batch: The batch.
+            rank: Rank that seeds the random numbers.
+            moment: Further numbers that seed them.
+        """
         quiet = [m for m in self.model.modules() if isinstance(m, QUIET) and m.training]
         now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
         try:

@@ -57,7 +57,7 @@ class IdsOf(keras.layers.Layer):
             self._crossing = keras.layers.HashedCrossing(feature.buckets)
 
     def build(self, input_shape: Shapes) -> None:
-        """Create nothing: there are no weights."""
+        """Mark the layer as built: it has no weights to create."""
         del input_shape
         self.built = True
 
@@ -112,7 +112,7 @@ class IdVector(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Inputs) -> Any:
-        """Return [batch, width]."""
+        """Return the inputs of the network for the ids, [batch, width]."""
         feature, ids = self._feature, self._ids(inputs)
         if isinstance(feature, Indicator):
             encoded = keras.ops.cast(self._encode(ids), "float32")
@@ -159,7 +159,7 @@ class ColumnValues(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Inputs, training: bool | None = None) -> Any:
-        """Return [batch, width]; None if there are no such inputs."""
+        """Return the network's inputs other than ids, [batch, width]; None if there are none."""
         parts = []
         if self._numbers:
             numbers = keras.ops.take(inputs[NUMBERS], self._numbers, axis=1)
