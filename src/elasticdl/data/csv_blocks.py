@@ -41,6 +41,12 @@ def read_blocks(
 ) -> pa.Table:
     """Return the rows of some blocks (first, stop), with cells of the given types.
 
+    Args:
+        file: The file.
+        index: Its index.
+        blocks: The first block, and one past the last.
+        types: Column -> type. An integer column may come back as float64, for cells such as 3.0.
+
     Raises:
         SchemaError: A cell does not have the type of its column.
     """
@@ -80,7 +86,14 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 def _flag_column(
     error: pa.ArrowInvalid, index: CSVIndex, types: Mapping[str, pa.DataType], known: Sequence[str]
 ) -> str | None:
-    """Return the float column with a cell `true` or `false` that pyarrow rejected, else None."""
+    """Return the float column with a cell `true` or `false` that pyarrow rejected, else None.
+
+    Args:
+        error: Error of pyarrow.
+        index: Index of the file.
+        types: Column -> type with which the file was read.
+        known: Columns that are already known to have such cells.
+    """
     cell = _CELL.search(str(error))
     if cell is None or cell[3].strip().lower() not in ("true", "false"):
         return None

@@ -199,7 +199,17 @@ def _header(file: CSVFile, line: bytes, csv_format: CSVFormat) -> tuple[str, ...
 def _line_starts(
     file: CSVFile, csv_format: CSVFormat, seen: FormatScan, read_bytes: int
 ) -> Iterator[Array]:
-    """Yield the starts of the non-empty lines of a file, the header first."""
+    """Yield the starts of the non-empty lines of a file, the header first.
+
+    Args:
+        file: The file.
+        csv_format: Its format, as detected from its first bytes.
+        seen: Receives all bytes, to complete the format.
+        read_bytes: Number of bytes read at a time.
+
+    Raises:
+        CorruptDataError: A quote is not closed, or a row is longer than `MAX_ROW_BYTES`.
+    """
     offset = csv_format.mark_bytes
     scanner = _Scanner(offset, csv_format)
     # A code unit is never cut in two.
@@ -301,7 +311,14 @@ class _Scanner:
 def _without_stray(
     quotes: list[int], before: list[int], opens: list[bool], inside: bool
 ) -> Iterator[int]:
-    """Yield the positions of quotes that open or close a field, not of those inside a field."""
+    """Yield the positions of quotes that open or close a field, not of those inside a field.
+
+    Args:
+        quotes: Positions of all quotes.
+        before: The character before each quote.
+        opens: Whether a quote after that character may open a field.
+        inside: Whether the first quote is in a quoted field.
+    """
     last = -1
     for quote, character, may_open in zip(quotes, before, opens, strict=True):
         # After a stray quote, a second one is stray too: the first never opened a field.

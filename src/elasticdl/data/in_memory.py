@@ -226,7 +226,13 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
 def _of_elements(
     elements: Callable[[], Iterable[Any]], num_rows: int | None, batch_size: int | None
 ) -> ArrowRows:
-    """Return the elements of a data set, which are dicts or pairs (x, y), as rows."""
+    """Return the elements of a data set, which are dicts or pairs (x, y), as rows.
+
+    Args:
+        elements: Returns the elements; called several times, to check that they are not random.
+        num_rows: Their number; None if unknown.
+        batch_size: See `ArrowRows.batch_size`.
+    """
     _check_same_again(elements)
     rows = (_element(each) for each in elements())
     groups = iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), [])

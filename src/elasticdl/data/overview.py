@@ -152,7 +152,14 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
 def _first_records(
     source: RecordSource, count: int, schema: Schema | None, limit: int
 ) -> tuple[Sequence[Record], tuple[FieldOverview, ...], tuple[bytes, ...]]:
-    """Return the first records, their fields, and the stored bytes if they have no fields."""
+    """Return the first records, their fields, and the stored bytes if they have no fields.
+
+    Args:
+        source: The records.
+        count: Number of records to decode.
+        schema: Schema of the records; None decodes them without one.
+        limit: Maximum number of records to return as stored bytes.
+    """
     if schema is None and isinstance(source, TableSource):
         from elasticdl.data.table_overview import first_rows  # noqa: PLC0415 - imports pyarrow
 

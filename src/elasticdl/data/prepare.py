@@ -199,7 +199,13 @@ def prepare_data(
 
 
 def _write_index(target: PlanOutput, files: Sequence[RecordFile], *, changed: bool) -> None:
-    """Write the index of the output, unless an up-to-date one exists already."""
+    """Write the index of the output, unless an up-to-date one exists already.
+
+    Args:
+        target: The output folder.
+        files: Its record files.
+        changed: Whether the output has changed since an existing index was written.
+    """
     if changed or INDEX_FILE not in target.names():
         source = RecordIOSource([target.where(file.uri) for file in files])
         write_index_files(source.index())

@@ -392,7 +392,19 @@ def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> in
 
 
 def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) -> list[int]:
-    """Return the start of each record, and of one that would follow the last."""
+    """Return the start of each record in a payload, and of one that would follow the last.
+
+    Args:
+        file: For errors.
+        chunk: Content of the header.
+        memory: Contains the payload after decompression.
+        base: Start of the payload in `memory`.
+        end: End of the payload in `memory`.
+
+    Raises:
+        CorruptDataError: The lengths of the records do not add up to the payload, or their number
+            differs from the header's.
+    """
     unpack = _LENGTH.unpack_from
     starts = []
     position = base
@@ -422,7 +434,12 @@ def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) 
 def _misfit(file: StoredFile, chunk: Chunk, begun: int, size: int, found: str) -> CorruptDataError:
     """Return the error for records that do not exactly fill a chunk's payload.
 
-    The mismatch begins at byte `begun` of the (decompressed) payload.
+    Args:
+        file: The file.
+        chunk: Content of the chunk's header.
+        begun: Byte of the payload, after decompression, where the mismatch begins.
+        size: Size of the payload after decompression.
+        found: What is there, for the message.
     """
     if chunk.compressor == "none":
         expected = f"records that fill the {size} bytes of their chunk"

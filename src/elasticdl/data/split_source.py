@@ -191,7 +191,13 @@ def whole(source: RecordSource) -> RecordSource:
 
 
 def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int, int]]:
-    """Convert a range of records to ranges (start, stop) of the source before its split."""
+    """Convert a range of records to ranges (start, stop) of the source before its split.
+
+    Args:
+        source: One side of a split; for any other source, the range is returned as it is.
+        start: First record.
+        stop: One past the last.
+    """
     if not isinstance(source, SplitSource):
         return [(start, stop)]
     numbers = source.numbering.span(start, stop)

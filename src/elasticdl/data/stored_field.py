@@ -140,7 +140,15 @@ def _lists(
     of_field: Callable[[int], str],
     num_rows: int,
 ) -> Array | list[Array]:
-    """Split flat values into one list per record, cast to the field's dtype."""
+    """Split flat values into one list per record, cast to the field's dtype.
+
+    Args:
+        field: The field.
+        values: The values of all records, 1-D.
+        counts: Number of values per record: one number if all have equally many.
+        of_field: Returns the name of the field in the i-th record, for errors.
+        num_rows: Number of records.
+    """
     if values.dtype != field.dtype:
         row_of = np.repeat(np.arange(num_rows), counts)
         values = field.cast(values, lambda i: of_field(int(row_of[i])))

@@ -317,7 +317,13 @@ def _data(file: _Bytes, starts: array[int]) -> bytes:
 
 
 def _checked(file: _Bytes, starts: array[int], data: bytes) -> Iterator[bytes]:
-    """Yield the records that start at given positions, verifying the checksum of each."""
+    """Yield the records between consecutive offsets, verifying the checksum of each.
+
+    Args:
+        file: The file, for errors.
+        starts: Start of each record, and of one that would follow the last.
+        data: The bytes from the first offset to the last.
+    """
     base = starts[0]
     begin = _HEADER.size
     for next_start in starts[1:]:

@@ -85,7 +85,13 @@ def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
 
 
 def one_epoch(batches: Iterator[Batch], num_batches: int, num_examples: int) -> Iterator[Batch]:
-    """Yield batches up to the last example of an epoch, even if the user's generator continues."""
+    """Yield batches up to the last example of an epoch, even if the user's generator continues.
+
+    Args:
+        batches: The batches of the user's generator.
+        num_batches: Number of batches in an epoch.
+        num_examples: Number of examples in an epoch; the last batch is shortened to it.
+    """
     seen = 0
     for number, batch in enumerate(batches):
         if number == num_batches:

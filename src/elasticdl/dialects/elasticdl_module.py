@@ -338,7 +338,13 @@ def _framework(model: Symbol, reading: DialectReader) -> Framework:
 def _checked(
     create_model: Callable[[], Any], model: Symbol, reading: DialectReader
 ) -> Callable[[], Any]:
-    """Return a model factory that rejects a model if its framework is not the detected one."""
+    """Return a model factory that rejects a model if its framework is not the detected one.
+
+    Args:
+        create_model: Creates a model by the user's code.
+        model: The user's function or class, for errors.
+        reading: Has the framework that was detected from the files.
+    """
 
     def create() -> Any:
         made = create_model()

@@ -92,7 +92,13 @@ def near_names(reading: DialectReader) -> list[str]:
 
 
 def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
-    """Return whether a value is defined in the file itself and could be the function `meant`."""
+    """Return whether a value is defined in the file itself and could serve as `meant`.
+
+    Args:
+        meant: A name of the contract, such as `lr_scheduler`.
+        value: The value of a similar name in the file.
+        module: The file.
+    """
     if isinstance(value, type) or value is None:
         return False
     if callable(value):

@@ -110,7 +110,14 @@ def _rows(generator: Any, way: SplitMethod, name: str, num_examples: int) -> Ite
 
 
 def _dataset_rows(dataset: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
-    """Yield the examples of a `tf.data.Dataset` after `batchify`, without repetitions."""
+    """Yield each example of a `tf.data.Dataset` once, as it is in the batches of `batchify`.
+
+    Args:
+        dataset: The preprocessed examples.
+        way: Has `batchify`; if that drops examples at the end, it gets enough to fill a last batch.
+        name: The user's name for the generator, for errors.
+        num_examples: Declared number of examples.
+    """
     batches = way.batchify(dataset, num_examples)
     size = _fixed_size(batches)
     if way.drops and size and num_examples % size:
@@ -130,7 +137,14 @@ def _fixed_size(batches: Any) -> int | None:
 
 
 def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: int) -> Iterator[Any]:
-    """Yield the examples of an iterable after `batchify`, including those that it drops."""
+    """Yield each example of an iterable once, as it is in the batches of `batchify`.
+
+    Args:
+        generator: The preprocessed examples.
+        way: Has `batchify`; examples that it drops at the end are passed to it again.
+        name: The user's name for the generator, for errors.
+        num_examples: Declared number of examples.
+    """
     source = _Counted(generator)
     number = size = 0
     for element in pipelines.elements(way.batchify(source, num_examples), name):

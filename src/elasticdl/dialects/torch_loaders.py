@@ -253,7 +253,12 @@ def _whole(loader: Any, num_batches: int | None, name: str) -> Iterator[Any]:
 
 
 def _check_unchanged(changes: SamplerChanges, name: str, epoch: int) -> None:
-    """Check that user code has not changed the loader's samplers.
+    """Check that user code has not changed the loader's samplers, which would have no effect.
+
+    Args:
+        changes: Finds the changes.
+        name: The user's name for the loader, for the error.
+        epoch: The epoch that begins.
 
     Raises:
         DefinitionError: User code has changed one, other than by `set_epoch(epoch)`.
@@ -272,6 +277,11 @@ def _check_unchanged(changes: SamplerChanges, name: str, epoch: int) -> None:
 
 def check_in_order(loader: Any, symbol: Symbol, reading: DialectReader) -> None:
     """Reject a loader if predictions could not be matched to its examples.
+
+    Args:
+        loader: A DataLoader for predictions.
+        symbol: The user's function that returned it, for errors.
+        reading: For errors.
 
     Raises:
         DefinitionError: The order is random, or examples are left out.

@@ -117,7 +117,12 @@ def _inflated_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
 
 
 def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
-    """Return a member's bytes.
+    """Return the bytes of an archive's member that describes a model.
+
+    Args:
+        archive: The archive.
+        name: Name of the member.
+        path: Path of the file, for the error.
 
     Raises:
         ModelFileError: It is larger than `MAX_MEMBER_BYTES`.

@@ -527,7 +527,16 @@ def _accuracy(labels: Any, predictions: Any) -> Any:
 
 
 def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | None]:
-    """Return the name, the arguments and the module in a config's description of an object."""
+    """Return the name, the arguments and the module in a config's description of an object.
+
+    Args:
+        declared: The description, in one of the forms in the module docstring.
+        what: The kind of object, such as "optimizer", for the error.
+        where: Location of the options, for the error.
+
+    Raises:
+        DefinitionError: It has another form.
+    """
     if isinstance(declared, str):
         return declared.rpartition(">")[2], {}, None
     if isinstance(declared, Mapping) and isinstance(declared.get("class_name"), str):
@@ -587,7 +596,17 @@ def _no_such(
 
 
 def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -> Any:
-    """Return a loss or a metric created from a config of any Keras version."""
+    """Return a loss or a metric created from a config of any Keras version.
+
+    Args:
+        kind: Its class in Keras 3.
+        config: Its arguments.
+        what: "loss" or "metric", for errors.
+        where: Location of the options, for errors.
+
+    Raises:
+        DefinitionError: The class does not take these arguments.
+    """
     arguments = {
         # `fn` is implied by the class name; the dtype of the sums is our choice.
         key: value

@@ -316,7 +316,14 @@ def _name(variable: Any) -> str:
 
 
 def _adopted(variable: Any, name: str, names: set[str], *, trainable: bool) -> Any:
-    """Return a Keras 3 variable that shares a tf_keras variable's memory; add it to `names`."""
+    """Return a Keras 3 variable that shares a tf_keras variable's memory.
+
+    Args:
+        variable: The variable of tf_keras.
+        name: Its name; a number is added if it is taken.
+        names: Names that are taken; receives the new one.
+        trainable: Whether it is trained.
+    """
     plain = re.sub(r"[^\w.-]", "_", name.replace("/", "."))
     unique, number = plain, 1
     while unique in names:

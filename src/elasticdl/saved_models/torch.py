@@ -182,7 +182,16 @@ def _check_pickles(file: ModelFile) -> None:
 def _with_state(
     file: ModelFile, loaded: Mapping[str, Any], objects: Mapping[str, Any]
 ) -> nn.Module:
-    """Return a new model of the declared class with the weights of a state_dict."""
+    """Return a new model of the declared class with the weights of a state_dict.
+
+    Args:
+        file: The model file, for errors.
+        loaded: Content of the file: a state_dict, or a checkpoint that contains one.
+        objects: The declared custom objects, one of which must create the model.
+
+    Raises:
+        ModelFileError: There is no state_dict, no such object, or the weights do not fit the model.
+    """
     state = next(
         (loaded[key] for key in _STATE_KEYS if isinstance(loaded.get(key), Mapping)), loaded
     )
@@ -341,7 +350,18 @@ def loss(
 
 
 def _named(name: object, prefix: str, module: Any, kind: type, where: object) -> Any:
-    """Return a class of a module by its dotted name, without evaluating anything."""
+    """Return the optimizer or loss class that a spec names, without evaluating the name.
+
+    Args:
+        name: The dotted name, such as `optim.Adam`.
+        prefix: First part of valid names: `optim` or `nn`.
+        module: The module that the prefix stands for.
+        kind: Base class of valid classes.
+        where: Location in the spec, for errors.
+
+    Raises:
+        DefinitionError: There is no such class.
+    """
     known = {
         f"{prefix}.{each}": value
         for each, value in vars(module).items()

@@ -213,6 +213,13 @@ def arguments_of(callback: object) -> set[str]:
 def pack_array(tag: str, value: Any, path: str, arrays: Arrays) -> Any:
     """Store an array separately and return the JSON that refers to it.
 
+    Args:
+        tag: Key of the returned JSON, which states the kind of the value: `{tag: path}`.
+        value: The array, or a value that NumPy converts to one. An array of strings is returned as
+            JSON instead.
+        path: Key of the array in `arrays`.
+        arrays: Receives a copy of the array.
+
     Raises:
         CannotKeepError: The array does not hold numbers.
     """

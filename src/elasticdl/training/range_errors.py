@@ -118,7 +118,13 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _on(batch: Batch, arrays: Arrays, stop: int) -> str:
-    """Name the records whose values are out of range; empty if the batch knows none."""
+    """Return the end of a message that names the records with wrong values; empty if unknown.
+
+    Args:
+        batch: The batch.
+        arrays: Its labels or features.
+        stop: Integers from 0 to below `stop` are valid.
+    """
     if batch.where is None:
         return ""
     wrong = np.zeros(batch.num_examples, np.bool_)

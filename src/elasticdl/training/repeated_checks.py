@@ -46,7 +46,13 @@ class RepeatedChecks:
         """Return whether to check the next batch.
 
         Checks are due before steps 2, 4, 8 and so on, and with callbacks also at the start of eight
-        epochs, because callbacks usually change a model between epochs.
+        epochs, because callbacks usually change a model between epochs. None is due after a
+        failure.
+
+        Args:
+            step: Number of the step.
+            epoch: Number of the epoch.
+            has_callbacks: Whether the user has callbacks.
         """
         is_power_of_two = step > 1 and step & (step - 1) == 0 and step != self._checked_step
         is_new_epoch = (

@@ -188,7 +188,15 @@ def _nameless(text: str, start: int, stop: int, last: str | None) -> UsageError:
 
 
 def _refused(text: str, start: int, stop: int, problem: str, way_out: str) -> UsageError:
-    """Return an error with the string, and a line of carets under its faulty part."""
+    """Return an error with the string, and a line of carets under its faulty part.
+
+    Args:
+        text: The value of `--params`.
+        start: Start of the faulty part.
+        stop: End of the faulty part, exclusive.
+        problem: The problem, as the beginning of a sentence.
+        way_out: The remedy, as a sentence; empty if there is none.
+    """
     start += len(text[start:stop]) - len(text[start:stop].lstrip())
     stop = max(start + len(text[start:stop].rstrip()), start + 1)
     # A window, so that the carets also stay under the faulty part of a long string.

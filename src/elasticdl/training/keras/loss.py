@@ -110,7 +110,14 @@ class TrainingLoss:
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
 
     def by_example(self, outputs: Any, labels: Any, weights: Any, *, eager: bool) -> tf.Tensor:
-        """Return the loss of each example, computed as a batch of one: float32 [examples]."""
+        """Return the loss of each example, computed as a batch of one: float32 [examples].
+
+        Args:
+            outputs: The model's outputs for the batch, with their masks.
+            labels: Labels of the batch.
+            weights: Sample weights, or None.
+            eager: Whether steps run uncompiled.
+        """
         masks = reduction.masks_of(outputs)
         # None cannot be mapped over examples.
         beside = {str(i): mask for i, mask in enumerate(masks) if mask is not None}
@@ -201,6 +208,11 @@ class TrainingLoss:
 
         The check is repeated in later batches, because such a loss may be zero at first, as with a
         weight that warms up.
+
+        Args:
+            trial: The batch, without outputs.
+            forward: Calls the model.
+            divisor: What the loss divides the sum over a batch by.
 
         Raises:
             DefinitionError: An added loss is not a mean.

@@ -197,7 +197,13 @@ def averaged_parts(
 
 
 def check_parts(loss: float, averaged: float, num_examples: int, origin: Origin) -> None:
-    """Compare a batch's loss with the result of `averaged_parts`.
+    """Check that a batch's loss is the average of those of its parts, as sums over workers require.
+
+    Args:
+        loss: Loss of the batch.
+        averaged: Result of `averaged_parts`.
+        num_examples: Number of examples in the batch.
+        origin: Prefix of the error.
 
     Raises:
         DefinitionError: They differ.
@@ -329,7 +335,13 @@ def _averaged(losses: list[float], divisors: list[float]) -> float:
 
 
 def _close(one: float, other: float, outputs: Any) -> bool:
-    """Return whether two losses differ by rounding only."""
+    """Return whether two losses differ by rounding only.
+
+    Args:
+        one: A loss.
+        other: The other loss.
+        outputs: The model's outputs, whose dtypes determine how much rounding is possible.
+    """
     halved = any(output.dtype.size < np.dtype(np.float32).itemsize for output in leaves(outputs))
     return math.isclose(one, other, rel_tol=2e-3 if halved else 1e-4, abs_tol=1e-6)
 
@@ -366,6 +378,12 @@ def _made_up(
     """Return the batch with synthetic masks, weights and outputs, where it has any.
 
     They differ between the two parts; otherwise a wrong divisor could pass for the right one.
+
+    Args:
+        batch: The batch.
+        rng: Random generator of NumPy.
+        weights_in_labels: Labels are pairs (labels, sample weights).
+        perturbed: Whether to change the values of the outputs as well, besides their masks.
     """
     in_first_part = np.isin(np.arange(batch.num_examples), _parts(batch)[0])
 

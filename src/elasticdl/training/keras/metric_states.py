@@ -230,7 +230,15 @@ def _values(metric: keras.metrics.Metric) -> Values:
 
 
 def _difference(start: Values, one: Values, other: Values, both: Values, twice: Values) -> str:
-    """Describe how states differ from their sum; empty if these values show no difference."""
+    """Describe how states fail to add up over batches; empty if these values show no difference.
+
+    Args:
+        start: States after a reset.
+        one: States after batch A.
+        other: States after batch B.
+        both: States after A and then B.
+        twice: States after A and then A again.
+    """
     for s, a, b, ab, aa in zip(start, one, other, both, twice, strict=True):
         if s.dtype.kind not in "iuf" and s.dtype.name != "bfloat16":
             return f"one is of the type {s.dtype.name}"

@@ -120,7 +120,19 @@ def _compare(
     *,
     training: bool,
 ) -> _Found:
-    """Compare a batch's outputs and loss with those of two parts, in training or inference."""
+    """Compare a batch's outputs and loss with those of two parts, in training or inference.
+
+    Args:
+        runs: How the model is run.
+        batch: The batch.
+        model: The model.
+        origin: Prefix of error messages.
+        of_loss: Prefix of error messages about the loss.
+        training: Whether the model runs as in training.
+
+    Raises:
+        DefinitionError: They differ, and neither randomness nor a normalization explains it.
+    """
     size, rtol = batch.num_examples, rounding_of(model)
     first = max(1, size // 3)
 
@@ -177,6 +189,12 @@ def _changes_if_replaced(
 
     The runs have the same shapes and the same seed, so a random model draws the same numbers for
     the examples that stay. False if it does not, or does not accept repeated examples.
+
+    Args:
+        outputs_of: Runs the model on some examples, with the same seed each time.
+        batch: The batch.
+        whole: The outputs for the batch.
+        rtol: Relative difference that rounding alone can cause.
     """
     size = batch.num_examples
     first = max(1, size // 3)
@@ -282,7 +300,17 @@ def _joined(
     *,
     num_examples: int,
 ) -> np.ndarray[Any, Any] | None:
-    """Combine the outputs for two parts into the whole batch's; None if the shapes do not match."""
+    """Combine the outputs for two parts, as the whole batch's if no example affects another.
+
+    Args:
+        whole: The output for the batch, which shows whether there is one row per example.
+        one: The output for the first third.
+        other: The output for the rest.
+        num_examples: Number of examples in the batch.
+
+    Returns:
+        The combined output; None if the shapes do not match.
+    """
     if whole.ndim and len(whole) == num_examples:
         return np.concatenate([one, other]) if one.shape[1:] == other.shape[1:] else None
     if one.shape != other.shape:

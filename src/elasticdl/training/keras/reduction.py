@@ -90,7 +90,14 @@ def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origi
 
 
 def divisor(kind: Divisor, outputs: Any, weights: Any, num_examples: Any) -> Any:
-    """Return what the loss of a batch was divided by: float32."""
+    """Return the number that the loss of a batch was divided by: float32.
+
+    Args:
+        kind: Which number it is.
+        outputs: The model's outputs, with their masks.
+        weights: Sample weights, or None.
+        num_examples: Number of examples in the batch.
+    """
     if kind is Divisor.EXAMPLES:
         return num_examples
     mask = first_mask(outputs)

@@ -536,7 +536,18 @@ def _kind_of(variable: Any, origin: Origin) -> _Kind:
 
 
 def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Encode a variable's change for the block; parts of a value are along a new first axis."""
+    """Encode a variable's change so that it adds up over workers; see the module docstring.
+
+    Args:
+        kind: How it is encoded.
+        old: Value before the batch.
+        new: Value after it.
+        weight: Factor for a change of a floating-point variable: the number of examples for a mean.
+
+    Returns:
+        float32, of the variable's shape; if a value is sent in parts, these are along a new first
+        axis.
+    """
     if kind == "boolean":
         return tf.cast(new, tf.float32)
     if kind == "whole":

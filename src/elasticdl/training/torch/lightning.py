@@ -253,7 +253,13 @@ class LightningSteps:
     def _attached(
         self, model: nn.Module, step: str, so_far: MetricStates | None = None
     ) -> Iterator[_Logged]:
-        """Provide `self.log` and `self.trainer` to a module in the block."""
+        """Context manager that provides `self.log` and `self.trainer`; yields what the module logs.
+
+        Args:
+            model: The module.
+            step: Name of the step that runs in the block, such as `training_step`.
+            so_far: States of the module's metrics before the step; None resets them.
+        """
         for metric in self._metrics_in(model):
             metric.begin(step, so_far)
         logged = _Logged(str(self._definition.origin), step)

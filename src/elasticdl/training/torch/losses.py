@@ -325,7 +325,17 @@ class TorchLoss:
         )
 
     def _values(self, loss: torch.Tensor, call: _Call | None, num_examples: int) -> torch.Tensor:
-        """Return the loss of each example."""
+        """Return the values that a batch's loss reduces, to apply sample weights to them.
+
+        Args:
+            loss: The loss that the user's code returned.
+            call: The call of PyTorch's loss function that reduced it to a mean, if there was one.
+            num_examples: Number of examples in the batch.
+
+        Raises:
+            DefinitionError: The loss is one number that cannot be split, or has other weights
+                already.
+        """
         origin = self._definition.where("loss")
         if loss.ndim and len(loss) == num_examples:
             return loss

@@ -281,7 +281,12 @@ class StatefulMetric:
     # --- testing a metric -------------------------------------------------------------------------
 
     def _try_on(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Test a user's own metric once, on a batch.
+        """Test, on the first batch only, whether a user's own metric keeps all data in its states.
+
+        Args:
+            outputs: Outputs of the model.
+            labels: Labels of the batch.
+            sums: Whether to test also that its states add up over batches.
 
         Raises:
             DefinitionError: The metric keeps data outside its states, or its states do not add up.

@@ -233,7 +233,12 @@ class OptimizerState:
             }
 
     def _is_of_the_code(self, number: int, key: str, value: Any) -> bool:
-        """Return whether a group's value is a callable that the user's code recreates.
+        """Return whether a value of a param group is a callable that the user's code recreates.
+
+        Args:
+            number: Index of the group.
+            key: Name of the value in the group.
+            value: The present value.
 
         Raises:
             DefinitionError: The callable was replaced, so it would have to be stored.

@@ -170,10 +170,18 @@ class PartCheck:
         return True
 
     def _compare_replaced(self, batch: Tensors, whole: _Made, *, training: bool) -> bool:
-        """Compare a batch with copies whose parts are replaced; return whether that was possible.
+        """Check that replacing some examples of a batch does not change the results for the others.
 
         The runs have the same shapes and the same seed, so the model draws the same numbers for
         the examples that stay. If it does not, they cannot be compared.
+
+        Args:
+            batch: The batch.
+            whole: Results for the batch.
+            training: Whether the model runs in training mode.
+
+        Returns:
+            Whether the runs could be compared.
 
         Raises:
             DefinitionError: The result for an example depends on the other examples.
@@ -214,7 +222,14 @@ class PartCheck:
     def _check_uncut(
         self, batch: Tensors, whole: _Made, rows: range, error: Exception, *, training: bool
     ) -> None:
-        """Check a model that raises on a part of a batch, by replacing examples.
+        """Check a model that raises on a part of a batch, by replacing the other examples instead.
+
+        Args:
+            batch: The batch.
+            whole: Results for the batch.
+            rows: The examples of the part.
+            error: The exception that the model raised.
+            training: Whether the model runs in training mode.
 
         Raises:
             DefinitionError: The result for an example depends on the other examples, or this
@@ -333,7 +348,18 @@ def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torc
 def _joined(
     whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, first: int, num_examples: int
 ) -> torch.Tensor | None:
-    """Combine the outputs for two parts into those for the batch; None if the shapes do not fit."""
+    """Combine the outputs for two parts, as the batch's if no example affects another.
+
+    Args:
+        whole: The output for the batch.
+        one: The output for the first part.
+        other: The output for the rest.
+        first: Number of examples in the first part.
+        num_examples: Number of examples in the batch.
+
+    Returns:
+        The combined output; None if the shapes do not fit.
+    """
     if _lengths(whole, one, other) == [num_examples, first, num_examples - first]:
         return torch.cat([one, other]) if one.shape[1:] == other.shape[1:] else None
     if one.shape != other.shape:

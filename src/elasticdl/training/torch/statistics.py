@@ -332,7 +332,13 @@ class TorchStatistics:
         return change
 
     def _drawn(self, name: str, draws: Draws, change: torch.Tensor) -> torch.Tensor:
-        """Return the change that all workers draw alike; zeros if the draw changes nothing."""
+        """Return a random change of a buffer that all workers draw alike and send, not their own.
+
+        Args:
+            name: Name of the buffer.
+            draws: Computes changes whose random numbers are the same on all workers.
+            change: This worker's change, which has the shape and dtype.
+        """
         drawn = draws(0).get(name)
         return torch.zeros_like(change) if drawn is None else self._finite(name, drawn)
 

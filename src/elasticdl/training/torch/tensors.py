@@ -23,8 +23,14 @@ def batch_tensors(
 ) -> Any:
     """Return a batch's features or labels as separate tensors on a device.
 
-    float64, numpy's default for plain numbers, becomes torch's default dtype unless
-    `keeps_float64`; integers keep their dtype.
+    Integers keep their dtype.
+
+    Args:
+        arrays: The features or labels.
+        device: Device of the tensors.
+        where: Prefix of the error: `file:line` of the input function.
+        keeps_float64: Whether float64, numpy's default for plain numbers, stays float64; otherwise
+            it becomes torch's default dtype.
 
     Raises:
         DefinitionError: An array does not hold numbers.

@@ -56,7 +56,13 @@ def regressor_completion(params: Mapping[str, Any], model: str) -> Completion | 
 def _completed(
     params: dict[str, Any], model: str, table: Sequence[ColumnSummary], *, is_classifier: bool
 ) -> CompletedParams:
-    """Return the completed params, and a note on each column that is not a feature.
+    """Return the completed params, and notes such as the columns that are not features.
+
+    Args:
+        params: The params that the user gave; completed in place.
+        model: Name of the model, for errors.
+        table: Summaries of the table's columns.
+        is_classifier: Whether the model predicts classes; otherwise it predicts a number.
 
     Raises:
         SchemaError: The table has no column for the label.
