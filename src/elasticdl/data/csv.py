@@ -382,7 +382,7 @@ def _arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type that can hold the cells of both types; binary (text) if no other can."""
+    """Return the column type for cells of two types; binary (text) if no other can hold both."""
     kinds = {one, other} - {pa.null()}
     if not kinds:
         return pa.null()

@@ -184,7 +184,7 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
 
 
 def _is_visible(path: str, pattern: str) -> bool:
-    """Return whether a match is not temporary, and not hidden unless the pattern asks for that."""
+    """Return whether to read a match: not if it is temporary, or hidden and the pattern is not."""
     pattern_parts = PurePosixPath(pattern).parts
     num_fixed = len(_before_pattern(pattern_parts))
     asked_for = any(part.startswith(_HIDDEN) for part in pattern_parts[num_fixed:])
@@ -205,7 +205,12 @@ _OfFolder: TypeAlias = "Callable[[_Local | _Remote, str, str], list[str]]"
 
 
 class _Local:
-    """The file system of this machine, in the form that `_matches` needs."""
+    """The file system of this machine; has the same methods as `_Remote`.
+
+    Args:
+        path: The path that the user gave.
+        prefix: Prefix that makes a path a URI; empty if the user gave a plain path.
+    """
 
     def __init__(self, path: str, prefix: str) -> None:
         self.path = path
@@ -260,7 +265,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 class _Remote:
-    """An fsspec file system, in the form that `_matches` needs."""
+    """An fsspec file system; has the same methods as `_Local`.
+
+    Args:
+        name: The URI or pattern that the user gave.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -311,7 +320,7 @@ def _place(name: str) -> _Local | _Remote:
 
 
 def _no_match(place: _Local | _Remote, name: str) -> str:
-    """Return the error message for a name without a match: what exists instead."""
+    """Return the error message for a name without a match; it lists what exists in the folder."""
     wanted = place.path.rstrip("/")
     folder, _, base = wanted.rpartition("/")
     folder = folder or ("/" if wanted.startswith("/") else ".")

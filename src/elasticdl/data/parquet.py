@@ -68,7 +68,14 @@ class RowGroup(NamedTuple):
 
 
 class _File(NamedTuple):
-    """Content of a file's footer."""
+    """Content of a file's footer.
+
+    Attributes:
+        stored: The file.
+        columns: Names of its columns.
+        row_groups: Its row groups, in order.
+        firsts: Number of each row group's first row, and one past the last row.
+    """
 
     stored: StoredFile
     columns: tuple[str, ...]

@@ -378,7 +378,16 @@ def _result(
 
 @dataclass
 class _Process:
-    """State of a worker process of the preparation, set when it starts."""
+    """State of a worker process of the preparation, set when it starts.
+
+    Attributes:
+        load: Returns the user's function and the schema.
+        settings: How record files are written.
+        output: URI of the output folder.
+        counter: Number of input files prepared by all processes (shared memory).
+        stop: Event that tells the processes to stop.
+        preparation: The result of `load`; None until the first part.
+    """
 
     load: Load
     settings: Settings

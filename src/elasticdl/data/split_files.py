@@ -282,7 +282,12 @@ def _write_file(
 
 
 class _PartFiles:
-    """The files of each part, opened when they get their first record."""
+    """The files that the records of one input file are written to, opened at their first record.
+
+    Args:
+        paths: The file in each part.
+        stack: Closes the files.
+    """
 
     def __init__(self, paths: Sequence[Path], stack: contextlib.ExitStack) -> None:
         self._paths = paths
@@ -292,7 +297,12 @@ class _PartFiles:
     def get(
         self, part: int, create: Callable[[Path], contextlib.AbstractContextManager[Any]]
     ) -> Any:
-        """Return the file of a part; `create` opens it."""
+        """Return the file of a part; the first call for a part creates it.
+
+        Args:
+            part: Number of the part.
+            create: Opens a path for writing.
+        """
         if part not in self._files:
             self._files[part] = self._stack.enter_context(create(self._paths[part]))
         return self._files[part]

@@ -124,7 +124,7 @@ class SplitUnits(SplitSource):
 
 @dataclass(frozen=True, eq=False)
 class SplitUnit:
-    """A unit of a source, with the rows that are on this side; see `units.Unit`."""
+    """A unit of a source, limited to its records on one side of a split; see `units.Unit`."""
 
     unit: Unit
     rows: Ints

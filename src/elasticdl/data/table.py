@@ -337,7 +337,12 @@ class _TableGroup:
         return Field(name, (), dtype).cast(values, where)
 
     def _values(self, name: str, field_name: str) -> example.ExampleColumn:
-        """Return the values of one column; counts are those of its lists, 0 for a missing value."""
+        """Return the values of one column; counts are those of its lists, 0 for a missing value.
+
+        Args:
+            name: Name of the column.
+            field_name: Name of the field that the column belongs to, alone or with others.
+        """
         field = self._fields.get(field_name)
         nullable = field is not None and field.nullable
         column = _plain(self._table[name].combine_chunks())

@@ -141,7 +141,7 @@ class UnitSource(Protocol):
 
 
 def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
-    """Return the memory of a decoded record, in bytes; 0 if it is about that of a stored one.
+    """Return the memory of a decoded record, in bytes; 0 if about the same as that of a stored one.
 
     Raises:
         DataError: The sample that an estimate is based on cannot be read.

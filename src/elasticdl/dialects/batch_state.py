@@ -211,7 +211,10 @@ class _Value:
 
 
 class _Snapshot:
-    """The state of values at one time. It keeps the values alive, so that no id is used again."""
+    """The state of a loader's values at one time, to find and undo later changes.
+
+    It keeps the values alive, so that no id is used again.
+    """
 
     def __init__(self, values: Iterator[_Value]) -> None:
         self.values = list(values)

@@ -211,7 +211,12 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _LatestImport:
-    """Finds a model file's functions by name; after a reload, those of the newest import."""
+    """Finds a model file's functions by name; after a reload, those of the newest import.
+
+    Args:
+        reference: The reference to the model.
+        is_late: Whether functions that were found before a reload call the new ones afterwards.
+    """
 
     def __init__(self, reference: Reference, *, is_late: bool) -> None:
         self._reference = reference

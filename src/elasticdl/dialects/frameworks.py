@@ -66,7 +66,12 @@ def framework_of_model(value: Any) -> Framework | None:
 
 
 def is_lightning(value: Any, name: str) -> bool:
-    """Return whether a class descends from a class of Lightning, under either package name."""
+    """Return whether a class descends from a class of Lightning, under either package name.
+
+    Args:
+        value: A class or an object.
+        name: Name of the Lightning class, such as `LightningModule`.
+    """
     kind = value if inspect.isclass(value) else type(value)
     return any(_is_lightnings(k) and k.__name__ == name for k in inspect.getmro(kind))
 

@@ -29,7 +29,13 @@ Kind: TypeAlias = Literal["records", "dataset"]
 
 @dataclass(frozen=True, eq=False)
 class _Role:
-    """An argument of an input function: data, mode or metadata, and its position."""
+    """An argument of an input function, and the value that ElasticDL passes for it.
+
+    Attributes:
+        parameter: The argument.
+        given: The value to pass.
+        place: Position of the argument.
+    """
 
     parameter: inspect.Parameter
     given: Literal["data", "mode", "metadata"]

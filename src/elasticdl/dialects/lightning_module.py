@@ -413,7 +413,13 @@ def _input(module: Symbol, models: _Models, reading: DialectReader) -> tuple[Inp
 
 
 class _Loaders:
-    """The loaders of an object that has `train_dataloader` and may have others."""
+    """The loaders of an object that has `train_dataloader` and may have others.
+
+    Args:
+        owner: Returns the object, for the location of the data and the mode.
+        symbol: The object's class, for errors.
+        reading: For errors.
+    """
 
     def __init__(
         self, owner: Callable[[str, Mode], Any], symbol: Symbol, reading: DialectReader

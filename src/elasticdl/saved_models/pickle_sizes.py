@@ -123,7 +123,11 @@ class _Global:
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """Placeholder for the result of a call, or an object of a class."""
+    """Placeholder for the result of a call, or an object of a class.
+
+    Attributes:
+        of: Dotted name of what the pickle calls.
+    """
 
     of: str
 

@@ -159,7 +159,12 @@ def _runs(value: Mapping[str, Any]) -> str | None:
 
 
 def _is_known(value: Mapping[str, Any], known: Collection[str]) -> bool:
-    """Return whether the class in a config belongs to Keras or is a declared custom object."""
+    """Return whether the class in a config belongs to Keras or is a declared custom object.
+
+    Args:
+        value: The config of an object.
+        known: Names of the custom objects that were declared.
+    """
     name, module = value["class_name"], value.get("module")
     if not isinstance(name, str):
         return False
@@ -339,7 +344,12 @@ def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ..
 
 
 def _exported(name: str, content: Any) -> list[str]:
-    """Describe the code that PyTorch would run from one JSON file in an exported program."""
+    """Describe the code that PyTorch would run from one JSON file in an exported program.
+
+    Args:
+        name: Name of the file, for the descriptions.
+        content: The parsed JSON.
+    """
     findings: list[str] = []
     stack: list[tuple[str, Any]] = [("", content)]
     while stack:
@@ -360,7 +370,12 @@ def _exported(name: str, content: Any) -> list[str]:
 
 
 def _evaluated(key: str, value: str) -> str | None:
-    """Describe the code that PyTorch would run from a string; None if it only computes."""
+    """Describe the code that PyTorch would run from a string; None if it only computes.
+
+    Args:
+        key: Key of the string in an exported program's JSON, which determines its meaning.
+        value: The string.
+    """
     if key in {"target", "as_operator"} and not _only_computes(value):
         return f"its graph calls {value}, which is not on the list of operations that only compute"
     if key == "expr_str" and not built_in.TORCH_EXPRESSION.fullmatch(value):

@@ -71,7 +71,13 @@ class MetricProbe:
             self.on(example, metrics)
 
     def if_unproved(self, batch: Batch, metrics: Metrics) -> None:
-        """Test the metrics for which the example batch was inconclusive, on a training batch."""
+        """Test on a training batch the metrics for which the example batch was inconclusive.
+
+        Raises:
+            DataError: See `on`.
+            DefinitionError: See `on`.
+            UserCodeError: See `on`.
+        """
         if metrics.variables.unproved and not metrics.variables.ordered:
             self.on(batch, metrics)
 

@@ -249,7 +249,12 @@ def _call_in_inference(call: Callable[..., Any], *args: Any, **options: Any) -> 
 
 
 def joined(one: ExampleBatch, other: ExampleBatch) -> ExampleBatch | None:
-    """Concatenate two batches; None if their shapes do not match or they are equal."""
+    """Concatenate two batches, to check a batch of two examples where each batch has one.
+
+    Returns:
+        The joined batch; None if the shapes do not match, or if the batches are equal, which would
+        show no difference.
+    """
     before = leaves([one.features, one.labels, one.weights])
     after = leaves([other.features, other.labels, other.weights])
     if len(before) != len(after) or any(

@@ -31,7 +31,11 @@ _ADVICE = "Draw with tf.random or with keras.random, which are seeded for each s
 
 
 class PythonRandomGuard:
-    """Rejects draws from `numpy.random` and `random` that compiled steps must not make."""
+    """Rejects draws from `numpy.random` and `random` that compiled steps must not make.
+
+    Args:
+        origin: Prefix of the error.
+    """
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin

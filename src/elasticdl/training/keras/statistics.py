@@ -489,7 +489,7 @@ def _has_room(dtype: np.dtype[Any], shift: int) -> bool:
 
 
 def _rounding(old: np.ndarray[Any, Any], shift: int) -> float:
-    """Return a bound on the rounding error of a change of the values `old` + `shift`."""
+    """Return a bound on the rounding error of a change from the values `old` + `shift`."""
     if np.issubdtype(old.dtype, np.integer):
         return 0.0
     largest = float(np.abs(old.astype(np.float64)).max(initial=0.0)) + shift

@@ -685,7 +685,16 @@ class KerasTrainer:
 
     @contextlib.contextmanager
     def _at_moment(self, moment: str, number: int) -> Iterator[None]:
-        """Seed callbacks in the block; reject attribute changes that compiled steps ignore."""
+        """Context manager for calling callbacks: seeds them, and rejects changes that steps ignore.
+
+        Args:
+            moment: Name of the callbacks' method.
+            number: Number of the batch, for an event of an evaluation batch; otherwise 0.
+
+        Raises:
+            DefinitionError: A callback changes an attribute that a compiled step does not read
+                again.
+        """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._drawing_at(moment, number))
             if self.hooks.are_of_users:
@@ -775,7 +784,12 @@ class KerasTrainer:
             self._outside.check_unmoved()
 
     def _call_in_training(self, features: Any, rank: int) -> None:
-        """Call the model as a worker does, uncompiled and without a gradient."""
+        """Call the model in training mode, uncompiled and without a gradient.
+
+        Args:
+            features: Features of some examples.
+            rank: Rank of the worker whose random numbers are drawn.
+        """
         self._seeds.set(tf.constant([self.step, rank], tf.int64))
         self.model(self._adapt(features), training=True)
 

@@ -47,7 +47,10 @@ def _served(array: Any) -> Any:
 
 
 def _named(tree: Any, name: str = "") -> dict[str, Any]:
-    """Return position -> array for a nested structure, because a SavedModel reorders dicts."""
+    """Flatten a nested structure to a dict of path (`/0/name`) -> array.
+
+    Paths are compared rather than positions, because a SavedModel reorders dicts.
+    """
     if isinstance(tree, Mapping):
         parts = list(tree.items())
     elif isinstance(tree, (list, tuple)):

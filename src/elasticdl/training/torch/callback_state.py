@@ -211,7 +211,12 @@ class TorchValues(CallbackValues):
 
 
 class CallbackMemory:
-    """Saves and restores the state of a job's callbacks; `values` converts it to arrays."""
+    """Saves and restores the state of a job's callbacks.
+
+    Args:
+        callbacks: The callbacks.
+        values: Converts their attributes to JSON and arrays.
+    """
 
     def __init__(self, callbacks: Callbacks, values: TorchValues) -> None:
         self._callbacks, self._values = callbacks, values

@@ -43,7 +43,12 @@ _DEVICE = re.compile(
 
 
 class _FoundError(Exception):
-    """Raised by a hook at an id that is out of range for an embedding, to end the run."""
+    """A hook has found an id that is out of range for an embedding; raised to end the model's run.
+
+    Attributes:
+        name: Name of the embedding in the model.
+        num_rows: Number of its rows.
+    """
 
     def __init__(self, name: str, num_rows: int) -> None:
         super().__init__(name)

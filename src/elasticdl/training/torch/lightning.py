@@ -306,7 +306,15 @@ class _BatchIndex:
 
 
 class _Logged:
-    """Records the values that a step logs."""
+    """Records the values and metrics that a step logs, for the length of one batch.
+
+    Args:
+        where: Prefix of errors.
+        step: Name of the step.
+
+    Attributes:
+        metrics: Logged name -> metric.
+    """
 
     def __init__(self, where: str, step: str) -> None:
         self._where, self._step = where, step

@@ -78,7 +78,12 @@ class LoggedMetric:
         return self._states
 
     def begin(self, step: str, so_far: MetricStates | None) -> None:
-        """Load the metric's states from `so_far` before a step; reset it if there are none."""
+        """Load the metric's states from `so_far` before a step; reset it if there are none.
+
+        Args:
+            step: Name of the step, which determines under which name the metric is logged.
+            so_far: States before the step, by logged name; None resets the metric.
+        """
         self._states.begin((so_far or {}).get(self._names.get(step, "")))
 
     def logged(self, step: str, name: str) -> None:
@@ -102,7 +107,12 @@ class LoggedMetric:
 
 
 class LoggedMetrics(dict[str, LoggedMetric]):
-    """Metrics by name, in place of a `MetricCollection`."""
+    """Metrics by name, in place of a `MetricCollection`.
+
+    Args:
+        metrics: The metrics by their names in the collection.
+        names: Name of a metric without the prefix of the collection -> its name with it.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Update all metrics; return their values for this batch."""

@@ -252,7 +252,12 @@ class PartCheck:
         ) from error
 
     def _report_coupling(self, whole: _Made, what: str) -> None:
-        """Reject a model that mixes examples; only warn if it may contain a normalization."""
+        """Reject a model that mixes examples; only warn if it may contain a normalization.
+
+        Args:
+            whole: Results for the batch, which state whether the model changes a buffer.
+            what: The difference that was found, for the error.
+        """
         if not whole.moves:
             raise DefinitionError(
                 f"{self._origin}: the model's outputs for an example depend on the other examples "

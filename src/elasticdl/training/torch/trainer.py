@@ -552,7 +552,13 @@ class TorchTrainer:
             parameter.grad = term if parameter.grad is None else parameter.grad + term
 
     def _forward_backward(self, batch: Batch, *, is_summed: bool = False) -> _Step:
-        """Compute the gradients of the batch's mean loss; return the loss and the metrics."""
+        """Compute the gradients of the batch's mean loss; return the loss and the metrics.
+
+        Args:
+            batch: The batch.
+            is_summed: Whether the gradients will be summed over workers, so that the loss must be a
+                mean that can be split into parts.
+        """
         self._modes.train()
         self._clear_gradients()
         tensors = self._batch_tensors(batch)

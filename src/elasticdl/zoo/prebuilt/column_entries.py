@@ -76,7 +76,12 @@ def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads the entries of the param `columns`; a column's name refers to another entry."""
+    """Reads the entries of the param `columns`; an entry may refer to another one by its column.
+
+    Args:
+        entries: All entries.
+        label: Name of the column to learn, which cannot be a feature.
+    """
 
     def __init__(self, entries: Sequence[Any], label: str) -> None:
         self._entries = entries
@@ -246,7 +251,17 @@ def _column_of(entry: Any) -> str | None:
 def _vocabulary(
     entry: Mapping[str, Any], where: str
 ) -> tuple[tuple[Word, ...] | None, int | None, bool, bool]:
-    """Return (vocabulary, number of buckets, is_text, is_whole) of a categorical column."""
+    """Return (vocabulary, number of buckets, is_text, is_whole) of a categorical column.
+
+    These are the attributes of a `column_kinds.Category`.
+
+    Args:
+        entry: The entry of the column.
+        where: Name of the entry, for errors.
+
+    Raises:
+        UsageError: The entry is invalid.
+    """
     if ("vocabulary" in entry) == ("buckets" in entry):
         raise UsageError(
             f"--params: {where} needs either a vocabulary or a number of buckets: "

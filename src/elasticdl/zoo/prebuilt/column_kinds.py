@@ -56,7 +56,7 @@ class Time:
     Attributes:
         column: Name of the column.
         cycles: The cycles to use, from `CYCLES`.
-        nullable: As for a number.
+        nullable: Whether the network also gets a flag for a missing value.
     """
 
     kind: ClassVar[str] = "time"
@@ -205,7 +205,11 @@ class Cross:
 
 @dataclass(frozen=True)
 class Indicator:
-    """Ids as inputs of the network, one input per id."""
+    """Ids as inputs of the network, one input per id.
+
+    Attributes:
+        of: The feature that the ids come from.
+    """
 
     kind: ClassVar[str] = "indicator"
     of: Category | Bucket | Cross | IdSequence
@@ -216,7 +220,7 @@ class Embedding:
     """Ids as trained vectors, one vector per id.
 
     Attributes:
-        of: The ids.
+        of: The feature that the ids come from.
         dimension: Length of the vectors.
         combiner: How to combine the vectors of a sequence into one.
     """

@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 
 
 class IdsOf(keras.layers.Layer):
-    """Layer that returns the ids of a category, sequence, bucket or cross from a model's inputs."""
+    """Layer that returns the ids of a category, sequence, bucket or cross from a model's inputs.
+
+    Args:
+        feature: The category, sequence, bucket or cross.
+        columns: The features of the model.
+    """
 
     def __init__(self, feature: Any, columns: Columns) -> None:
         super().__init__()

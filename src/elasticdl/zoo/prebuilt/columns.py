@@ -128,12 +128,16 @@ class Columns:
 
 
 def _single(records: Sequence[Record], column: str) -> list[Any]:
-    """Return the only value of a column in each record."""
+    """Return the value of a column in each record; a record must have exactly one."""
     return [record[column].item() for record in records]
 
 
 def _numbers(source: Number, records: Sequence[Record]) -> Array:
-    """Return [batch, size], float64, NaN for missing values."""
+    """Return the values of a number column, float64 [batch, size]; NaN for missing ones.
+
+    Raises:
+        SchemaError: A value is infinite in float32, or not a number.
+    """
     if source.delimiter is None:
         read: list[Any] = [record[source.column] for record in records]
         if read and read[0].dtype == object:
@@ -178,7 +182,11 @@ def _parsed_array(source: Number, text: bytes | None) -> list[float]:
 
 
 def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
-    """Return days [batch, 1], NaN for missing times, and the cycles [batch, 2 * cycles]."""
+    """Return the values of a time column: days, and positions within cycles such as the week.
+
+    Returns:
+        Days since 2000 [batch, 1], NaN for missing times; and the cycles [batch, 2 * cycles].
+    """
     seconds = np.array(_single(records, source.column), np.float64)
     known = ~np.isnan(seconds)
     turns = np.zeros((len(seconds), len(source.cycles)))
@@ -208,7 +216,7 @@ _TURNS: dict[str, Callable[[Array], Array]] = {
 
 
 def _ids(source: Category | IdSequence, values: Iterable[Any]) -> Array:
-    """Return the id of each value, int32."""
+    """Return the id of each value of a categorical column, int32: by vocabulary or by hash."""
     if source.is_whole:
         values = [_whole(source, value) for value in values]
     elif not source.is_text:

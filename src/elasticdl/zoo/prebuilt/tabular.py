@@ -128,6 +128,10 @@ class Tower(keras.layers.Layer):
     """Hidden layers of a dense network that reads numbers and tokens (hashed strings).
 
     The number of features is determined at the first call.
+
+    Args:
+        hidden_units: Width of each hidden layer, the first one first.
+        embedding_size: Length of the trained vector that represents a token.
     """
 
     def __init__(self, hidden_units: Sequence[int], embedding_size: int) -> None:
