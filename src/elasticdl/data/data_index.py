@@ -5,7 +5,7 @@
                                       +-- nothing is read -+           sent to workers
 
 Opening data means listing it and reading parts of every file, depending on the format. The index
-saves that work: a source opened by an index does not access the storage.
+saves that work: a source opened with an index does not access the storage.
 
 Each reader packs the positions of records in its own way, and only that reader can unpack them.
 `indexed_file.py` checks that a file is still the counted one; `index_file.py` stores indexes.

@@ -1,4 +1,4 @@
-"""An image file in memory, and its fields by a schema.
+"""An image file in memory, decoded to the fields of a schema.
 
 The field with two or three dimensions is the image, the single number is the label; `images.py`
 describes records without a schema and as stored.

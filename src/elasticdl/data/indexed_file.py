@@ -1,4 +1,4 @@
-"""File that is read by an existing index, which another process or machine may have built.
+"""File that is read with an existing index, which another process or machine may have built.
 
 An index is valid only while the file is unchanged. A change is detected when the file is read, so
 that records are never mixed up.

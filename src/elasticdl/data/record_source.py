@@ -13,7 +13,7 @@ Contract, checked for every reader by `tests/contracts/test_record_source.py`:
 * Opening decodes no record. It costs one listing and what the format needs to count records: the
   headers of chunks (RecordIO), the footer (Parquet), the lengths of records (TFRecord), every byte
   once (CSV, compressed TFRecord).
-* Opened by an index (`data_index.py`), a reader does not access the storage, and files, units and
+* Opened with an index (`data_index.py`), a reader does not access the storage, and files, units and
   records are the same; a file that has changed since then raises a `DataError` when it is read.
 * A damaged byte raises `CorruptDataError`; it never shortens a range.
 * A source can be read from several threads and survives pickling (workers open their own).

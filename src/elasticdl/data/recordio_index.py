@@ -1,6 +1,6 @@
 """Index of RecordIO chunks: the chunks of many files as one table, with 13 bytes per chunk.
 
-A hundred thousand files are opened by an index in a fraction of a second, since no object is made
+A hundred thousand files are opened with an index in a fraction of a second, since no object is made
 for a file or a chunk before it is read.
 
 With a chunk's checksum in the index, reading the chunk detects every change of the file: the

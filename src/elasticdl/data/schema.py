@@ -1,4 +1,4 @@
-"""Data schema: the fields of a record, from the user's `data_schema()`; encodes and decodes by it.
+"""Data schema: the fields of a record, from the user's `data_schema()`, and their encoding.
 
 A schema is a list of fields. Records that do not fit are rejected with an error that names the
 field and the source of the record. This module knows nothing of files (`where` names a record) and

@@ -346,7 +346,7 @@ def _checked(
     """Return a model factory that rejects a model if its framework is not the detected one.
 
     Args:
-        create_model: Creates a model by the user's code.
+        create_model: Calls the user's code to create a model.
         model: The user's function or class, for errors.
         reading: Has the framework that was detected from the files.
     """

@@ -5,7 +5,7 @@
 
     gradient_clipping = 1.0                   by the norm of all gradients together
     gradient_clipping = {"value": 0.5}        each value separately
-    def gradient_clipping(parameters):        by user code
+    def gradient_clipping(parameters):        with user code
         clip_grad_norm_(parameters, 1.0)
 
     def averaged_model(model):                averages of the weights; see

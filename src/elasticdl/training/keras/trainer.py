@@ -438,7 +438,10 @@ class KerasTrainer:
                 variable.assign(value)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """Add the gradient of FedProx's proximal term from now on; None ends it."""
+        """Start adding the gradient of FedProx's proximal term; None stops it.
+
+        See `trainer.SupportsProximalTerm`.
+        """
         if weights is None:
             self._pull.release()
             return

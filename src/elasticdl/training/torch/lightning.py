@@ -132,7 +132,7 @@ class TrainerProgress:
 
 
 class LightningSteps:
-    """Computes results by the steps that a LightningModule defines; see `steps.Steps`.
+    """Computes results with the steps that a LightningModule defines; see `steps.Steps`.
 
     Args:
         definition: The model's definition, for errors.

@@ -321,7 +321,12 @@ def gradient_for(optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> to
 def _created(
     definition: ModelDefinition, parameters: Sequence[nn.Parameter], model: nn.Module
 ) -> torch.optim.Optimizer:
-    """Create an optimizer for these parameters by the user's code, and check it.
+    """Call the user's code to create an optimizer for these parameters, and check the optimizer.
+
+    Args:
+        definition: The model definition, which has the user's function.
+        parameters: The parameters to optimize.
+        model: The model, which the function may receive as well.
 
     Raises:
         DefinitionError: It is not an optimizer that can be used here.

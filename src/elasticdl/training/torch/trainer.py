@@ -475,7 +475,10 @@ class TorchTrainer:
             return export.export(self.model, arguments, folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """Add the gradient of FedProx's proximal term from now on; None ends it."""
+        """Start adding the gradient of FedProx's proximal term; None stops it.
+
+        See `trainer.SupportsProximalTerm`.
+        """
         self._pull = strength
         self._anchors = {
             name: to_tensor(weights[name]).to(parameter)
