@@ -200,8 +200,7 @@ class TorchStatistics:
             is_finite: Whether the loss is finite. If not, the changes are encoded as zeros: the
                 loss is the error to report, rather than the buffers.
             again_at: Number of the step, to compare again buffers whose `Reduction` is known; None
-                to
-                skip this.
+                to skip this.
 
         Raises:
             DefinitionError: A change cannot be added up.
