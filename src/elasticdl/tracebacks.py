@@ -4,8 +4,8 @@
     their frames and the exception's own message -> the indented part of a message
 
 Frames of this package, of Python and of installed libraries are left out. TensorFlow raises far
-away from the line that is wrong, but includes that line's position in its message, from which it is
-extracted. Its names of nodes, devices and internal functions are removed, because they mean nothing
+from the faulty line, but its message contains that line's position, which is extracted from it.
+TensorFlow's names of nodes, devices and internal functions are removed, because they mean nothing
 to users.
 
 Callers: all code that calls a user's code, through `errors.py`.
@@ -91,8 +91,8 @@ def running_at(thread: int) -> tuple[str, str] | None:
         thread: Identifier of the thread, from `threading.get_ident`.
 
     Returns:
-        The outermost function of the user, which we called, and the innermost line of the user's
-        code; None if the thread runs no code of the user.
+        The user's outermost function, which ElasticDL called, and the innermost line of the user's
+        code; None if the thread runs no user code.
     """
     # A private function, but the only way to inspect another thread's stack.
     frame = sys._current_frames().get(thread)  # noqa: SLF001
@@ -108,7 +108,7 @@ def calling_at(otherwise: object) -> str:
     For functions that the user's code calls, after ElasticDL has called the user's code.
 
     Args:
-        otherwise: Returned if no code of the user is on the stack.
+        otherwise: Returned if no user code is on the stack.
     """
     frames = traceback.extract_stack()
     first = next((i for i, each in enumerate(frames) if each.filename.startswith(_OURS)), 0)

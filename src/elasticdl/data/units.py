@@ -42,7 +42,7 @@ CACHE_BYTES = 256 * 2**20
 """Memory in which a process caches records, for each source it reads in a shuffled order."""
 
 LOCAL_UNIT_BYTES = 256 << 10
-"""Least size worth reading at once where the format has no units: 0.1 ms of a disk."""
+"""Smallest amount worth reading at once if the format has no units; about 0.1 ms of disk time."""
 
 REMOTE_UNIT_BYTES = 4 << 20
 """The same for remote files, where each request waits for a response."""

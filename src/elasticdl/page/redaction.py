@@ -1,6 +1,6 @@
-"""Removes secrets from page contents: passwords in addresses, values with names of secrets.
+"""Removes secrets from page contents: passwords in addresses, values whose names suggest a secret.
 
-Control characters, which a screen would execute instead of displaying them, are escaped.
+Control characters, which would be acted on instead of displayed, are escaped.
 
 Outputs are shared, and screens can be seen by others. Environment variables are never read. Pure.
 Callers: `view.py`.
@@ -64,5 +64,5 @@ def shown_text(text: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Make the name of a party, a metric or a job displayable, as `shown_text`, but shorter."""
+    """Mask and escape the name of a party, metric or job like `shown_text`, but cut it sooner."""
     return shown_text(name if len(name) <= _MAX_OF_A_NAME else f"{name[:_MAX_OF_A_NAME]} ...")

@@ -4,10 +4,10 @@
     trainer.train(model_builder, None, train_gen, n_iter_train, val_gen, n_iter_val)
     trainer.export()
 
-The training is the same as that of `elasticdl session run`, with its checkpoints in `run_dir`.
-However, it cannot rebuild generators: a `tf.data.Dataset` or a `PyDataset` starts over for each
-epoch, a Python generator just continues. After an interruption, training resumes from its last
-checkpoint with whatever the generator it receives then yields.
+Training works as in `elasticdl session run`, with its checkpoints in `run_dir`. However, it cannot
+rebuild generators: a `tf.data.Dataset` or a `PyDataset` starts over for each epoch, a Python
+generator just continues. After an interruption, training resumes from the last checkpoint, with
+whatever the new generator yields.
 """
 
 from __future__ import annotations

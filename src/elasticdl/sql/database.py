@@ -5,7 +5,7 @@
             for batch in rows.batches: ...
 
 Each kind of database is one file of `databases/` that implements the protocol below. Every
-implementation obeys these laws, which `tests/sql/test_databases.py` checks:
+implementation keeps this contract, which `tests/sql/test_databases.py` checks:
 
 * `read` yields rows in batches, in memory that does not grow with their number.
 * `fill` changes one column of the rows with the given keys, all or none, even if the process is

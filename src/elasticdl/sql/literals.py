@@ -84,7 +84,21 @@ def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duck
 def _check_backslashes(
     values: Mapping[str, Any], program: str, expanded: str, dialect: str
 ) -> None:
-    r"""Raise an error for a `\` that the SELECT and the extension would read differently."""
+    """Raise an error if a value contains a backslash that is ambiguous in this program.
+
+    Some databases treat a backslash in a string as an escape, but the clauses of TRAIN, PREDICT and
+    similar statements do not, so no replacement text is right for both.
+
+    Args:
+        values: The value of each variable that the program uses.
+        program: The program before replacement, for the error's position.
+        expanded: The program with all variables replaced by their values.
+        dialect: SQL dialect of the database, as sqlglot names it.
+
+    Raises:
+        StatementError: A value contains a backslash, the dialect uses it as an escape, and the
+            program has a statement other than a query.
+    """
     if "\\" not in Dialect.get_or_raise(dialect).tokenizer_class.STRING_ESCAPES:
         return
     for name, value in values.items():

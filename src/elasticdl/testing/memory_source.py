@@ -21,7 +21,7 @@ class MemorySource:
 
     @property
     def files(self) -> Sequence[RecordFile]:
-        """A placeholder file that stands for all records."""
+        """One placeholder file for all records, because they are not stored in any."""
         return [RecordFile("memory", self.num_records)]
 
     @property

@@ -17,7 +17,7 @@ class MemoryRun:
         status: `RUNNING`, or the status of the last attempt's end.
         error: The error of that attempt.
         points: The recorded points, by kind and step or epoch.
-        said: The tags, by name.
+        said: Value of each tag, by tag name.
         files: The artifacts: path and folder of each.
     """
 

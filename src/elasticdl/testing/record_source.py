@@ -5,8 +5,8 @@ Write a few files, open them with your reader, and pass it with the expected con
     check_record_source(MyReader(paths), [b"first record", b"second record"])
     check_decoding(MyReader(paths), schema)
 
-A check returns if the law holds, and otherwise raises `AssertionError` with a description; it needs
-no test framework. The checks do not depend on how a reader works.
+A check returns None if the reader keeps the contract, and otherwise raises `AssertionError` with a
+description. The checks need no test framework and do not depend on how a reader works.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_POSITIONS = 16
 
 
 def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -> None:
-    """Check that a reader returns the expected records, by any range, thread or pickled copy.
+    """Check that a reader returns the expected records for any range, thread or pickled copy.
 
     Args:
         source: A reader that was just opened.
@@ -47,7 +47,7 @@ def check_record_source(source: RecordSource, expected_bytes: Sequence[bytes]) -
             empty ones if the format permits them, find the most errors.
 
     Raises:
-        AssertionError: A law is broken; the message says which and how.
+        AssertionError: The reader breaks the contract; the message says how.
     """
     _require(
         isinstance(source, RecordSource),
@@ -104,7 +104,8 @@ def check_gathering(source: RecordSource, schema: Schema | None = None) -> None:
         schema: The schema for decoding; None decodes each record by its own types.
 
     Raises:
-        AssertionError: A unit is miscounted, or a record differs.
+        AssertionError: A unit (a group of records that the reader reads at once) is miscounted, or
+            a record differs.
     """
     count = source.num_records
     expected = source.read_records(0, count, schema)
@@ -266,7 +267,7 @@ def _check_same_fields(number: int, record: Record, expected: Record) -> None:
 
 
 def _shown(records: Sequence[bytes]) -> str:
-    """Format records for a message, shortened."""
+    """Format records for an error message, truncated if they are long."""
     text = repr(records)
     most = 200
     return text if len(text) <= most else f"{len(records)} records: {text[:most]}..."

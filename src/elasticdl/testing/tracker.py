@@ -1,10 +1,10 @@
 """Contract checks of `tracking.tracker.Tracker`, for any implementation.
 
-    check_tracker(lambda: MyPlace(new_folder()))
+    check_tracker(lambda: MyRecordedRun(new_folder()))
 
-A `RecordedRun` (`MyPlace` above) opens trackers on one output, one after the other like the
-attempts of a job, and returns what they show. The checks do not depend on how a tracker names its
-curves, only on whether it shows each recorded value once.
+`MyRecordedRun` implements `RecordedRun`: it opens trackers on one output, one after the other as
+the attempts of a job do, and reads back what the tracking service displays. The checks do not
+depend on how a tracker names its curves, only on whether each recorded value is displayed once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from elasticdl.tracking.tracker import Kind, MetricPoint, RunStatus, TrackedAtte
 
 @dataclass(frozen=True)
 class Shown:
-    """What a tracking service shows to its user.
+    """Runs and curves that a tracking service displays to its user.
 
     Attributes:
         num_runs: Number of runs.
@@ -47,13 +47,13 @@ class RecordedRun(Protocol):
 
 
 def check_tracker(new_place: Callable[[], RecordedRun]) -> None:
-    """Check that a tracker obeys the laws in the docstring of `Tracker`.
+    """Check that a tracker keeps the contract in the docstring of `Tracker`.
 
     Args:
         new_place: Creates an empty backend.
 
     Raises:
-        AssertionError: A law is broken; the message says which.
+        AssertionError: The tracker breaks the contract; the message says how.
     """
     check_attempts_are_one_run(new_place())
     check_repeated_points_are_stored_once(new_place())
@@ -80,7 +80,7 @@ def check_attempts_are_one_run(place: RecordedRun) -> None:
 
 
 def check_repeated_points_are_stored_once(place: RecordedRun) -> None:
-    """Check that repeated points are dropped, of every kind and in any attempt."""
+    """Check that repeated points of every kind are dropped, in the same or a later attempt."""
     points = [
         MetricPoint(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
         MetricPoint(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 7.0}),
@@ -99,7 +99,7 @@ def check_repeated_points_are_stored_once(place: RecordedRun) -> None:
 
 
 def check_metrics_stay_apart(place: RecordedRun) -> None:
-    """Check that names that a backend cannot represent never collide, in any attempt."""
+    """Check that metric names that a backend must rewrite get distinct curves in every attempt."""
     names = ["dice@0.5", "dice_0.5", "dice%0.5", "acc (macro)", "../acc", "epoch", "é", "x" * 300]
     values = [float(10 + number) for number in range(len(names))]
     first = _started(place, 1)
@@ -121,7 +121,7 @@ def check_metrics_stay_apart(place: RecordedRun) -> None:
 
 
 def check_status_is_that_of_the_last_attempt(place: RecordedRun) -> None:
-    """Check that the status is running after `start`, then as passed to `end`, in each attempt."""
+    """Check that each attempt's status is "running" until `end` sets another."""
     for number, status in enumerate(
         [RunStatus.KILLED, RunStatus.FAILED, RunStatus.FINISHED], start=1
     ):

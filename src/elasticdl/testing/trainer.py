@@ -23,7 +23,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
         batches: Four or more of equal size and structure, then a smaller one.
 
     Raises:
-        AssertionError: A law is broken; the message says which.
+        AssertionError: The trainer breaks the contract; the message says how.
     """
     check_grouping_changes_nothing(create, batches[:-1])
     check_gradients_and_apply_are_a_step(create, batches)
@@ -38,7 +38,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
 def check_grouping_changes_nothing(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """Check that `train_steps([a, b])` equals `train_steps([a]); train_steps([b])` bit by bit."""
+    """Check that `train_steps([a, b])` is bit-identical to two calls with one batch each."""
     together, alone = create(0), create(0)
     grouped = together.train_steps(batches)
     losses = [alone.train_steps([batch]).losses[0] for batch in batches]
@@ -78,7 +78,7 @@ def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Ba
 
 
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
-    """Check that `evaluate_per_example` agrees with `evaluate` and `predict`, losses included."""
+    """Check that `evaluate_per_example` gives the losses and outputs of the batch methods."""
     examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
     for name, value in states[1].items():
@@ -162,7 +162,7 @@ def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: B
 def check_state_restores_everything(
     create: Callable[[int], Trainer], batches: Sequence[Batch]
 ) -> None:
-    """Check that a trainer that has loaded another's state continues bit by bit like it."""
+    """Check that a trainer with another's loaded state continues bit-identically."""
     first, second = create(0), create(0)
     for batch in batches:
         first.train_steps([batch])

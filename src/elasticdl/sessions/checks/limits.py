@@ -15,7 +15,7 @@ from typing import NoReturn
 
 _AGAIN_S = 1.0
 PATIENCE_S = 20.0
-"""A generator that has yielded nothing for this time may be in an endless loop."""
+"""Seconds after which a generator that has yielded nothing may be in an endless loop."""
 
 
 class TooLongError(BaseException):
