@@ -13,7 +13,7 @@ and a remedy. The command line prints the message alone; `--debug` adds the trac
     │   ├── NoDataError       no file matched, or the files contain no records
     │   ├── CorruptDataError  bytes of a file violate its format
     │   └── SchemaError       a record does not fit `data_schema()`
-    ├── TrainingError         the training cannot continue                         exit code 5
+    ├── TrainingError         training cannot continue                             exit code 5
     │   ├── NonFiniteLossError
     │   ├── AggregationError  the parties' updates cannot be combined
     │   ├── MessageError      a party's or aggregator's message is not understood
@@ -257,7 +257,7 @@ class SchemaError(DataError):
 
 
 class TrainingError(ElasticDLError):
-    """The training cannot continue."""
+    """Training cannot continue."""
 
     exit_code = 5
 

@@ -48,7 +48,7 @@ class JobStarted(_Event):
     Attributes:
         job_id: Identifies the job; the same in all its attempts.
         attempt: Number of this start of the job, from 1 (`Claim.generation`). A serving aggregator
-            keeps the number when it starts another training.
+            keeps the number when it starts another training run.
         command: `train`, `evaluate` or `predict`.
         resumed_from_step: Updates in the model that the attempt takes over. Everything an earlier
             attempt did after this step is void.
@@ -142,13 +142,13 @@ class RecordsSkipped(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochFinished(_Event):
-    """Every record of an epoch was trained on, or a callback ended the training within it.
+    """Every record of an epoch was trained on, or a callback ended training within it.
 
     Attributes:
         epoch: The epoch, from 0.
         step: Updates made so far.
         metrics: Training metrics over the epoch; validation metrics as `val_...`.
-        stopped: A callback ended the training before all records were trained on.
+        stopped: A callback ended training before all records were trained on.
     """
 
     event: ClassVar[str] = "epoch_finished"
@@ -165,7 +165,7 @@ class Evaluated(_Event):
 
     Attributes:
         step: Updates in the model that was evaluated.
-        epoch: Epoch the training was in, from 0.
+        epoch: The epoch being trained at that time, from 0.
         metrics: The results, including the loss; their names have no `val_` prefix.
         party_metrics: Name of a party -> the results on its validation data alone; empty where
             metrics stay with the parties, and without parties.
@@ -200,7 +200,7 @@ class Checkpointed(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerJoined(_Event):
-    """A worker joined the training.
+    """A worker joined the job and got a rank.
 
     Attributes:
         step: Updates in the model it joined with.
@@ -208,7 +208,7 @@ class WorkerJoined(_Event):
         incarnation: Number of the worker's process among those of the job, from 1.
         host: Name of the worker's machine.
         pid: ID of the worker's process.
-        replaces: Incarnation that held the rank before; 0 if none did.
+        replaces: The `incarnation` that held the rank before; 0 if none did.
         started: When its process was started, in seconds since 1970-01-01 UTC; 0 if unknown.
     """
 
@@ -225,7 +225,7 @@ class WorkerJoined(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLeft(_Event):
-    """A worker left the training; other workers train on its batches.
+    """A worker left the job; other workers train on its batches.
 
     Attributes:
         step: Updates in the model by then.

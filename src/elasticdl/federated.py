@@ -99,7 +99,7 @@ def init(
         alpha: For `dirichlet`: the smaller, the more the parties' data differ.
         shards_per_party: For `shards`: about the number of labels of each party.
         label: Name of the label's field; None detects it.
-        seed: Random seed of the split and of the training.
+        seed: Random seed for the split and for training.
         fusion: Name of the fusion that combines the parties' models.
         num_rounds: Number of rounds.
         num_epochs: Number of local epochs of each party in a round.
@@ -466,7 +466,7 @@ def train(
     Raises:
         OutputBusyError: The aggregator is already training.
         UsageError: No aggregator is running, or it does not serve.
-        ElasticDLError: The training failed; the aggregator keeps running.
+        ElasticDLError: Training failed; the aggregator keeps running.
     """
     from elasticdl.engines.federated.control.status import TrainedRounds  # noqa: PLC0415 - not for `--help`
 

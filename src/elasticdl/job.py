@@ -68,8 +68,8 @@ class TrainingOptions:
         deterministic: Whether the same job gives the same bits on the same machine.
         global_batch_size: Examples in one update, summed over steps and workers; a multiple of
             `minibatch_size`. 0 makes each step an update, whichever workers take part in it.
-        best_metric: The metric that decides the best checkpoint: one of the validation
-            (`val_loss`), or of the training at an epoch's end (`loss`).
+        best_metric: The metric that decides the best checkpoint: a validation metric (`val_loss`),
+            or a training metric at an epoch's end (`loss`).
         best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto`
             decides by the metric, then by its name.
         restore_best_weights: The trained model is that of the best checkpoint, not the last.
@@ -183,7 +183,7 @@ class Federation:
         max_timeout_s: How long a round waits for answers; None waits for all.
         join_timeout_s: How long the job waits until `num_parties` parties have joined.
         num_local_epochs: Number of local epochs of each party in a round.
-        termination_accuracy: The training ends when the global model reaches this accuracy.
+        termination_accuracy: Training ends when the global model reaches this accuracy.
         central_privacy: Differential privacy that hides each party's influence on the model; None
             for none.
     """
@@ -213,7 +213,7 @@ class Job:
         validation_data: Records to evaluate on while training.
         validation_split: Share of the records of `data` that is held out for validation, more than
             0 and less than 1; None holds out none. For evaluate: only these are evaluated.
-        training: Options of the training.
+        training: Options for training.
         prediction_format: File format of the predictions.
         workers: Worker processes that train; None trains in this process.
         tracking: Tracking options; None for no tracking.

@@ -101,10 +101,10 @@ def training_job(
         sum_timeout: Seconds after which a sum over the workers is retried, or ten times the slowest
             one if that is longer.
         transfer_timeout: Seconds without progress after which a transfer of state is abandoned.
-        priority: `low` or `high`, relative to other jobs of the cluster.
+        priority: `low` or `high`, relative to other jobs on the cluster.
         skip_bad_records: Whether to skip the records of a batch that kills five workers from then
             on; otherwise the job ends with their names. Needs `num_workers`.
-        tracking_uri: An MLflow server, a database or a folder to track the training in. If only
+        tracking_uri: An MLflow server, a database or a folder to track the job in. If only
             `experiment` is set, the default is `MLFLOW_TRACKING_URI` of the environment, or
             `mlflow.db` in the current folder; if neither is set, the environment is ignored.
         experiment: Name of the MLflow experiment; the default is `MLFLOW_EXPERIMENT_NAME` of the

@@ -23,7 +23,7 @@ PROJECT_ROOT = click.option(
 
 
 def config_options(command: _Command) -> _Command:
-    """Add options to a command for values that complete or replace those of the config."""
+    """Add the options to a command that set or replace values of a session's config."""
     return with_options(
         command,
         click.option(

@@ -1,4 +1,4 @@
-"""`elasticdl train`: trains a model here, on workers or on a cluster, or resumes a training."""
+"""`elasticdl train`: trains a model here, on workers or on a cluster, or resumes training."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def in_words(resource: str, number: Decimal) -> str:
 
 
 def pods_of(options: ClusterOptions, workers: Workers) -> tuple[Pod, Pod, Pod]:
-    """Return the resource needs of a job's pods: its head, one worker, its submitter."""
+    """Return the resource needs of a job's three kinds of pods: head, worker and submitter."""
     gpus = {GPUS: Decimal(workers.gpus)} if workers.gpus else {}
     head, worker = _amounts(options.head), {**_amounts(options.worker), **gpus}
     return Pod("head", head, head), Pod("worker", worker, worker), _SUBMITTER

@@ -185,7 +185,7 @@ class AuditReport:
 
 
 def _numbering(files: Sequence[tuple[str, int]], validation_split: float | None) -> Numbering:
-    """Return the numbering of the training records: all records that are not held out."""
+    """Return the mapping from training records (those not held out) to files and record numbers."""
     in_files = [RecordFile(uri, num_records) for uri, num_records in files]
     if validation_split is None:
         return Numbering(in_files)

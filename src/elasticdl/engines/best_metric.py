@@ -1,4 +1,4 @@
-"""Best metric: infers whether the lowest or the highest value of a metric is the best.
+"""Direction of metrics: infers whether the lowest or the highest value of a metric is the best.
 
 A framework's metric may define it, as in Keras; otherwise its name decides.
 

@@ -1,4 +1,4 @@
-"""Class numbers: numbers classes identically in training data, other data and the trained model.
+"""Class numbers: assigns each class the same number in all data and in the trained model.
 
     training data    the folders' sorted names, or `classes` of the model file --> definition
     other data       numbered by the definition, whichever of the classes they contain
@@ -38,7 +38,7 @@ class ClassFolders(RecordSource, HasClassNames, Protocol):
         ...
 
     def without_classes(self) -> RecordSource:
-        """Return the same records without labels, for classes that the model does not have."""
+        """Return the same records without labels, to predict on classes unknown to the model."""
         ...
 
     def check_labels(self, schema: Schema) -> None:
@@ -56,7 +56,8 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
     Args:
         source: The records.
         classes: Names of the model's classes by number; empty if they are not known.
-        mode: In prediction, records of unknown classes have no labels.
+        mode: In prediction, all records lose their labels if a class is unknown; in other modes,
+            an unknown class is an error.
 
     Raises:
         DataError: A class is unknown to the model.

@@ -59,7 +59,8 @@ class FileVariables:
         folder: Folder of the modules' files; None if there are none.
 
     Attributes:
-        kept: Objects whose attributes checkpoints contain: the callbacks.
+        kept: Objects whose attributes are saved in checkpoints, so that they may change: the
+            callbacks.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -43,7 +43,7 @@ def check_losses(
 
     Args:
         losses: One per step; empty if this process had no batch in these steps.
-        group: The batch of each step.
+        group: The batch of each step, to name its records in the error.
         trainer: Computes the model's outputs if a loss is not finite.
         step: Number of the last step.
         last_good: Step of the last checkpoint.
@@ -89,7 +89,7 @@ def _not_finite_data(batch: Batch) -> str | None:
 
 
 def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
-    """Describe the records of a batch and labels that are out of range for the model.
+    """Describe a batch's records and its labels that are out of range, as a cause of a NaN loss.
 
     On a GPU, such a label makes the loss NaN.
     """

@@ -1,4 +1,4 @@
-"""Accumulator: sums the gradients of a fixed number of minibatches, then applies one update.
+"""Gradient accumulation: sums gradients of a fixed number of minibatches, then applies one update.
 
 With `--global_batch_size`, an update consists of the same number of minibatches on any number of
 workers, so that the learning curve does not depend on the number of workers. The size is exact.

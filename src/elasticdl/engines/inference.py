@@ -466,7 +466,7 @@ def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
 
 
 def predicted(opened: OpenedModel) -> Outcome:
-    """Return the outcome of a prediction."""
+    """Return the outcome of a finished prediction: its output and the model's step."""
     return _predicted(opened.job, opened.trained, opened.source.num_records)
 
 
@@ -476,7 +476,7 @@ def _predicted(job: Job, trained: TrainedModel, num_records: int) -> Outcome:
 
 
 def drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
-    """Yield all remaining items of a feed."""
+    """Yield all remaining batches of a feed."""
     while feed.peek() is not None:
         yield feed.take()
 

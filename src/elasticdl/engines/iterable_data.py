@@ -68,7 +68,7 @@ class PipelineReader:
     Attributes:
         epochs: The pipeline.
         seed: Seed of its random numbers.
-        log: Called with a message that estimates the remaining time of a long replay.
+        log: Called with a message for the user that estimates how long a replay will take.
     """
 
     epochs: Epochs

@@ -72,7 +72,7 @@ class Loop:
         options: Training options.
         trainer: The model and its optimizer.
         committer: Applies batches to the model, together with the other workers.
-        open_feed: (Ledger, ranks) -> the batches of this rank from that ledger on.
+        open_feed: (Ledger, ranks) -> this rank's batches that follow that state of the ledger.
         rank: This process's rank.
         num_records: Records in an epoch, for progress reports.
         events: Event log of the job.

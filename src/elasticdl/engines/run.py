@@ -2,8 +2,8 @@
 
     claim the output -> copy the code -> define the model -> open the records -> ENGINE -> publish
 
-An engine is a function from a `Run` to a `TrainResult`: it does the training. The engines share all
-other stages, which are in this module.
+An engine is a function from a `Run` to a `TrainResult` that runs the training loop. The engines
+share all other stages, which are in this module.
 
 Callers: `in_process.py` and `elastic/`.
 """

@@ -63,7 +63,7 @@ def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | Non
     """Return the error for a call that takes too long; must be called every second or two.
 
     Args:
-        limit: Seconds of the slowest call so far -> seconds that a call may take.
+        limit: Converts the seconds of the slowest call so far to those that a call may take.
         option: The option with which the user sets the limit.
 
     Returns:

@@ -21,7 +21,7 @@ def running_states(
 
     Args:
         trainer: The model.
-        batches: (Number of its first record, batch).
+        batches: Pairs of the number of a batch's first record and the batch.
     """
     total: MetricStates = {}
     done = 0

@@ -73,7 +73,8 @@ class RecordReport:
         """Yield (number of examples so far, their metric states) and report on each batch.
 
         Args:
-            batches: First record and batch, in the records' order.
+            batches: Pairs of the number of a batch's first record and the batch, in the records'
+                order.
 
         Raises:
             DataError: The number of examples differs from the number of records.

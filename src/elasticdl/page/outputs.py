@@ -262,7 +262,14 @@ def is_output(names: Sequence[str]) -> bool:
 
 
 def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: list[int]) -> None:
-    """Find outputs below a folder and add them to `found`, checking at most `left` entries."""
+    """Find outputs below a folder and add them to `found`, checking a limited number of folders.
+
+    Args:
+        root: The folder that the user named.
+        name: Folder in `root` to search.
+        found: Receives each output by its name in `root`.
+        left: One element: how many more entries may be checked; reduced here.
+    """
     depth = len(PurePosixPath(name).parts)
     for child in root.list(name):
         if left[0] <= 0 or len(found) >= _MAX_JOBS:

@@ -263,7 +263,13 @@ def _waiting(history: JobHistory, job: Job | None, now: float) -> str:
 
 
 def _absent(history: JobHistory, now: float, least_s: float) -> str:
-    """Return a phrase that names workers without a recent batch; empty if there are none."""
+    """Return a phrase that names workers without a recent batch; empty if there are none.
+
+    Args:
+        history: History of the job.
+        now: Current time in seconds since 1970-01-01 UTC.
+        least_s: Seconds without a batch after which a worker is named.
+    """
     late = [
         (stay.rank, now - last)
         for stay in history.present

@@ -31,7 +31,7 @@ class RankTenure:
 
     Attributes:
         rank: The rank.
-        incarnation: Number of the process within the attempt; 0 for a job without workers.
+        incarnation: Number of the worker's process, from 1; 0 for a job without workers.
         attempt: Attempt of the job.
         joined: When the worker got the rank, in seconds since 1970-01-01 UTC.
         host: Machine of the worker.

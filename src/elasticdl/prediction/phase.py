@@ -77,7 +77,8 @@ class Predictor:
         The user's own processor receives every batch as well.
 
         Args:
-            batches: (Number of its first record, batch), in the records' order.
+            batches: Pairs of the number of a batch's first record and the batch, in the records'
+                order.
             write: Takes the first record's number, keys and outputs.
             start: First record of the range.
             stop: One past the last; None means all that follow.

@@ -87,7 +87,7 @@ class Queue:
 
     @property
     def changed(self) -> int:
-        """A number that differs after each change of the queue."""
+        """Time of the latest change of the queue, in ns; differs after each change."""
         with self._descriptor() as descriptor:
             return os.fstat(descriptor).st_mtime_ns
 
@@ -169,7 +169,10 @@ class Queue:
     # --- processes ------------------------------------------------------------------------
 
     def new_process_lock(self, submission: Submission) -> int:
-        """Return the descriptor of a lock for a process to inherit; the caller closes it."""
+        """Lock `.process`, to show that a submission's process is alive; return the descriptor.
+
+        The process inherits the descriptor and thereby the lock; the caller closes its own copy.
+        """
         path = self.folder(submission.id) / _PROCESS
         # A new file each time: a forked child that outlives its session keeps the old one.
         path.unlink(missing_ok=True)

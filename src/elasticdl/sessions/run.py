@@ -66,7 +66,8 @@ def run(
         session: The session.
         num_epochs: Replaces the config's number; a finished session is trained further.
         workers: Training processes; None trains in this process.
-        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time, at most 1 % of it.
+        checkpoint_steps: Save a checkpoint every N steps; 0 decides by time, so that saving takes
+            at most 1 % of it.
         tracked: Whether to track it in MLflow and TensorBoard.
         tracking_uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
             environment, or `runs/mlflow.db` of the project.
@@ -155,11 +156,15 @@ def _recording_the_end(running: _Running) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]:
-    """Restore the earlier status if the settings differ from those of the existing training.
+    """Restore the earlier status if the block fails because the output belongs to other settings.
+
+    Args:
+        session: The session that the block runs.
+        before: The session's status before the run.
 
     Raises:
-        OutputTakenError: The existing training belongs to another session; the message lists the
-            differences.
+        OutputTakenError: The output contains checkpoints of different settings; the message lists
+            the differences.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """Queue runner: runs queued sessions, up to N at a time, each in a fresh process; then exits.
 
-    submit --> queue --> runner, one of a home --> python -m elasticdl.cli.main session run ...
+    submit --> queue --> runner, one per home --> python -m elasticdl.cli.main session run ...
 
 A runner is a process that no other process waits for. If it is killed, its sessions continue; the
 next runner, started by the next submit or list command, takes over living sessions and restarts

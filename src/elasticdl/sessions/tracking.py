@@ -104,7 +104,7 @@ def followed(
 ) -> Iterator[SessionTrackers]:
     """Continue the tracked run of a session for the phases after training; end it on exit.
 
-    If a tracker cannot be reached, only a note is shown: the training is over, and its results are
+    If a tracker cannot be reached, only a note is shown: training is over, and its results are
     saved.
     """
     followers = SessionTrackers(_started(session, job, attempt, reporter), reporter)

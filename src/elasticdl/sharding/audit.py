@@ -174,7 +174,7 @@ def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
 
 
 def _sweep(rows: Ints, num_batches: Ints) -> Ints:
-    """Return ranges of batches in the same rows, and the number of these: as `AuditFinding`."""
+    """Split a shard into ranges of batches covered by equally many rows; count these rows."""
     base = np.concatenate([[0], np.cumsum(num_batches)])
     starts = base[rows[:, _SHARD]] + rows[:, _FIRST]
     stops = np.sort(base[rows[:, _SHARD]] + rows[:, _STOP])

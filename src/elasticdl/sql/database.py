@@ -78,7 +78,7 @@ class TableInfo:
     """Description of a table of the database.
 
     Attributes:
-        parts: Its full name, the same for every spelling of the name.
+        parts: Parts of its full name, such as schema and table; equal for all spellings of it.
         columns: Name of each column -> its type, as the database writes it.
         key: Columns or row numbers that identify a row and never change; empty if there are none.
         why_no_key: Why `key` is empty and how to fix it, as a part of a sentence.

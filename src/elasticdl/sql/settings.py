@@ -208,7 +208,17 @@ def _predict_job(key: str, value: Any) -> None:
 
 
 def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> Any:
-    """Check a value by the rules of the command line, and return it."""
+    """Return a setting's value if the option of the command line with the same name accepts it.
+
+    Args:
+        name: The setting's name, for the error.
+        value: The value to check.
+        program: The whole program, for the error.
+        use: Passes the value to the option; raises a `UsageError` if it is invalid.
+
+    Raises:
+        StatementError: The value is invalid.
+    """
     try:
         use()
     except UsageError as error:

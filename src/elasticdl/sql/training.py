@@ -120,8 +120,7 @@ def train(
         The metrics, `metric` and `value`.
 
     Raises:
-        ElasticDLError: The training failed, for any reason; an earlier model of this name is
-            unchanged.
+        ElasticDLError: Training failed, for any reason; an earlier model of this name is unchanged.
     """
     reporter = progress.for_stream() if reporter is None else reporter
     _check_params(request)
@@ -258,7 +257,7 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 def _held(
     request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `validation.select`; the query runs after the training rows were read."""
+    """Yield the validation rows of `validation.select`, which runs after the training query."""
     with database.read(str(request.validation_select)) as rows:
         names = written_like(rows.schema.names, columns, database.dialect)
         check_distinct(names, request.statement, request.begins_at, at="validation.select")

@@ -1,10 +1,10 @@
-"""Event log that forwards its events to trackers, without making the training wait for them.
+"""Event log that forwards its events to trackers, without making training wait for them.
 
     write(event) -> the log, as without trackers
                  -> a queue -> a thread -> each tracker
 
 An event that a tracker cannot accept now is queued and retried; one that it rejects permanently is
-dropped. Either is reported in a single note, and neither stops the training: the event log contains
+dropped. Either is reported in a single note, and neither stops training: the event log contains
 everything, and the next start of the job sends it again. Only `track`, before training begins,
 raises errors.
 
@@ -212,7 +212,7 @@ class FollowedLog:
             except TrackingError as error:
                 self._note_once(str(error))
                 return
-            except Exception as error:  # noqa: BLE001 - a tracker must never stop a training
+            except Exception as error:  # noqa: BLE001 - a tracker must never stop training
                 self._note_once(f"{tracker.where} is incomplete: {error}")
             waiting.popleft()
 

@@ -87,7 +87,7 @@ class TrackedAttempt:
 class Tracker(Protocol):
     """A service that records and shows training runs.
 
-    Laws, which `elasticdl.testing.tracker.check_tracker` checks for every tracker:
+    The contract, which `elasticdl.testing.tracker.check_tracker` checks for every tracker:
 
     * All attempts of a job are one run. Another job in the same output is another run.
     * Repeated points are stored once: each metric has one value per step, even if an earlier

@@ -66,13 +66,13 @@ class Vote:
     """One worker's vote on a step: its row in the table that is summed over all workers.
 
     Attributes:
-        incarnation: Incarnation of the process that holds the rank; higher is younger.
+        incarnation: Number, from 1, of the process that holds the rank; higher is younger.
         num_examples: Number of examples that its gradients are summed over.
         num_batches: Number of batches of its lease that they come from.
         finished: Whether its lease has no further batch.
         stop: Whether its callbacks request the end of training.
         requests_quorum: Whether it requests a new quorum before the next step.
-        digest: See `ledger.LeaseUpdate`.
+        digest: Rolling hash of the lease's batches up to these; see `ledger.LeaseUpdate`.
         lost: A rank whose worker is dead according to the controller, plus 1; 0 for none.
         bad_epoch: Epoch, plus 1, of a batch whose records all workers should skip; 0 for none.
         bad_shard: Shard of that batch.

@@ -187,9 +187,9 @@ class ElasticCommitter:
 
         Args:
             quorum: Connection to the other participants.
-            history: Records the commits.
+            history: This worker's buffer of events, which also records the commits.
             rank: The rank.
-            incarnation: Incarnation of this process.
+            incarnation: Number of this process among those of the job, from 1; higher is younger.
             take_over: Loads a peer's state.
         """
         self._quorum, self._history = quorum, history
@@ -198,7 +198,7 @@ class ElasticCommitter:
         quorum.slowest_s = self.slowest_s
 
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
-        """Return the bytes of `save`, called while no gradient is being computed.
+        """Return the state that `save` encodes for a peer, taken while no gradient is computed.
 
         Computing gradients temporarily changes the model's statistics.
         """

@@ -362,7 +362,7 @@ class _Controller:
         )
 
     def _check_cluster(self) -> None:
-        """Check Ray, the Lighthouse, machines to be reclaimed and the needs of other jobs."""
+        """Check Ray, the Lighthouse, machines about to be reclaimed, and other jobs' needs."""
         now = time.monotonic()
         if now - self._checked_cluster_s < _CLUSTER_INTERVAL_S:
             return

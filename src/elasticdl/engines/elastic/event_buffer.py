@@ -44,7 +44,7 @@ class WorkerReport:
     """A worker's progress report to the controller.
 
     Attributes:
-        point: The point (`CommitId`) of its current state.
+        point: The commit (`CommitId`) that led to its current state.
         confirmed: The last point up to which its history is final.
         continues: Whether its history contains the point that the controller sent.
         events: Events after that point, up to `confirmed`, each with its point.

@@ -1,4 +1,4 @@
-"""Low priority: runs a function so that it yields the CPU to all other work on the machine.
+"""Low priority: runs a function at the lowest CPU priority, so that other processes go first.
 
 Callers: `worker.py`.
 """

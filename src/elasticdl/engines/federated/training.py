@@ -1,4 +1,4 @@
-"""A federated training job, from the claim on its output to its TrainedModel; like `run.py`.
+"""Federated training job, from claiming its output to publishing its TrainedModel; like `run.py`.
 
     claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 

@@ -403,7 +403,11 @@ def until_cancelled(
 
 
 class watched:  # noqa: N801 - used as a function
-    """Context manager: re-raises an error of the rows' source instead of the driver's error."""
+    """Context manager that yields rows to write, and restores an error that reading them raised.
+
+    A driver that reads the rows converts such an error to one of its own. At the end of the block,
+    the original error is raised instead.
+    """
 
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows

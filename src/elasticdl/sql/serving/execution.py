@@ -42,7 +42,10 @@ _ERROR = re.compile(r"(?:internal )?error: ")
 
 
 def check_kept(url: str) -> None:
-    """Raise a `UsageError` for the URL of a database in memory, without connecting to it."""
+    """Raise a `UsageError` for an in-memory database, which each program would find empty.
+
+    Only the URL is checked; nothing is connected.
+    """
     if _IN_MEMORY.fullmatch(url):
         raise _empty(url)
 

@@ -60,7 +60,7 @@ class ClientState(Protocol):
     def after(self, history: str, round_number: int) -> Checkpoint | None:
         """Return the party's state after a round of a training run; None if it was deleted.
 
-        `history` is the ID of the training run.
+        `history` is the ID of the training run, which stays the same when it is resumed.
         """
         ...
 
@@ -137,7 +137,7 @@ class DiskClientState:
 
 
 def numbered(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """Return the checkpoint with a sequence number, which orders own and global models."""
+    """Return the checkpoint with a sequence number, which tells whether own or global is newer."""
     return replace(checkpoint, metadata={**checkpoint.metadata, _NUMBER: number})
 
 

@@ -87,7 +87,7 @@ class Party:
         name: Its name in the federation.
         job: Its model and its data; the requests specify how to train.
         definition: The model that it trains.
-        memory: Stores its client state.
+        memory: Stores its client state: its checkpoints of the last rounds.
         create_trainer: Builds its trainer; parties of one process may share one.
         shares_metrics: Whether its metrics may be sent to the aggregator.
         recorder: The file for its own metrics.
@@ -376,7 +376,7 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Evaluate the global weights if the aggregator or recorder needs it; else return {}."""
+        """Evaluate the global weights if the aggregator or the metrics file needs it; else return {}."""
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics
         return measured(context, trainer) if recorded or asked else {}

@@ -32,7 +32,7 @@ class MetricsFile:
         after_training: Whether to evaluate them after training.
 
     Args:
-        asked: The recorder's settings in the config.
+        asked: The settings of the metrics file in the config.
     """
 
     def __init__(self, asked: Recorder) -> None:

@@ -27,7 +27,7 @@ _MAX_SEED = 2**63 - 1
 
 
 def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
-    """Read the section `fusion`: return the fusion, and params that follow from its name.
+    """Read the section `fusion`: return the fusion, and the params that its IBM FL name implies.
 
     The fusion is None if its name is missing or unknown.
     """

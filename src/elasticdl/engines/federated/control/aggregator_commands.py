@@ -94,11 +94,11 @@ class AggregatorCommands:
     """Executes commands to an aggregator and reports its status; see the module.
 
     Attributes:
-        begun: The attempt: the job, its output and its event log.
+        begun: The running attempt at the job, with its output and its event log.
         reporter: The job's reporter; it also sends progress to the caller of `train`.
         serves: Whether it trains on command and keeps running afterwards.
         address: The address that parties connect to.
-        orders: The queue of commands.
+        orders: The queue of commands to execute.
         aggregator: Runs the rounds; None until the connection to the parties is open.
         definition: Definition of the model; None until it is known.
         stopping: Whether it has received `stop`.

@@ -46,7 +46,7 @@ class ProcessAddress:
         config: The path as the caller gave it.
         role: Aggregator or party.
         folder: The process's own folder: an aggregator's output, or a party's client state.
-        kept: Returns the status from the saved files, for when no process runs.
+        kept: Reads the status from the saved files, for when no process runs.
     """
 
     config: str

@@ -1,7 +1,7 @@
 """The ClientApp: forwards messages to the party's own process, and returns its answers.
 
 Flower starts a new process for every message. Importing a framework there would take seconds, so
-the training runs in a long-running process (`client_daemon.py`), and this one imports only Flower
+training runs in a long-running process (`client_daemon.py`), and this one imports only Flower
 and NumPy.
 
 If the party's own process does not answer, this app sends the reason as its reply, so that the

@@ -291,7 +291,7 @@ def _certificate(
     hosts: Sequence[str],
     years: int,
 ) -> x509.Certificate:
-    """Create a certificate: of a CA, signed by itself, or of a server, signed by a CA."""
+    """Create a self-signed CA certificate, or a server certificate signed by a CA."""
     # A common name is limited to 64 characters; it is not used, because hosts are in an extension.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = dt.datetime.now(dt.UTC)

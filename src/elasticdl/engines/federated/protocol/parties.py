@@ -42,5 +42,5 @@ class Parties(Protocol):
         ...
 
     def load_state(self, arrays: Weights, values: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the client states that `state` returned before the job was resumed."""
         ...

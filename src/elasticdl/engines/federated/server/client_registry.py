@@ -48,7 +48,7 @@ _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 10.0, 320.0
 
 
 def nothing_to_check() -> None:
-    """Default of `ClientRegistry.check`: do nothing, so that waiting continues."""
+    """Do nothing: the default of `ClientRegistry.check`, which lets every wait continue."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ClientRegistry:
         parties: The parties that can receive requests.
         create_trainer: Builds the job's model for examples of the shapes that a party reports.
         options_for: (rank, whether the party evaluates) -> how the party trains.
-        needs: Minimum number of replies that the fusion needs, whatever the quorum is.
+        needs: Minimum number of replies that the fusion needs, regardless of the quorum.
         joined: Party -> its reply to the join request.
         trainer: Trainer of the aggregator's own model; None before a party has joined.
         last: Party -> what it did in the last round, or why it was left out.

@@ -127,7 +127,7 @@ def _change(start: Array, after: Array) -> Floats:
 
 
 def _kept(global_weights: Weights, update: PartyUpdate, privacy: CentralPrivacy) -> float:
-    """Return the factor, at most 1, that clips a party's change of the weights to the norm."""
+    """Return the factor, at most 1, that scales a party's change down to the clipping norm."""
     squared = 0.0
     with np.errstate(over="ignore"):
         for name in averaged_names(global_weights):
@@ -165,7 +165,7 @@ def privately(
 
 
 def in_words(privacy: CentralPrivacy, num_rounds: int) -> str:
-    """Describe the mechanism in one line, with all parameters of the privacy guarantee.
+    """Describe the privacy mechanism in one line, with all parameters of its guarantee.
 
     Example:
         >>> from elasticdl.job import CentralPrivacy

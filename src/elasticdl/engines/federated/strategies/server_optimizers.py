@@ -242,7 +242,7 @@ def _stepped(
 
 
 def _remembered(state: FusionState, what: str, name: str, like: Floats, first: float) -> Floats:
-    """Return an array of the optimizer's state, `what/name`; in the first round, all `first`."""
+    """Return the optimizer's state `what` of a parameter; in the first round, filled with `first`."""
     if not state:
         return np.full(like.shape, first)
     found = state.get(f"{what}/{name}")

@@ -47,7 +47,7 @@ _LONGEST = 80
 
 @dataclass(frozen=True, eq=False)
 class PartyUpdate:
-    """One party's update of a round.
+    """One party's update in a round.
 
     Attributes:
         party: Name of the party.
@@ -62,7 +62,7 @@ class PartyUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """Result of fusing the updates of a round.
+    """Result of fusing the parties' updates in a round.
 
     Attributes:
         weights: The next global weights; they share no memory with the updates.
@@ -226,7 +226,7 @@ def _sum(updates: Sequence[PartyUpdate], shares: Floats, name: str) -> Floats:
 
 
 def by_name(updates: Sequence[PartyUpdate], fused: Callable[[str], Floats]) -> dict[str, Array]:
-    """Fuse array by array: floats with `fused`, then rounded; whole numbers are copied.
+    """Complete fused weights: round the fused floats, and copy the arrays of whole numbers.
 
     Args:
         updates: As `in_order` returns them. Arrays of whole numbers are taken from the update with
@@ -267,7 +267,7 @@ def rounded(name: str, values: Floats, dtype: np.dtype[Any]) -> Array:
 
 
 def averaged_names(weights: Weights) -> Iterator[str]:
-    """Iterate over the names of the arrays that are averaged, in the order of the weights."""
+    """Yield the names of the arrays that are averaged, in the order of the weights."""
     return (name for name, array in weights.items() if is_averaged(array.dtype))
 
 
