@@ -78,7 +78,7 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Yield the job's log; in a pod of a RayJob, the log also annotates the RayJob with progress."""
+    """Yield the job's log; in a pod of a RayJob, it also writes the progress to the RayJob."""
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
         yield log

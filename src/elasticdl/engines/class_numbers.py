@@ -60,7 +60,7 @@ def of_model(source: RecordSource, classes: Sequence[str], mode: Mode) -> Record
             an unknown class is an error.
 
     Raises:
-        DataError: A class is unknown to the model.
+        DataError: A class is unknown to the model, and the records are not for prediction.
     """
     if not classes or not isinstance(source, ClassFolders):
         return source

@@ -376,7 +376,7 @@ class Party:
     def _measured_before(
         self, request: RoundRequest, context: TrainingContext, trainer: Trainer
     ) -> MetricStates:
-        """Evaluate the global weights if the aggregator or the metrics file needs it; else return {}."""
+        """Evaluate the global weights if the aggregator or the metrics file needs it, else {}."""
         recorded = self.recorder is not None and self.recorder.before_training
         asked = request.options.evaluate_before and self.shares_metrics
         return measured(context, trainer) if recorded or asked else {}

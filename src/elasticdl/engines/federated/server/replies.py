@@ -191,7 +191,7 @@ def _unlike(verb: str, found: Architecture, expected: Architecture) -> str:
 
 
 def _near(missing: list[str], more: list[str]) -> str:
-    """Format the names missing from a reply, with the most similar unexpected name, for a message."""
+    """Format the names missing from a reply, with the most similar of its unexpected names."""
     near = difflib.get_close_matches(missing[0], more, n=1)
     return f"{named(missing)}{f' (it has {near[0]})' if near else ''}"
 

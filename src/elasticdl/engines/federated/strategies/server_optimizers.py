@@ -242,7 +242,18 @@ def _stepped(
 
 
 def _remembered(state: FusionState, what: str, name: str, like: Floats, first: float) -> Floats:
-    """Return the optimizer's state `what` of a parameter; in the first round, filled with `first`."""
+    """Return a parameter's optimizer state, such as its momentum, or in the first round a default.
+
+    Args:
+        state: The fusion's state; empty in the first round.
+        what: Name of the quantity, such as `m` or `v`.
+        name: Name of the parameter.
+        like: An array of the parameter's shape.
+        first: Value of every element in the first round.
+
+    Raises:
+        AggregationError: The state belongs to another model or fusion.
+    """
     if not state:
         return np.full(like.shape, first)
     found = state.get(f"{what}/{name}")
