@@ -38,7 +38,13 @@ def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
 
 
 def _kernels(host: str, port: int, mapped: bool) -> str:
-    """Format an address and a port as in `/proc/net/tcp`."""
+    """Format an address and a port as the kernel does in `/proc/net/tcp` and `tcp6`.
+
+    Args:
+        host: IP address.
+        port: The port.
+        mapped: Whether to format an IPv4 address as an IPv6 address (`::ffff:`).
+    """
     address = ipaddress.ip_address(host)
     if mapped and address.version == 4:  # noqa: PLR2004 - of the Internet Protocol
         address = ipaddress.ip_address(f"::ffff:{host}")

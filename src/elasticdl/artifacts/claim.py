@@ -148,7 +148,13 @@ _ABSENT = object()
 
 
 def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
-    """Return one line for each field in which two jobs differ, with its dotted name."""
+    """Return one line for each field in which two jobs differ, with its dotted name.
+
+    Args:
+        there: JSON value of the job in the folder.
+        asked: JSON value of the requested job.
+        name: Dotted name of the two values; empty for the whole jobs.
+    """
     if isinstance(there, dict) and isinstance(asked, dict):
         return [
             line

@@ -272,7 +272,10 @@ def _prepare(
     copy_zoo: Callable[[Path], None] | None,
     export: Callable[[Path], None] | None,
 ) -> list[str]:
-    """Write everything except `trained_model.pb` into a folder; return the names of the exports."""
+    """Write everything except `trained_model.pb` into a folder; return the names of the exports.
+
+    The other arguments are those of `save_trained_model`.
+    """
     if export is not None:
         export(scratch)
     exports = sorted(path.name for path in scratch.iterdir())

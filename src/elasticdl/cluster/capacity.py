@@ -125,7 +125,14 @@ def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
 def quota(
     quotas: Sequence[Object], pods: Sequence[Pod], workers: Workers, priority_class: str | None
 ) -> ClusterFinding:
-    """Check whether a namespace's quotas have room for a job."""
+    """Check whether a namespace's quotas have room for a job.
+
+    Args:
+        quotas: The namespace's ResourceQuotas.
+        pods: The job's three kinds of pods, from `pods_of`.
+        workers: Minimum and maximum number of workers; the job needs room for the minimum.
+        priority_class: PriorityClass of the pods; some quotas apply only to some classes.
+    """
     applying = [each for each in quotas if _applies(each, priority_class)]
     if not applying:
         return ClusterFinding(

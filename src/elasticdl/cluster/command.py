@@ -120,7 +120,14 @@ def _of_tracking(tracking: Tracking) -> Iterator[str]:
 def _changed(
     values: Any, defaults: Any, flags: dict[str, str], only: set[str] | None = None
 ) -> Iterator[str]:
-    """Yield a flag for each field, among `only` if given, that differs from its default."""
+    """Yield a command-line flag for each option that differs from its default.
+
+    Args:
+        values: The options, a dataclass.
+        defaults: The same dataclass with the default values.
+        flags: Field -> name of its flag, if that is not the field's name.
+        only: Fields to consider; None considers all.
+    """
     for field in dataclasses.fields(values):
         value = getattr(values, field.name)
         if (only is not None and field.name not in only) or value == getattr(defaults, field.name):

@@ -167,7 +167,15 @@ class Inventory:
     def object_of(
         self, group: str, version: str, plural: str, name: str, *, in_namespace: bool = False
     ) -> Object | Unread:
-        """Return an object of any API group except the core group."""
+        """Return an object of any API group except the core group.
+
+        Args:
+            group: API group of the object, such as `scheduling.k8s.io`.
+            version: API version.
+            plural: Plural name of its kind.
+            name: Name of the object.
+            in_namespace: Whether it belongs to the namespace, and not to the whole cluster.
+        """
         if not in_namespace:
             call = self._groups.get_cluster_custom_object
             return self._one(plural, call, group, version, plural, name)

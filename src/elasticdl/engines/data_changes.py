@@ -62,7 +62,7 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
 
 
 def note_changed_data(checkpoint: Checkpoint, reporter: Reporter) -> None:
-    """Tell the user of a completed job if files have changed since the model was trained."""
+    """Notify the user of a completed job if files have changed since the model was trained."""
     uris = [uri for uri, _ in checkpoint.metadata["files"]]
     if any(local_path(uri) is None for uri in uris):
         # Comparing remote files would cost a request for each file.

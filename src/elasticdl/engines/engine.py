@@ -59,7 +59,14 @@ class Engine(Protocol):
 
 
 def context_of(job: Job, mode: Mode, *, worker_id: int = 0, world_size: int = 1) -> dict[str, Any]:
-    """Return the context, a dict of facts on the job, for the constructor of an `ElasticDLSpec`."""
+    """Return the context, a dict of facts on the job, for the constructor of an `ElasticDLSpec`.
+
+    Args:
+        job: The job.
+        mode: What the model is used for.
+        worker_id: Number of the worker that creates the spec, from 0.
+        world_size: Number of workers.
+    """
     context: dict[str, Any] = {"worker_id": worker_id, "world_size": world_size}
     context |= {"job_id": job.id, "mode": mode}
     if job.command == "train" and job.federation is None:

@@ -110,6 +110,11 @@ def check_sum(total: float, *, step: int, epoch: int) -> None:
 
     Called before the step is applied.
 
+    Args:
+        total: The summed loss.
+        step: Number of the step, for the error.
+        epoch: Its epoch, from 0, for the error.
+
     Raises:
         NonFiniteLossError: The loss is NaN or infinite.
     """
@@ -140,6 +145,11 @@ class StateCheck:
         self, state: Mapping[str, np.ndarray[Any, Any]], *, step: int, last_good: int
     ) -> None:
         """Raise an error if a state contains NaN or infinity that the initial state did not.
+
+        Args:
+            state: State of the trainer: path -> tensor.
+            step: Step of the state, for the error.
+            last_good: Step of the last checkpoint, for the error.
 
         Raises:
             NonFiniteLossError: A tensor contains NaN or infinity where it used to be finite.

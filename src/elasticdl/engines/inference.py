@@ -458,7 +458,7 @@ def _write(
 
 
 def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
-    """Tell the user if an earlier prediction will be replaced, because it may have been edited."""
+    """Notify the user if an earlier prediction will be replaced: it may have been edited."""
     if writer.replaced:
         reporter.note(
             f"{writer.replaced} is an earlier prediction; it is replaced when this one is complete."

@@ -354,7 +354,13 @@ def _named(name: str, epoch: int, number: int) -> str:
 
 
 def _each_seeded(batches: Iterator[Batch], seed: int, first: int) -> Iterator[Batch]:
-    """Yield batches; seed the random generators for each, so that it depends only on its number."""
+    """Yield batches; seed the random generators for each, so that it depends only on its number.
+
+    Args:
+        batches: The pipeline's batches.
+        seed: Seed of all batches.
+        first: Number of the first batch.
+    """
     for number in itertools.count(first):
         with seeded(derive_seed(seed, number)):
             batch = next(batches, None)

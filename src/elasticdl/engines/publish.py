@@ -114,7 +114,15 @@ def publish(
 def copy_code(
     job: Job, destination: Path, checkpoint: Checkpoint | None, reporter: Reporter
 ) -> str:
-    """Copy the user's code, which may be edited during training, and return its SHA-256."""
+    """Copy the user's code, which may be edited during training, and return its SHA-256.
+
+    Args:
+        job: The job, which names the code.
+        destination: The folder to copy it to.
+        checkpoint: The checkpoint to resume from; None for a new job. The user is notified if the
+            code has changed since then.
+        reporter: Shows notes to the user.
+    """
     assert job.model is not None  # noqa: S101 - a training job
     opened = zoo.open_zoo(job.model.zoo)
     left_out = zoo.copy_model(job.model, opened, destination)
@@ -135,7 +143,14 @@ def copy_code(
 
 
 def note_changed_code(job: Job, scratch: Path, checkpoint: Checkpoint, reporter: Reporter) -> None:
-    """Tell the user of a completed job if the code has changed since the model was trained."""
+    """Notify the user of a completed job if the code has changed since the model was trained.
+
+    Args:
+        job: The job, which names the code.
+        scratch: A temporary folder for a copy of the code.
+        checkpoint: The last checkpoint, which has the hash of the trained code.
+        reporter: Shows notes to the user.
+    """
     assert job.model is not None  # noqa: S101 - a training job
     # Code that can no longer be opened, such as a deleted folder, is not a reason to fail.
     with contextlib.suppress(ElasticDLError, OSError):

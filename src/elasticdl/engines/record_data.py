@@ -345,6 +345,14 @@ def batches_in_order(
 ) -> Iterator[tuple[int, Batch]]:
     """Yield (first record, batch) in storage order, for evaluation and prediction.
 
+    Args:
+        definition: The model definition, which turns records into batches.
+        source: The records.
+        minibatch_size: Number of records in a batch.
+        mode: Evaluation or prediction.
+        start: First record; a multiple of `minibatch_size` gives the same batches as a start at 0.
+        stop: One past the last record; None means all that follow.
+
     Raises:
         DataError: In prediction, the number of examples that a pipeline yields differs from the
             number of records, so outputs cannot be matched with records.
@@ -592,7 +600,17 @@ def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
 def _after_replay(
     definition: ModelDefinition, batches: Iterator[Batch], epoch: int, lease: ShardLease
 ) -> Iterator[TrainingBatch]:
-    """Yield the batches after the committed ones; check that the pipeline repeats the latter."""
+    """Yield a shard's batches after the committed ones, which the pipeline first repeats.
+
+    Args:
+        definition: The model definition, for errors.
+        batches: The shard's batches, from its first one on.
+        epoch: Epoch of the shard, from 0.
+        lease: Has the number of committed batches and their digest.
+
+    Raises:
+        DefinitionError: The repeated batches differ from the committed ones.
+    """
     digest = 0
     waiting: tuple[int, Batch, int] | None = None
     replayed = lease.next_batch == 0
@@ -621,7 +639,9 @@ def _after_replay(
 def _without_labels(
     definition: ModelDefinition, source: RecordSource, schema: Schema
 ) -> tuple[Schema, list[Any]]:
-    """Return the schema without the fields that the records lack, and these missing fields.
+    """Remove fields that the records lack, such as labels in prediction, from a schema.
+
+    Returns the reduced schema, and the missing fields that must be filled with a placeholder.
 
     Only the user's input function knows which fields are labels. So the missing fields are filled
     with different values, and the function's features must be the same for all of them. A function

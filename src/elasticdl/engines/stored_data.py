@@ -121,7 +121,7 @@ def stored(job: Job, data: Mapping[str, Any], reporter: Reporter) -> Iterator[Jo
 
 
 def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
-    """Tell the user if a data set's own batch size differs from `minibatch_size`."""
+    """Notify the user if a data set's own batch size differs from `minibatch_size`."""
     assert job.training is not None  # noqa: S101 - a training job
     used = job.training.minibatch_size
     if given is not None and given != used:

@@ -238,7 +238,13 @@ class _Column:
         return not self._reason
 
     def _block(self, key: str, labels: Any, outputs: Any) -> np.ndarray[Any, Any] | None:
-        """Return the function's values for a block of rows, or None if it cannot be traced."""
+        """Return the function's values for a block of rows, or None if it cannot be traced.
+
+        Args:
+            key: Signature of a row (`signature`); the function is traced once for each.
+            labels: The labels of the block.
+            outputs: The model's outputs for the block.
+        """
         from elasticdl.evaluation import tensorflow  # noqa: PLC0415 - imports TensorFlow
 
         try:
@@ -259,7 +265,15 @@ class _Column:
         block: np.ndarray[Any, Any],
         first: np.ndarray[Any, Any],
     ) -> bool:
-        """Return whether values of a block equal those computed row by row, on a sample."""
+        """Return whether a block's values equal those of single calls, for a sample of its rows.
+
+        Args:
+            ids: Ids of the rows, for messages.
+            labels: The labels of the block.
+            outputs: The model's outputs for the block.
+            block: The values to check.
+            first: Values of the first rows, if they are already known from single calls.
+        """
         last = len(ids) - 1
         if len(first):
             drawn = self._random.integers(len(first), last + 1, _RANDOM_ROWS)

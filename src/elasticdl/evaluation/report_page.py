@@ -294,7 +294,14 @@ def _wide(about: str, table: str) -> str:
 
 
 def _table(about: str, head: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> str:
-    """Return an HTML table of HTML cells; all columns after the first `texts` are numbers."""
+    """Return an HTML table.
+
+    Args:
+        about: Description of the table, for screen readers.
+        head: Titles of the columns, as HTML.
+        rows: The cells, as HTML.
+        texts: Number of columns with text; the columns after them are numbers.
+    """
     kinds = ["" if i < texts else ' class="number"' for i in range(len(head))]
     titles = "".join(
         f'<th scope="col"{kind}>{name}</th>' for name, kind in zip(head, kinds, strict=True)

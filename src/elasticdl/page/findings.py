@@ -69,7 +69,13 @@ class PageFinding:
 
 
 def find(history: JobHistory, stalls: Sequence[Stall], activity: Activity) -> list[PageFinding]:
-    """Derive the findings about a job from its history, most severe first."""
+    """Derive the findings about a job from its history, most severe first.
+
+    Args:
+        history: History of the job.
+        stalls: Its stalls, from `find_stalls`.
+        activity: The times at which it trained.
+    """
     found = [
         *_overfitting(history),
         *_not_finite(history),
@@ -127,6 +133,11 @@ def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
 
     Means over several evaluations are compared, because single values are noisy and the minimum is
     biased.
+
+    Args:
+        values: The validation losses in order.
+        best: Index of the minimum.
+        noise: Estimated size of the noise in a single value.
     """
     around = values[max(0, best - _AROUND) : best + _AROUND + 1]
     recent = values[best + _AROUND + 1 :][-_RECENT:]
@@ -209,7 +220,14 @@ def _loss(history: JobHistory, stay: RankTenure) -> PageFinding:
 
 
 def _speeds(history: JobHistory, left: float, waited: float, back: float | None) -> str:
-    """Describe the speed before, during and after the absence of a worker; empty if unknown."""
+    """Describe the speed before, during and after the absence of a worker; empty if unknown.
+
+    Args:
+        history: History of the job.
+        left: When the worker left, in seconds since 1970-01-01 UTC.
+        waited: Seconds that the others paused then.
+        back: When its replacement joined; None if it has none yet.
+    """
     away = back if back is not None else left + _SPEED_S
     spans = {
         "before": (left - _SPEED_S, left),

@@ -115,7 +115,13 @@ def _client(address: str) -> Any:
 
 
 def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
-    """Return the Ray job of a submission; submit a new one if there is none."""
+    """Return the ID of a submission's active Ray job; submit a job if there is none.
+
+    Args:
+        client: Ray's job client.
+        folder: Folder of the submission, which identifies its job.
+        session: Command of the session.
+    """
     for there in client.list_jobs():
         if (there.metadata or {}).get(_FOLDER) == str(folder) and not there.status.is_terminal():
             return str(there.submission_id)
@@ -136,7 +142,12 @@ def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
 
 
 def _end_of(client: Any, job: str, asked_to_end: Sequence[int]) -> Any:
-    """Wait for a job's end; stop it if requested; return its final state in Ray.
+    """Wait for the end of a Ray job, stopping it if requested; return Ray's details of the job.
+
+    Args:
+        client: Ray's job client.
+        job: ID of the job.
+        asked_to_end: Becomes non-empty, in a signal handler, when the job should be stopped.
 
     Raises:
         TrainingError: The cluster no longer answers.

@@ -282,7 +282,13 @@ def _new_files(request: SubmitRequest, origin: SubmitOrigin) -> Sequence[str]:
 
 
 def _patched(origin: SubmitOrigin, aside: Path, new_files: Sequence[str]) -> str:
-    """Store uncommitted changes as a patch, apply it; return its SHA-256, empty without changes."""
+    """Apply uncommitted changes to the checkout as a patch; return its SHA-256, or "" without any.
+
+    Args:
+        origin: The working tree with the changes.
+        aside: Folder of the new submission, which has the checkout and receives the patch.
+        new_files: Untracked files to include.
+    """
     assert origin.tree is not None  # noqa: S101 - `find` has checked it
     patch = aside / PATCH_FILE
     origin.tree.write_patch(patch, new_files)

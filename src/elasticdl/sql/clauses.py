@@ -374,7 +374,7 @@ class _Tokens:
             raise self.error(f"Expected {expected}{self._found()}")
 
     def separated(self, item: Callable[[], Any]) -> list[Any]:
-        """Parse comma-separated items; a trailing comma is consumed too."""
+        """Parse comma-separated items, each by a call of `item`; consume a trailing comma too."""
         items = [item()]
         while self.accept(TokenType.COMMA):
             if self.is_done or self.peek().text.upper() in CLAUSES:

@@ -231,7 +231,15 @@ def _store(
     version: ModelVersion,
     database: Database,
 ) -> None:
-    """Append a result to the INTO table."""
+    """Append a result, with the model's version and the time, to the INTO table, if there is one.
+
+    Args:
+        result: The rows.
+        into: The table; None stores nothing.
+        kept: Columns to write, from `check_into`.
+        version: The model version that was used.
+        database: Database of the table.
+    """
     if into is None:
         return
     time = pa.timestamp("us", tz="UTC")

@@ -114,7 +114,17 @@ def _check_backslashes(
 
 
 def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[str]:
-    """Classify where each variable occurs: "alone" (a literal), "within" a token, or "comment"."""
+    """Classify where each variable occurs, which decides whether it can be replaced.
+
+    Args:
+        program: The program.
+        found: The matches of its variables.
+        dialect: Name of the database's dialect in sqlglot.
+
+    Returns:
+        For each variable "alone" (where a literal may be), "within" (in quotes or a longer token)
+        or "comment".
+    """
     parts, stop = [], 0
     places = [_PLACE.format(number) for number in range(len(found))]
     for match, place in zip(found, places, strict=True):

@@ -163,7 +163,16 @@ def _read(  # noqa: PLR0917 - a query, and how to store its rows
     folder: Path,
     reporter: Reporter,
 ) -> FileSnapshot | pa.Schema:
-    """Read the rows to predict and store them in files; if there are none, return their schema."""
+    """Read the rows to predict and store them in files; if there are none, return their schema.
+
+    Args:
+        request: The request.
+        how: How predictions are written; it has the query with the key.
+        database: Database to read from.
+        record: How the model was trained.
+        folder: Folder for the files: `rows`, and `keys.parquet` with the key columns.
+        reporter: Reports progress to the user.
+    """
     reporter.started("Reading rows", 0, "rows")
     try:
         with (
@@ -364,7 +373,13 @@ class _Keys:
 
 
 def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> RowSource:
-    """Combine the stored key or selected columns with the predictions, as rows to write."""
+    """Combine the stored key or selected columns with the predictions, as rows to write.
+
+    Args:
+        request: The request.
+        beside: Parquet file with the columns to write beside the predictions.
+        predicted: Folder with the predictions, in the same order.
+    """
     source = pq.ParquetFile(beside)
     parts = [pq.ParquetFile(path) for path in sorted(predicted.glob("*.parquet"))]
     names = list(source.schema_arrow.names)

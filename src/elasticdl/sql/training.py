@@ -169,7 +169,15 @@ def _prepared(
     version: ModelVersion,
     reporter: Reporter,
 ) -> tuple[FileSnapshot, dict[str, Any]]:
-    """Return the stored rows, reading them first if necessary, and the model's parameters."""
+    """Return the stored training rows, after reading them if necessary, and the model's parameters.
+
+    Args:
+        request: The request.
+        stored: Rows that an interrupted run has stored; None reads them from the database.
+        database: Database of the rows; closed after reading, unless it is in memory.
+        version: The model version to train.
+        reporter: Reports progress to the user.
+    """
     snapshot = stored
     if snapshot is None:
         snapshot = _snapshot(request, database, version, reporter)

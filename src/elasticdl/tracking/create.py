@@ -59,6 +59,13 @@ def follow_finished_job(
     """Send a job that finished earlier to its trackers, unless they already have it.
 
     This never makes the job fail: if a tracker is unreachable, only a note is shown.
+
+    Args:
+        events: The log whose events are sent.
+        job: The finished job.
+        folder: The job's output, which this process has locked.
+        attempt: Number of this start of the job.
+        step: The last step of the job.
     """
     if job.tracking is None or _is_tracked(job, job.tracking, folder):
         return

@@ -127,7 +127,13 @@ def _closure(
 
 
 def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> Iterator[Requirement]:
-    """Yield the requirements that an extra adds; for an empty name, those without extras."""
+    """Yield the requirements that an extra adds; for an empty name, those without extras.
+
+    Args:
+        package: The distribution that declares them.
+        extra: Name of the extra.
+        environment: Environment markers (PEP 508) of the image's platform.
+    """
     for each in _requirements(package):
         bare = each.marker is None or each.marker.evaluate({**environment, "extra": ""})
         if bare if not extra else not bare and _with(each, extra, environment):

@@ -101,6 +101,11 @@ class Vote:
 def encode(stance: Vote, rank: int, table: npt.NDArray[np.float32]) -> None:
     """Write a vote into the row of its rank in a table of zeros, float32[ranks, NUM_LIMBS].
 
+    Args:
+        stance: The vote.
+        rank: Rank of the worker that votes.
+        table: The table, changed in place; then summed over all workers.
+
     Raises:
         ValueError: A number does not fit its field.
     """
@@ -211,7 +216,13 @@ def chain(lineage: int, verdict: Decision) -> int:
 
 
 def first_lineage(generation: int, round_: int, step: int) -> int:
-    """Return the lineage at the start of a round, before its first commit."""
+    """Return the lineage (hash of the commit history) at the start of a round of workers.
+
+    Args:
+        generation: Number of the job's start.
+        round_: Number of the round within that start.
+        step: The step that the round starts from.
+    """
     return _hash(repr((generation, round_, step)))
 
 

@@ -77,7 +77,16 @@ class CrashNote:
 
     @contextlib.contextmanager
     def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> Iterator[None]:
-        """Record the batch that this process works on while the block runs."""
+        """Record the batch that this process works on while the block runs.
+
+        At suspect batches, the block first waits until the process's other thread is done.
+
+        Args:
+            work: What is done to the batch.
+            epoch: Epoch, from 0.
+            shard: Position of the shard in the epoch's order.
+            batch: Number of the batch in the shard, from 0.
+        """
         is_suspect = work != "evaluating" and (epoch, shard) in self.suspects
         with self._one_at_a_time if is_suspect else contextlib.nullcontext():
             _ENTRY.pack_into(self._memory, _offset(work), True, epoch, shard, batch)

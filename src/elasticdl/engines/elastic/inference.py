@@ -173,7 +173,14 @@ _results_task: Any = ray.remote(num_cpus=1, max_retries=_MAX_OUT_OF_MEMORY)(_res
 def _crew(
     opened: OpenedModel, title: str, reporter: Reporter, parts: PredictionParts | None = None
 ) -> Iterator[_WorkerPool]:
-    """Start workers on this machine or in a cluster, yield their pool, and stop them."""
+    """Start workers on this machine or in a cluster, yield their pool, and stop them.
+
+    Args:
+        opened: The trained model and the records.
+        title: Name of the phase, for progress reports.
+        reporter: Reports progress to the user.
+        parts: The part files of a prediction; None for an evaluation.
+    """
     with connected(_workers_of(opened.job)) as ray_here, Interrupts() as interrupts:
 
         def check() -> None:

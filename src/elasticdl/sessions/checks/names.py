@@ -154,7 +154,7 @@ def lacks(file: Path, name: str, where: str) -> Iterator[CheckFinding]:
 
 
 def _reached(source: Path, modules: Mapping[Path, Module], wanted: Collection[Path]) -> set[Path]:
-    """Return the wanted files and all the files that they import, directly or indirectly."""
+    """Return the wanted files and all the project's files that they import, even indirectly."""
     reached: set[Path] = set()
     waiting = [file for file in wanted if file in modules]
     while waiting:

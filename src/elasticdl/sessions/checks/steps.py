@@ -180,6 +180,12 @@ def _evaluated(
     """Evaluate examples and write them as a report to a temporary folder.
 
     Yields a finding for each function that raises, and removes the function from the list.
+
+    Args:
+        trainer: A trainer with the model.
+        split: Name of the split.
+        some: The examples.
+        functions: The evaluation functions; changed in place.
     """
     outputs = trainer.predict(some.features)
     for function in list(functions):

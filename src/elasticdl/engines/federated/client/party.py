@@ -215,7 +215,13 @@ class Party:
     # --- training ---------------------------------------------------------------------------
 
     def _trained(self, request: RoundRequest, opened: _Opened, asked: str) -> Checkpoint:
-        """Train for one round; return the checkpoint that becomes the party's client state."""
+        """Train for one round; return the checkpoint that becomes the party's client state.
+
+        Args:
+            request: The aggregator's request.
+            opened: The party's data and trainer.
+            asked: Digest of the request, stored to recognize a repeated one.
+        """
         options, context, trainer = request.options, opened.context, opened.trainer
         before = self.memory.after(request.history, request.round - 1)
         begins = before or _at_epoch(opened, (request.round - 1) * options.num_epochs)
@@ -272,7 +278,10 @@ class Party:
         )
 
     def _differentiated(self, request: RoundRequest, opened: _Opened, asked: str) -> Checkpoint:
-        """Compute the gradient of the mean loss over all records, without training."""
+        """Compute the gradient of the mean loss over all records, without training.
+
+        The arguments are those of `_trained`. The returned checkpoint has gradients, not a model.
+        """
         context, trainer = opened.context, opened.trainer
         _load(trainer, request.weights)
         evaluation = self._measured_before(request, context, trainer)

@@ -402,7 +402,13 @@ class AggregatorCommands:
             order.failed(failure)
 
     def _until(self, reached: int, until: int, options: Facts) -> int:
-        """Return the last round of a training run that starts after round `reached`."""
+        """Return the last round of the training run that a command `train` starts.
+
+        Args:
+            reached: The round that the global model has reached.
+            until: Last round of the previous training run, which is completed first.
+            options: Options of the command; `num_rounds` is a number of further rounds.
+        """
         asked = options.get("num_rounds")
         federation = self.begun.job.federation
         assert federation is not None  # noqa: S101 - a federated job

@@ -382,7 +382,16 @@ def _check(facts: Mapping[str, Any], what: str, rules: Rules) -> None:
 def _weights(
     arrays: Mapping[str, Array], num_weights: int, counts: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Array]:
-    """Return the weights among a message's arrays, after checking the names of all arrays."""
+    """Return the weights among a message's arrays, after checking the names of all arrays.
+
+    Args:
+        arrays: The arrays of the message, by name.
+        num_weights: Number of weights that the message announces.
+        counts: Announced arrays of metric states: group -> metric -> number of arrays.
+
+    Raises:
+        MessageError: An array is missing or was not announced.
+    """
     announced = {
         f"{group}/{name}/{i}"
         for group, states in counts.items()

@@ -282,7 +282,13 @@ def _party(
 
 
 def _kept(data: str, definition: ModelDefinition, name: str) -> RecordSource | SelectedRecords:
-    """Open a party's records; read a small data set into memory, because each round uses it."""
+    """Open a party's records; read a small data set into memory, because each round uses it.
+
+    Args:
+        data: Location of the records.
+        definition: The party's model, which may have its own reader.
+        name: Name of the records in memory, for errors.
+    """
     source = open_records(definition, data)
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
     record_bytes = max(len(source.read_bytes(0, 1)[0]), decoded_bytes(source, schema))
