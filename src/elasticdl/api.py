@@ -332,7 +332,7 @@ def _check_storage_packages(job: Job) -> None:
 
 
 def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:
-    """Connect to a Kubernetes cluster of the user's kubeconfig.
+    """Connect to a Kubernetes cluster that the user's kubeconfig lists.
 
     Raises:
         UsageError: There is no kubeconfig, or it has no such context.

@@ -4,8 +4,8 @@ This module defines what each method takes and returns; `dialects/abstractions.p
 defines the order. A class need not derive from these: a class with the same methods is accepted as
 well, both by `isinstance` and by the dialect.
 
-The contract is that of the `abstractions` 0.1.4 documents; additions of its later versions have a
-default here, so that code for any version is a subclass of these.
+The contract is the one that version 0.1.4 of `abstractions` documents. Methods that later versions
+added have a default here, so that subclasses written for any version work.
 """
 
 from __future__ import annotations

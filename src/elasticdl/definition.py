@@ -65,7 +65,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class RecordInput:
-    """Input described by a function of decoded records; a job can resume at any batch directly.
+    """Input defined by a function that turns decoded records into a batch; can resume at any batch.
 
     Attributes:
         input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in
@@ -81,7 +81,7 @@ class RecordInput:
 
 @dataclass(frozen=True)
 class DatasetInput:
-    """Input described by a user's `tf.data` pipeline; to resume, it is replayed from its start.
+    """Input defined by a user's `tf.data` pipeline; to resume, it is replayed from its start.
 
     Attributes:
         create_dataset: Takes a `tf.data.Dataset` of serialized records and the mode; returns
@@ -123,7 +123,7 @@ class Epochs:
 
 @dataclass(frozen=True)
 class BatchesInput:
-    """Input described by a user's pipeline that reads the data itself and yields batches.
+    """Input defined by a user's pipeline that reads the data itself and yields batches.
 
     Attributes:
         open_epochs: Takes the location of the data, and the mode.
@@ -156,7 +156,7 @@ class NamedMetric:
 
     Attributes:
         name: The name it is reported under.
-        metric: A `Metric` of Keras or TorchMetrics, or a function `(labels, predictions)` that
+        metric: A Keras or TorchMetrics `Metric`, or a function `(labels, predictions)` that
             returns one value per example. A TorchMetrics metric is updated with
             `(predictions, labels)`.
         output: Name of the model output that it measures; None if there is only one.

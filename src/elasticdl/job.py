@@ -52,7 +52,7 @@ class ModelReference:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Training options.
+    """Options that determine how a job trains, evaluates and saves checkpoints.
 
     Attributes:
         num_epochs: Number of passes over the training data.

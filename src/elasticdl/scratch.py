@@ -26,7 +26,7 @@ from pathlib import Path
 _ALIVE = "alive"
 # More than a file system stores outside of its blocks.
 _PROBE_BYTES = 2**16
-# The second one is a fork server's, on machines of a cluster.
+# The second one is a fork server's, on a cluster's machines.
 _OURS = ("edl-*", "elasticdl-*")
 
 _lock = threading.Lock()

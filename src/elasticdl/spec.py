@@ -39,7 +39,7 @@ class ElasticDLSpec:
 
     @abstractmethod
     def create_optimizer(self, lr: float = 0.1) -> Any:
-        """Create the optimizer."""
+        """Create the optimizer, with learning rate `lr`."""
 
     @abstractmethod
     def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:

@@ -58,7 +58,7 @@ _NOT_FOR_PEOPLE: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str
         (r"(?s)\n\s*\(1\) [A-Z_]+:.*", ""),
         (r"(?m)^\s*\(0\)\s+[A-Z_]+:\s*", ""),
         (r"\s*\d+ (?:successful operations|derived errors ignored)\.", ""),
-        # Position in a pipeline, in names of TensorFlow's classes.
+        # Position in a pipeline, in the names of TensorFlow classes.
         (
             r"Error in user-defined function passed to (?:Parallel)?(\w+?)Dataset\S* [\w ]+: \S+: ",
             lambda match: f"in the function given to {match[1].lower()}(): ",

@@ -51,7 +51,13 @@ _RENAME_EXCHANGE = 2
 
 
 def temporary_path(target: Path, state: str = "writing") -> Path:
-    """Return a name beside `target` that is unique within this process."""
+    """Return an unused hidden name beside `target`, for content that is written or removed there.
+
+    Args:
+        target: The final path.
+        state: Word in the name: "writing" for content to be discarded after a crash, "replaced" for
+            content to be restored.
+    """
     return target.with_name(f".{target.name}.{state}-{os.getpid()}-{next(_counter)}")
 
 

@@ -329,7 +329,7 @@ def _metric_value(value: Any) -> Any:
 
 
 def _seal(body: bytes) -> bytes:
-    """Return the hash of a serialized message, encoded as a field to append to it."""
+    """Return the hash of a serialized description, encoded as a field to append to it."""
     sha256 = hashlib.sha256(body).digest()
     return bytes(trained_model_pb2.TrainedModel(sha256=sha256).SerializeToString())
 

@@ -53,7 +53,7 @@ class ClusterVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ClusterFinding:
-    """The result of checking one subject of a cluster.
+    """The result of checking one subject, such as KubeRay or the quota, on a cluster.
 
     Attributes:
         subject: The subject, in one or two words.
@@ -119,7 +119,7 @@ def operator(deployments: Sequence[Object], namespace: str) -> ClusterFinding:
     """Check whether KubeRay's operator runs, is new enough, and watches a namespace.
 
     Args:
-        deployments: Deployments of the cluster; those of KubeRay are selected from them.
+        deployments: Deployments on the cluster, from which KubeRay's are selected.
         namespace: Namespace of the jobs.
     """
     found = [each for each in deployments if _container(each)]

@@ -62,7 +62,7 @@ class ClusterOptions:
         ray_version: Version of Ray in the image.
         namespace: Namespace of the RayJob; None uses the context's.
         worker: Resources of each worker pod, in addition to the GPUs of the job.
-        head: Resources of the pod of Ray's head, where the driver runs.
+        head: Resources of the head pod of Ray, where the driver runs.
         priority_class: Name of a PriorityClass for all pods.
         spot: Whether workers may run on nodes that can be reclaimed at any time.
         node_selector: Labels that nodes of workers must have.

@@ -179,7 +179,7 @@ def training_batches(
 
 
 def chained_digest(batch: Batch, before: int) -> int:
-    """Return the CRC-32 of a batch, chained to that of all batches before it."""
+    """Return the CRC-32 of a batch and all before it, to verify that a pipeline repeats them."""
     for array in leaves((batch.features, batch.labels, batch.weights)):
         # Strings are objects: the array holds pointers to them, not their content.
         data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()

@@ -234,7 +234,7 @@ def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
 
 
 def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of `_within`, each with its name for messages."""
+    """Yield the values inside a value (see `_within`), each with its name for messages."""
     if isinstance(value, Mapping):
         some = list(itertools.islice(value.items(), _MAX_ITEMS))
         yield from ((f"{name}[{key!r}]", each) for key, each in some)
@@ -311,7 +311,7 @@ def _of_class(class_: type) -> Iterable[Any]:
 
 
 def _is_kept(value: Any) -> bool:
-    """Return whether checkpoints or Keras or PyTorch save the state of a user's object."""
+    """Return whether checkpoints, Keras or PyTorch save the state of a user's object."""
     kept = {"Callback", "Optimizer", "Layer", "Metric"}
     if any(base.__name__ in kept for base in type(value).__mro__):
         return True

@@ -100,7 +100,7 @@ class Committer(Protocol):
         ...
 
     def leads(self) -> bool:
-        """Whether this process writes the checkpoints and its callbacks may end training."""
+        """Whether this process leads: it writes checkpoints, and its callbacks may end training."""
         ...
 
 

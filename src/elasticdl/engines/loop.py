@@ -83,7 +83,7 @@ class Loop:
         progress: Training progress.
         safe_point: Called when weights and ledger agree, so that a run may be ended there.
         checkpoint_is_due: Decides when to checkpoint; None decides by steps or by time.
-        event_interval_s: Steps within this interval are reported in one event.
+        event_interval_s: Steps within this interval are combined into one event, in seconds.
         metrics: The latest metrics.
         ranks: The ranks that took part in the last commit.
         accumulator: Sums commits into one update; None if each commit is an update.
@@ -383,9 +383,9 @@ class Loop:
         )
 
     def _ends(self) -> bool:
-        """Whether this process leads and its callbacks request the end of training.
+        """Whether this process's callbacks request the end of training and decide for all workers.
 
-        The callbacks of one worker decide for all, because callbacks may depend on a clock.
+        The callbacks of one worker, the leader, decide, because callbacks may depend on a clock.
         """
         return self._stop_requested and self.committer.leads()
 

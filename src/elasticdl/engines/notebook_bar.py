@@ -1,4 +1,4 @@
-"""Progress bar of a notebook.
+"""Progress bar in a notebook.
 
 Callers: `progress.py`, in a notebook's kernel only.
 """

@@ -30,7 +30,7 @@ class StepEvents:
         num_records: Records in an epoch.
         num_epochs: Number of epochs of the job.
         counts_steps: Whether the progress is counted in steps instead of records.
-        interval_s: Steps within this interval are reported in one event.
+        interval_s: Steps within this interval are combined into one event, in seconds.
     """
 
     def __init__(

@@ -224,7 +224,7 @@ class TrainingContext:
     def check_validation(self, trainer: Trainer) -> None:
         """Evaluate the first validation batch now, so that errors show before hours of training.
 
-        A worker evaluates it anyway, when it prepares.
+        On workers this is not needed: each evaluates an example batch when it prepares.
 
         Raises:
             ElasticDLError: What the validation would raise after the first epoch.

@@ -1,4 +1,4 @@
-"""Evaluation functions of the user: computes one value of each function for each example.
+"""Users' evaluation functions: computes one value of each function for each example.
 
 A function takes one example, `(y_true, y_pred)`, and returns a number. It is quick to write, and it
 is the reference: every other way of computing its column must equal calling it row by row. Keras
@@ -353,7 +353,7 @@ def _row(tree: Arrays, row: int) -> Any:
 
 
 def signature(labels: Any, outputs: Any) -> str:
-    """Return the nesting, dtypes and shapes of a row; rows with equal ones form a block."""
+    """Return a row's nesting, dtypes and shapes as a string; equal rows form a block."""
     described = [
         map_arrays(lambda a: (a.dtype.str, a.shape[1:]), tree) for tree in (labels, outputs)
     ]

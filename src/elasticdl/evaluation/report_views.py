@@ -62,7 +62,7 @@ def write_views(
     name: str = "eval_report",
     max_rows: int = DEFAULT_MAX_ROWS,
 ) -> CsvFiles:
-    """Write `<name>.csv` and `<name>_summary.csv`.
+    """Write a report as CSV files, `<name>.csv` and `<name>_summary.csv`, and return their paths.
 
     Args:
         report: A report, or its path.

@@ -47,7 +47,7 @@ def traced(
         was computed.
 
     Raises:
-        Exception: Any exception of the function, or of TensorFlow, during tracing.
+        Exception: Any exception that the function, or TensorFlow, raises during tracing.
     """
     dtypes: list[str] = []
 

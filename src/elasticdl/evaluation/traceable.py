@@ -112,7 +112,13 @@ class _Reading:
         return next((why for why in (self.why_not(v, names) for v in values) if why), "")
 
     def _of_class(self, cls: type, names: AbstractSet[str]) -> str:
-        """Return why a class's methods, by the names that code uses, must not be traced, or ""."""
+        """Return why methods of a class must not be traced; empty if they may be.
+
+        Args:
+            cls: The class of an object that the traced function uses.
+            names: Names of attributes that the code reads; only methods with these names, and
+                special methods, are checked.
+        """
         # A library may call methods of a class derived from its own that no code names.
         any_name = any(owner.__module__.partition(".")[0] not in _OURS for owner in cls.__mro__[1:])
         for owner in cls.__mro__:
@@ -131,7 +137,7 @@ class _Reading:
     def _of_class_again(
         self, cls: type, method: types.FunctionType, names: AbstractSet[str]
     ) -> str:
-        """Return why the class's methods that a method refers to must not be traced, or ""."""
+        """Return why methods that another method calls must not be traced; see `_of_class`."""
         if method.__code__.co_filename.startswith(_INSTALLED):
             return ""
         more = _names_in(method) - names

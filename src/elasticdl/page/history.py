@@ -127,7 +127,7 @@ class JobHistory:
         self._last_batch: dict[int, float] = {}
 
     def add(self, items: Iterable[Item]) -> None:
-        """Process the next piece of the log."""
+        """Process the next piece of the log, and update all attributes."""
         for item in items:
             match item:
                 case Damage():
@@ -407,7 +407,7 @@ class JobHistory:
 
 
 def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
-    """Insert an event as the last entry, replacing an earlier one with the same key."""
+    """Insert an event as the last entry, replacing an earlier one: entries stay in log order."""
     events.pop(key, None)
     events[key] = event
 

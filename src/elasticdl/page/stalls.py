@@ -119,6 +119,6 @@ class _Timeline:
         self._times = [time for time, _ in self._texts]
 
     def within(self, start: float, stop: float) -> list[str]:
-        """Return the descriptions of the events between two times."""
+        """Return the descriptions of the events between two times, as causes of a stall."""
         first, last = bisect_left(self._times, start), bisect_right(self._times, stop)
         return [text for _, text in self._texts[first:last]]

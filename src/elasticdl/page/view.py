@@ -485,7 +485,7 @@ def _mean_speed(history: JobHistory) -> float | None:
 
 
 def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the settings by which jobs are compared to a mapping with dotted names."""
+    """Flatten a job's settings, except its output, to dotted names, for comparing jobs."""
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, name: str) -> None:

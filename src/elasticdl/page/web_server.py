@@ -202,7 +202,7 @@ def _bound(host: str, port: int, listen: str) -> socket.socket:
 
 @dataclass(frozen=True)
 class InPod:
-    """Address of a job's page in a pod of a cluster.
+    """Address of a job's page inside a pod on a cluster.
 
     Attributes:
         port: Port on the pod's loopback.

@@ -106,7 +106,7 @@ def _is_writable(array: np.ndarray[Any, Any]) -> bool:
 
 
 def fields_of(columns: Columns) -> tuple[PredictionField, ...]:
-    """Return the fields that describe every row of the columns."""
+    """Return the name, the dtype and the shape for one example of each column."""
     return tuple(
         PredictionField(
             name, "bytes" if is_text(array) else array.dtype.name, tuple(array.shape[1:])

@@ -5,7 +5,7 @@
                                    --one by one, _SUCCESS last--> OUTPUT/   (see `writers.py`)
 
 It decides what may be replaced: only an earlier prediction. The content of the parts is not
-interpreted, except for the key in a row, by which a file is recognised as a prediction.
+interpreted, except for the key in a row, which shows that a file is a prediction.
 
 Callers: `writers.py`.
 """

@@ -15,5 +15,5 @@ submit.py         a session of a pushed commit
   runner.py         the process that works through the queue
   ray_job.py        the process that represents a session run by the cluster
 orchestrator.py   `run`, for callers in Python
-trainer.py        training on the generators of a notebook
+trainer.py        training on generators in a notebook
 """

@@ -57,7 +57,7 @@ def check(
     quiet_frameworks()
     found: list[CheckGroup] = []
     with without_side_effects(), warnings.catch_warnings():
-        # The training reports Keras' warnings about a model as well.
+        # Training reports Keras' warnings about a model as well.
         warnings.filterwarnings("ignore", module="keras")
         started = time.monotonic()
         try:

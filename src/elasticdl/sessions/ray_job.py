@@ -1,6 +1,6 @@
 """Runs a submitted session as a Ray job; this process represents the job in the queue.
 
-    runner --> this process --> a job of the cluster: session run ... >> HOME/ID/session.log
+    runner --> this process --> a job on the cluster: session run ... >> HOME/ID/session.log
                  SIGTERM, job stopped <-- cancel
 
 Folder, log and states are the same as for any submission, so the cluster must have the home under

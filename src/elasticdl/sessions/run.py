@@ -140,7 +140,7 @@ def _means(reported: dict[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _recording_the_end(running: _Running) -> Iterator[None]:
-    """Record how a run ended, unless it succeeded."""
+    """Record in the session's status that the block failed or was interrupted, if it was."""
     try:
         yield
     except OutputTakenError:

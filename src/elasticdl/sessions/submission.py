@@ -132,7 +132,7 @@ class Submission:
             "epochs": self.epochs,
             "num_workers": self.num_workers,
             "num_spare_workers": self.num_spare_workers,
-            # A job of the cluster finds the address itself.
+            # A job on the cluster finds the address itself.
             "ray_address": "auto" if self.as_ray_job else self.ray_address,
             "checkpoint_steps": self.checkpoint_steps or None,
             "tracking_uri": self.tracking_uri,

@@ -122,7 +122,7 @@ def followed(
 def _started(session: SessionProject, job: Job, attempt: int, reporter: Reporter) -> list[Tracker]:
     if job.tracking is None:
         return []
-    # Only the training has curves.
+    # Only the training phase has curves.
     tracking = replace(job.tracking, tensorboard=False)
     about = attempt_of(replace(job, tracking=tracking), attempt)
     try:

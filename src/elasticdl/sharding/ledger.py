@@ -123,7 +123,7 @@ class Ledger:
 
     @property
     def leased_table(self) -> Ints:
-        """`leased` as one array: the columns of `ShardLease`, then rank and steps missed.
+        """All current leases as one array: the columns of `ShardLease`, then rank and missed steps.
 
         Sorted by rank. The ledger owns the array: do not write to it.
         """

@@ -177,7 +177,7 @@ class Models:
         self._folder.delete(f"{version.name}/v{version.number}.json")
 
     def forget_rows(self, version: ModelVersion) -> None:
-        """Delete the stored training rows of a version, so that its next run reads them again."""
+        """Delete the stored training rows of a version, so that its next run queries them again."""
         self._folder.delete(f"{version.name}/v{version.number}.rows")
 
     def _write(self, name: str, number: int, record: ModelRecord) -> None:

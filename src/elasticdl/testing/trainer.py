@@ -78,7 +78,7 @@ def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Ba
 
 
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
-    """Check that `evaluate_per_example` gives the losses and outputs of the batch methods."""
+    """Check that `evaluate_per_example` has the metrics, losses and outputs of whole batches."""
     examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
     for name, value in states[1].items():

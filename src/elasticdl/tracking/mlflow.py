@@ -43,7 +43,7 @@ _ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     # Otherwise MLflow prints the address, including the password.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # `follow.py` retries by itself. At the start, a wrong address must not take minutes.
+    # `follow.py` has its own retries. At the start, a wrong address must not take minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     # The jitter uses Python's global random generator, which belongs to the user's code.

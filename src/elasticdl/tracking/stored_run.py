@@ -26,7 +26,7 @@ class StoredRun:
         uri: The MLflow store, without a password.
         experiment: Name of the experiment.
         run_id: MLflow's id of the run; empty until it is known.
-        mark: A tag of the run, by which it can be found while its id is unknown.
+        mark: A tag of the run, to find it while its id is unknown.
         status: How the job ended, once MLflow knows; empty until then.
     """
 

@@ -151,7 +151,7 @@ def _network(text: str, wanted: ImageRequest) -> ElasticDLError | None:
 
 
 def _requirement(text: str, wanted: ImageRequest) -> UsageError | None:
-    """Build the error for a requirement that pip cannot satisfy; None for other causes."""
+    """Build the error for a requirement that pip cannot satisfy; None if pip failed otherwise."""
     index = wanted.index_url or "pip's own index"
     errors = [each for each in text.splitlines() if each.startswith("ERROR:")]
     place = _OF_LINE.search("\n".join(errors))

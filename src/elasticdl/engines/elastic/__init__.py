@@ -24,7 +24,7 @@ event_writer.py      writes them to the log and the output, in the driver
 timeouts.py          timeouts of a run
 inference.py         evaluates and predicts: one Ray task for each range of records
 inference_worker.py  applies a trained model to ranges of records, in a worker
-job_registry.py      shows which jobs of a cluster wait for workers
+job_registry.py      shows which jobs on a cluster wait for workers
 placement.py         places the processes: in Ray on this machine, or in a cluster
 ray_cluster.py       starts Ray with a token for this run, or joins the user's cluster
 ray_watch.py         detects Ray processes that died, and kills those that stay stopped

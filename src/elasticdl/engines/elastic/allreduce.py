@@ -318,7 +318,7 @@ def _is_answering(manager: str, timeout_s: float) -> bool:
 
 
 def _listening_store(host: str) -> Store:
-    """Return a store that listens at one address of this machine, not at all of them."""
+    """Return a torch `TCPStore` that listens at one address of this machine, not at all of them."""
     listener = socket.create_server((host, 0))
     port: int = listener.getsockname()[1]
     # The store closes the descriptor.

@@ -228,7 +228,10 @@ class ElasticCommitter:
     # --- loop.Committer ---------------------------------------------------------------------
 
     def begin(self, *, ahead: bool) -> None:
-        """Start forming a quorum; wait for it if this worker joins or may not compute ahead."""
+        """Start forming a quorum (the workers of the next step), and wait for it if necessary.
+
+        A joining worker waits, and so does one that may not compute `ahead` of the agreement.
+        """
         if self._has_quorum:
             return
         self._quorum.begin()

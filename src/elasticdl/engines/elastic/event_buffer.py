@@ -195,8 +195,8 @@ class SnapshotBuffer:
     def take_saved(self) -> list[SavedCheckpoint]:
         """Return an entry for each checkpoint kept since the last call, which the loop logs.
 
-        No step event may span a copy. The controller reports the size of the file when it is
-        written.
+        No step event may span a checkpoint. The sizes are unknown here: the controller reports the
+        size of the file when it is written.
         """
         with self._lock:
             taken, self._taken = self._taken, []
@@ -227,11 +227,11 @@ class SnapshotBuffer:
 
 @dataclass(frozen=True, eq=False)
 class StateSnapshot:
-    """A checkpoint and its point in the history.
+    """A checkpoint in memory, with the commit that it contains last.
 
     Attributes:
-        point: The point of the copied state.
-        checkpoint: The copy.
+        point: The last commit in the checkpoint.
+        checkpoint: The checkpoint, a copy of the worker's state.
         best: Whether it is the best so far.
         published: Tensors that get other values when the model is published, such as averages of
             the weights.

@@ -29,7 +29,7 @@ _PRIORITIES = get_args(Priority)
 
 
 class JobRegistry:
-    """Ray actor that stores how many workers each job of a cluster still waits for.
+    """Ray actor that stores how many workers each job on a cluster still waits for.
 
     Entries expire after a timeout.
     """

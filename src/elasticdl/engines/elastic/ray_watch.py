@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 STOPPED_AFTER_S = 30.0
-"""How long a process of Ray may be stopped before it is killed."""
+"""How long a Ray process may be stopped (SIGSTOP) before it is killed, in seconds."""
 
 _LOOK_INTERVAL_S = 1.0
 # The number of checks has a minimum as well, so that time when this process itself was stopped does
@@ -96,7 +96,7 @@ class RayWatch:
                     _kill(pid)
 
     def _watched(self) -> Iterator[tuple[str, int]]:
-        """Yield (name, PID) of each living process of Ray and of the agents of its raylet."""
+        """Yield (name, PID) of each living Ray process, including the agents of its raylet."""
         for name, processes in self._processes.items():
             for process in processes:
                 if process.poll() is None:

@@ -257,7 +257,7 @@ class Worker:
 
         Returns:
             The report; None before the worker has a rank; a `WorkerFailure`, which ends the job, if
-            a function of the user does not return.
+            a user function does not return.
         """
         limit = functools.partial(limit_of, self._assignment.timeouts.batch_timeout_s)
         stuck = overdue(limit, "--batch_timeout")
@@ -445,7 +445,7 @@ class Worker:
         return batch.epoch > self._loop.progress.ledger.epoch
 
     def _noted_validation(self) -> Validation | None:
-        """Return validation data that writes a crash note on the shard being evaluated, or None."""
+        """Return the validation data, with a crash note on each shard in use; None without any."""
         validation, note = self._context.validation, self._note
         if validation is None:
             return None

@@ -74,7 +74,7 @@ def without_side_effects() -> Iterator[None]:
 
 @contextlib.contextmanager
 def captured_warnings() -> Iterator[list[str]]:
-    """Collect the warnings of our own logger instead of printing them."""
+    """Collect the warnings of ElasticDL's logger in a list instead of printing them."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

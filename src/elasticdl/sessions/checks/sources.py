@@ -61,7 +61,7 @@ def check_code(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_components(context: CheckContext) -> Iterator[CheckFinding]:
-    """Yield mistakes in the classes; stores the components in the context."""
+    """Yield mistakes in the component classes; store the created components in the context."""
     job = context.job
     assert job.model is not None  # noqa: S101 - a training job
     reference = zoo.load(job.model, context_of(job, Mode.TRAINING))

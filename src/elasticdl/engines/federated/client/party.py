@@ -447,7 +447,7 @@ class _MetricsCommitter(InProcessCommitter):
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """Sums contributions in float64."""
+    """Sum of contributions in float64: in float32 the last of many batches would be lost."""
 
     buffer: np.ndarray[Any, Any]
     num_examples: int

@@ -26,7 +26,7 @@ FOREIGN = "ibmfl."
 
 @dataclass(frozen=True)
 class Known:
-    """ElasticDL's equivalent of a name in a config of IBM FL.
+    """ElasticDL's equivalent of a name in an IBM FL config.
 
     Attributes:
         ours: ElasticDL's name for it.
@@ -60,7 +60,7 @@ class NameTable:
     shown: Sequence[str]
 
     def look_up(self, name: str, path: str | None = None) -> Known:
-        """Return ElasticDL's equivalent of a name of IBM FL.
+        """Return ElasticDL's equivalent of a name in an IBM FL config.
 
         Args:
             name: A class, a module or a word.

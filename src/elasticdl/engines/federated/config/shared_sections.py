@@ -195,7 +195,7 @@ def _handled(
 
 
 def _located(uri: str, file: Path) -> str:
-    """Return an absolute path or URI, which does not depend on the working directory."""
+    """Return a path made absolute, relative to the config's folder; a URI is unchanged."""
     if "://" in uri or Path(uri).is_absolute():
         return uri
     return str(_folder(file) / Path(uri).expanduser())

@@ -14,7 +14,7 @@ only once.
 
 parties.py     requests to the parties and their answers, for the aggregator
 exchange.py    the same as arrays and JSON values; keeps a ServerApp running
-membership.py  which node of Flower belongs to which party                         (pure)
+membership.py  which Flower node belongs to which party                            (pure)
 superlink.py   Flower's processes at the aggregator
 tls_proxy.py   the only port that is reachable from outside
 same_user.py   without keys: refuses other users

@@ -58,7 +58,7 @@ class AggregatorKeys:
     """Keys on the aggregator's machine: FOLDER/aggregator.
 
     Attributes:
-        ca: The certificate that signed the server's.
+        ca: Certificate of the authority (CA) that signed the server's certificate.
         certificate: The server's certificate.
         key: The server's private key.
         parties: The public key of each party, by name.
@@ -112,7 +112,7 @@ class PartyKeys:
     """Keys on a party's machine: FOLDER/parties/NAME.
 
     Attributes:
-        ca: The certificate that signed the aggregator's.
+        ca: Certificate of the authority (CA) that signed the aggregator's certificate.
         key: The party's private key.
         fingerprint: Fingerprint of its public key, as `ssh-keygen -lf NAME.pub` prints it.
     """
@@ -149,7 +149,7 @@ class PartyKeys:
 
 
 def _named(path: Path | None, key: str) -> Path:
-    """Return the file that a key of `tls_config` names."""
+    """Return the file that a key of `tls_config` names, such as `ca_certificate`."""
     if path is None:
         raise UsageError(
             f"connection.info.tls_config.{key} is missing; it is required for encryption. Set it "

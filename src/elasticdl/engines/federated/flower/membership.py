@@ -1,4 +1,4 @@
-"""Membership: which of Flower's nodes belongs to which party, as an immutable value.
+"""Membership: which Flower node belongs to which party, as an immutable value.
 
 Flower identifies nodes by numbers. With keys, a node belongs to the party for which its key was
 registered. Without keys (on one machine), each new node receives one request for its name:

@@ -1,4 +1,4 @@
-"""Names shared by both ends of the two sockets; one end of each is in a process of Flower.
+"""Names shared by both ends of the two sockets; one end of each is in a Flower process.
 
     aggregator's process  --PUSH, FORGET-->            server_app
                           <--NODES, ANSWER, FAILED, LOST--

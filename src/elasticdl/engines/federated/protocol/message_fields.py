@@ -50,7 +50,7 @@ def is_count(value: object) -> bool:
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is an integer."""
+    """Whether a value is an integer and not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -34,10 +34,10 @@ class Backoff:
         return number >= again
 
     def begin(self, party: str, number: int) -> None:
-        """Record that a party let a round time out."""
+        """Record that a party let a round time out, so that the next rounds do not wait for it."""
         times = self._of.get(party, (0, 0))[0] + 1
         self._of[party] = times, number + 1 + min(2 ** (times - 1), _MAX_ROUNDS)
 
     def end(self, party: str) -> None:
-        """Record that a party has replied."""
+        """Record that a party has replied, so that rounds wait for it again."""
         self._of.pop(party, None)

@@ -153,7 +153,7 @@ class Fusion:
         return {name: params.get(name, known.default) for name, known in self.params.items()}
 
     def needs(self, params: Mapping[str, Any]) -> int:
-        """Return the minimum number of parties.
+        """Return the minimum number of parties for these params.
 
         Raises:
             AggregationError: As `with_defaults`.
