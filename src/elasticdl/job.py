@@ -2,7 +2,7 @@
 
 The command line, Python and SQL all build the same `Job`; an engine is a function of a `Job`
 and a `ModelDefinition`. A `Job` is plain data: it can be printed (`--dry_run`), stored in the
-output folder (so that a second run can tell whether it may resume) and sent to a worker.
+output folder (so that a second run can decide whether it may resume) and sent to a worker.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TrainingOptions:
             addition.
         deterministic: Whether the same job gives the same bits on the same machine.
         global_batch_size: Examples in one update, summed over steps and workers; a multiple of
-            `minibatch_size`. 0 makes each step an update, whichever workers take part in it.
+            `minibatch_size`. 0 makes each step an update, with any number of workers.
         best_metric: The metric that decides the best checkpoint: a validation metric (`val_loss`),
             or a training metric at an epoch's end (`loss`).
         best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto`

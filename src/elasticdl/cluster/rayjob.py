@@ -180,7 +180,7 @@ def _cluster(job: Job, options: ClusterOptions) -> Manifest:
                 "replicas": job.workers.min if options.autoscaling else most,
                 "minReplicas": job.workers.min,
                 "maxReplicas": most,
-                # A worker requests one core from Ray, whatever the pod has: one worker per pod.
+                # A worker requests one core from Ray. Declaring one core gives one worker per pod.
                 "rayStartParams": {"num-cpus": "1"},
                 "template": _template(job, options, "ray-worker", options.worker, is_worker=True),
             }

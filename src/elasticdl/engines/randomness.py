@@ -56,8 +56,8 @@ def seeded(seed: int) -> Iterator[None]:
 class Stream:
     """A sequence of pseudo-random numbers that several separate blocks of code continue.
 
-    Each `with` block continues where the last one ended, whatever else used the global generators
-    in between.
+    Each `with` block continues where the last one ended, even if other code used the global
+    generators in between.
     """
 
     def __init__(self, seed: int) -> None:

@@ -116,8 +116,8 @@ class _Reading:
 
         Args:
             cls: The class of an object that the traced function uses.
-            names: Names of attributes that the code reads; only methods with these names, and
-                special methods, are checked.
+            names: Names of attributes that the code reads. Methods with these names and special
+                methods are checked; all methods, if a library's base class may call them.
         """
         # A library may call methods of a class derived from its own that no code names.
         any_name = any(owner.__module__.partition(".")[0] not in _OURS for owner in cls.__mro__[1:])

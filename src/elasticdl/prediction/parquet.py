@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Rows are collected into groups of about this size, because small groups are slow to read.
 _GROUP_BYTES = 32 << 20
-# Rows of a group in a joined file, whichever parts they come from.
+# Rows of a group in a joined file, regardless of the parts they come from.
 _JOINED_ROWS = 1 << 16
 
 

@@ -348,7 +348,7 @@ class _Tokens:
         return self._tokens[self._next - 1]
 
     def take_or(self, expected: str) -> Token:
-        """Consume and return the next token.
+        """Consume and return the next token; `expected` describes it in the error.
 
         Raises:
             StatementError: There is no token left.
@@ -369,7 +369,7 @@ class _Tokens:
         return True
 
     def expect(self, kind: TokenType, expected: str) -> None:
-        """Consume the next token, which must have the given type."""
+        """Consume the next token, which must be of type `kind`; `expected` is for the error."""
         if not self.accept(kind):
             raise self.error(f"Expected {expected}{self._found()}")
 
@@ -384,6 +384,9 @@ class _Tokens:
 
     def name(self, expected: str) -> Word:
         """Parse a name: quoted, or letters, digits and `_ . / : -` without spaces.
+
+        Args:
+            expected: Description of the name, for the error.
 
         Raises:
             StatementError: The next token is not a name.

@@ -6,7 +6,7 @@
     run_piped     passes the output on line by line: for the notebook and the server
 
 The submitter's standard input is a pipe that nothing is written to. It closes when the parent
-process ends, for whatever reason, and the submitter then stops.
+process ends, even if it is killed, and the submitter then stops.
 
 Used by `execute.py`, the notebook and the server.
 """

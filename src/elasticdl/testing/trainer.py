@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) -> None:
-    """Check that a trainer obeys the contract of `training.trainer.Trainer`.
+    """Check that a trainer keeps the contract of `training.trainer.Trainer`.
 
     Args:
         create: Returns a new trainer for a rank; equal trainers for equal ranks.

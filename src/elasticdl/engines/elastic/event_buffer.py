@@ -28,7 +28,7 @@ WAITING = "waiting for the others"
 
 @dataclass(frozen=True, order=True)
 class CommitId:
-    """A point in the history of a run: how many commits led to it, and a hash of them.
+    """Identifies a commit in the history of a run, by its number and a hash of all commits so far.
 
     Attributes:
         num_commits: Commits since the workers were started.
@@ -45,9 +45,9 @@ class WorkerReport:
 
     Attributes:
         point: The commit (`CommitId`) that led to its current state.
-        confirmed: The last point up to which its history is final.
-        continues: Whether its history contains the point that the controller sent.
-        events: Events after that point, up to `confirmed`, each with its point.
+        confirmed: The last commit up to which its history is final.
+        continues: Whether its history contains the commit that the controller sent.
+        events: Events after that commit, up to `confirmed`, each with its commit.
         ranks: Ranks that took part in its last commit.
         step: Number of updates in its model.
         has_snapshot: Whether a checkpoint is ready to be fetched.
@@ -74,7 +74,7 @@ class EventBuffer:
     """Buffers a worker's events until the controller has fetched them; an `EventSink`.
 
     Args:
-        start: The point where the run begins.
+        start: The `CommitId` of the state in which the run begins.
     """
 
     def __init__(self, start: CommitId) -> None:
@@ -85,7 +85,7 @@ class EventBuffer:
         self._finished = False
 
     def write(self, event: Event) -> None:
-        """Add an event that belongs to the current point."""
+        """Add an event that belongs to the latest commit."""
         with self._lock:
             self._events.append((self._points[-1], event))
 
@@ -93,7 +93,7 @@ class EventBuffer:
         """Do nothing, because the controller fetches the events."""
 
     def committed(self, point: CommitId) -> None:
-        """Record a commit; `point` is the point in the history after it."""
+        """Record a commit, whose id is `point`."""
         with self._lock:
             self._points.append(point)
 
@@ -104,17 +104,17 @@ class EventBuffer:
 
     @property
     def point(self) -> CommitId:
-        """The point of the current state."""
+        """The latest commit in this worker's history."""
         return self._points[-1]
 
     @property
     def confirmed(self) -> CommitId:
-        """The last point up to which the history is final; at first, the start of the run."""
+        """The last commit up to which the history is final; at first, the start of the run."""
         with self._lock:
             return self._points[max(0, self._num_confirmed() - 1)]
 
     def is_undone(self, point: CommitId) -> bool:
-        """Return whether a point used to be in this worker's history but no longer is.
+        """Return whether a commit used to be in this worker's history but no longer is.
 
         This happens when the worker takes over a peer's history.
         """
@@ -124,12 +124,16 @@ class EventBuffer:
         return len(self._points) - (0 if self._finished else 1)
 
     def since(self, known: CommitId | None) -> tuple[bool, CommitId, list[tuple[CommitId, Event]]]:
-        """Return (whether this history contains a point, confirmed point, events in between).
+        """Return the confirmed events after a commit, for the controller.
 
-        Events before the point are dropped, because the controller has them.
+        Events up to the commit are dropped, because the controller has them.
 
         Args:
-            known: The last point up to which the controller has the events; None if it has none.
+            known: The last commit whose events the controller has; None if it has none.
+
+        Returns:
+            Whether this history contains `known` (otherwise the controller must not use it); the
+            last confirmed commit; and the events after `known`, up to that commit.
         """
         with self._lock:
             num_confirmed = self._num_confirmed()
@@ -154,7 +158,7 @@ class EventBuffer:
         """Replace this worker's history by a peer's."""
         with self._lock:
             points = [CommitId(*pair) for pair in values["points"]]
-            # All points but the last are confirmed, so the peer has passed them, too, even if it
+            # All commits but the last are confirmed, so the peer has passed them, too, even if it
             # has dropped them.
             self._undone |= {self._points[-1]} - set(points)
             self._points = points

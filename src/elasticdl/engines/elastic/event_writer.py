@@ -46,7 +46,7 @@ class EventWriter:
         run: The run, with its log and its checkpoints.
 
     Attributes:
-        known: The point up to which the history is written; None before the first report of a
+        known: The last commit whose events are written; None before the first report of a
             round.
         step: The last step that was reported.
         details: Further values shown by the progress bar.

@@ -260,7 +260,7 @@ class InferenceWorker:
 
 
 def _written(files: Mapping[str, bytes]) -> Path:
-    """Write files into a new folder in `scratch.folder()`, which is removed later."""
+    """Write files into a new temporary folder, which is removed at exit, and return the folder."""
     folder = Path(mkdtemp(prefix="sent-model-", dir=scratch.folder()))
     for name, content in files.items():
         file = folder / name

@@ -252,7 +252,7 @@ class Worker:
         """Report the progress of this worker.
 
         Args:
-            known: The last point up to which the controller has the events.
+            known: The last commit whose events the controller has; None if it has none.
             with_events: Whether to include the events after it.
 
         Returns:

@@ -42,7 +42,7 @@ class Queries:
         """Register a query for the block; `Queries.cancel` cancels it.
 
         Args:
-            cancel: Ends whatever the connection is running, from any thread; does nothing if it is
+            cancel: Ends the connection's current call, from any thread; does nothing if it is
                 idle. Its exceptions are ignored.
         """
         query = DatabaseQuery(cancel)

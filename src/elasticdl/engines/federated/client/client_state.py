@@ -137,7 +137,7 @@ class DiskClientState:
 
 
 def numbered(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """Return the checkpoint with a sequence number, which tells whether own or global is newer."""
+    """Return the checkpoint with a sequence number, which shows whether own or global is newer."""
     return replace(checkpoint, metadata={**checkpoint.metadata, _NUMBER: number})
 
 
