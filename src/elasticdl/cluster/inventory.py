@@ -109,7 +109,7 @@ class Inventory:
         return served
 
     def namespace(self) -> Object | Unread:
-        """Return the Namespace object of the jobs."""
+        """Return the Namespace object of the namespace that jobs run in."""
         return self._one("namespace", self._core.read_namespace, self._cluster.namespace)
 
     def deployments(self, namespace: str | None, **selectors: str) -> Sequence[Object] | Unread:

@@ -55,7 +55,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Cluster options of a job.
+    """Options of a job on a Kubernetes cluster.
 
     Attributes:
         image: Image of all pods, with its digest.

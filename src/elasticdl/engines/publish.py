@@ -60,7 +60,7 @@ def publish(
         record_fields: Fields of a record of the training data; None if unknown.
         folder: The output folder, already claimed.
         code: The copy of the user's code from `copy_code`.
-        job_id: The id of the user's job; None if that is `job`.
+        job_id: Id of the job that the user started; None if `job` is that job.
 
     Raises:
         OutputError: The model cannot be written.

@@ -396,7 +396,7 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Describe the expected type of a value, if it differs from the default's; else empty."""
+    """Describe the expected type of a value, if its type differs from the default's; else empty."""
     try:
         like = literal_eval(default or "None")
     except ValueError:

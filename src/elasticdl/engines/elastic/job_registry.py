@@ -53,7 +53,7 @@ _BoardActor: Any = ray.remote(num_cpus=0, max_restarts=0)(JobRegistry)
 
 
 class Preemption:
-    """Reports whether a job of higher priority waits for workers, so that this job may release some.
+    """Finds out whether a job of higher priority waits for workers that this job could release.
 
     Args:
         job: Unique name of this job.

@@ -299,7 +299,7 @@ class AggregatorCommands:
             self.report_stopped()
 
     def outcome(self) -> Outcome:
-        """Return the outcome of the job; its rounds are those of all training runs so far."""
+        """Return the outcome of the job; its steps are the rounds of all training runs so far."""
         found = self._trained()
         return Outcome(found.output, found.round, found.metrics, stopped=self._ended_early)
 
