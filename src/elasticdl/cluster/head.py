@@ -28,7 +28,7 @@ _OUTPUT = "elasticdl.org/output"
 
 @dataclass(frozen=True)
 class HeadPod:
-    """The head pod of a job.
+    """The head pod of a job, with the port and token of the job page in it.
 
     Attributes:
         pod: Name of the pod.

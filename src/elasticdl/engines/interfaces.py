@@ -120,7 +120,7 @@ class CheckpointSink(Protocol):
     """Receives checkpoints: `artifacts.checkpoint.CheckpointStore`, or a forwarder to one."""
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """Start saving a checkpoint."""
+        """Start saving a checkpoint; `best` marks it as the best one so far."""
         ...
 
     def wait(self) -> None:

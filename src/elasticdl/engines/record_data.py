@@ -580,7 +580,7 @@ def _pipeline_batches(
 
 
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
-    """Return the smallest slice of the records for which the function still raises.
+    """Find the records that make a function raise: the smallest slice for which it still does.
 
     It is found by bisection, because a pipeline reads ahead.
     """

@@ -211,7 +211,7 @@ def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
 
 
 def _python_path(but: str | None) -> str:
-    """Return `PYTHONPATH` with absolute paths, without those in a given folder.
+    """Return `PYTHONPATH` with absolute paths, without those in the folder `but`.
 
     A user who sets `PYTHONPATH=src` when submitting would otherwise train the code that is being
     edited there, not the committed code.

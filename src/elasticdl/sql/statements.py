@@ -94,7 +94,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Train:
-    """`SELECT ... TO TRAIN model WITH ... COLUMN ... LABEL ... USING ... INTO name`.
+    """TRAIN: `SELECT ... TO TRAIN model WITH ... COLUMN ... LABEL ... USING ... INTO name`.
 
     Attributes:
         select: The query whose rows are trained on.
@@ -121,7 +121,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Predict:
-    """`SELECT ... TO PREDICT table.column WITH ... USING name`.
+    """PREDICT: `SELECT ... TO PREDICT table.column WITH ... USING name`.
 
     Attributes:
         select: The query whose rows are predicted.
@@ -144,7 +144,7 @@ class Predict:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """`SELECT ... TO EVALUATE name WITH ... LABEL column INTO table`.
+    """EVALUATE: `SELECT ... TO EVALUATE name WITH ... LABEL column INTO table`.
 
     Attributes:
         select: The query whose rows are evaluated on.
@@ -167,7 +167,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Explain:
-    """`SELECT ... TO EXPLAIN name WITH ... INTO table`.
+    """EXPLAIN: `SELECT ... TO EXPLAIN name WITH ... INTO table`.
 
     Attributes:
         select: The query whose rows are explained.

@@ -62,7 +62,7 @@ class EventWriter:
         self.restart(run.checkpoint)
 
     def restart(self, checkpoint: Checkpoint | None) -> None:
-        """Continue from this checkpoint; discard the steps that are not written yet."""
+        """Begin a new round of workers at a checkpoint; discard the steps not written yet."""
         self.known: CommitId | None = None
         self.step = checkpoint.step if checkpoint is not None else 0
         self._steps: list[StepCommitted] = []

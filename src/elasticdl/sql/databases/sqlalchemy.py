@@ -252,7 +252,7 @@ class SQLAlchemyConnection(BaseDatabase):
 
 
 class SQLAlchemyDatabase(SQLAlchemyConnection):
-    """A database of any other kind; see `database.Database` and `SQLAlchemyConnection`."""
+    """Any database with a SQLAlchemy driver but no module of its own; see `database.Database`."""
 
     words: ClassVar[Mapping[str, str]] = {}
 

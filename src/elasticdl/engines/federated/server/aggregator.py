@@ -407,7 +407,7 @@ class Aggregator:
         return wanted is not None and float(model.metrics.get("val_accuracy", 0.0)) >= wanted
 
     def _results(self, which: str, states: list[MetricStates]) -> dict[str, Any]:
-        """Compute metrics from metric states, which are summed over parties.
+        """Compute metrics from the parties' metric states, which are summed first.
 
         `which` is `training_metrics` or `evaluation_metrics`.
         """
