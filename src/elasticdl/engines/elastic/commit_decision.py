@@ -98,11 +98,11 @@ class Vote:
     fingerprint: int = 0
 
 
-def encode(stance: Vote, rank: int, table: npt.NDArray[np.float32]) -> None:
+def encode(vote: Vote, rank: int, table: npt.NDArray[np.float32]) -> None:
     """Write a vote into the row of its rank in a table of zeros, float32[ranks, NUM_LIMBS].
 
     Args:
-        stance: The vote.
+        vote: The vote.
         rank: Rank of the worker that votes.
         table: The table, changed in place; then summed over all workers.
 
@@ -111,7 +111,7 @@ def encode(stance: Vote, rank: int, table: npt.NDArray[np.float32]) -> None:
     """
     at = 0
     for name, limbs in _LIMBS.items():
-        value = 1 if name == "present" else int(getattr(stance, name))
+        value = 1 if name == "present" else int(getattr(vote, name))
         if not 0 <= value < 1 << (_LIMB_BITS * limbs):
             raise ValueError(f"{name}={value} does not fit {_LIMB_BITS * limbs} bits.")
         for i in range(limbs):
