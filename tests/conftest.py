@@ -286,7 +286,9 @@ def _part_of(item, count):
 
 
 def _is_long(item):
-    return item.get_closest_marker("slow") is not None or "parity" in item.path.parts
+    file = item.nodeid.partition("::")[0]
+    is_marked = item.get_closest_marker("slow") is not None
+    return is_marked or "parity" in item.path.parts or file in _LONGEST
 
 
 def _longest_first(items):
