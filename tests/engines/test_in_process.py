@@ -282,9 +282,9 @@ def test_the_best_is_found_by_the_metric_that_is_named(train, data, tmp_path):
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
-        ("val_accuracy", "--best_metric=val_accuracy: there is no validation data"),
+        ("val_accuracy", "best_metric=val_accuracy: there is no validation data"),
         # It is measured in evaluations only.
-        ("accuracy", "--best_metric=accuracy: no such metric. The metrics are loss."),
+        ("accuracy", "best_metric=accuracy: no such metric. The metrics are loss."),
         ("losss", "did you mean 'loss'? The metrics are loss."),
     ],
 )
