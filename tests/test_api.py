@@ -398,7 +398,7 @@ def test_a_misspelt_option_is_answered_with_the_right_one(call, meant):
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p.csv.gz", "P.JSON"])
 def test_predictions_in_a_format_that_is_not_written_are_refused(name):
-    with pytest.raises(UsageError, match="predictions are not written as .*Name a .csv, .parquet"):
+    with pytest.raises(UsageError, match="predictions are not written as .*Choose a .csv, .parq"):
         prediction_job(trained_model="m", data="d", output=name)
     assert prediction_job(trained_model="m", data="d", output="predicted.v2").output
 
@@ -422,7 +422,7 @@ def test_a_quiet_call_prints_nothing(tmp_path, monkeypatch, capfd):
 
 def test_a_model_object_is_answered_with_how_a_model_is_named() -> None:
     """The first try of who has a compiled model in a notebook."""
-    with pytest.raises(UsageError, match=r"no option 'model'\. Name the function .*Save a Keras m"):
+    with pytest.raises(UsageError, match=r"no option 'model'\. Pass the function .*compiled a Ker"):
         elasticdl.train(model=object(), data="x.csv", output="out")
 
 

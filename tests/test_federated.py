@@ -94,7 +94,7 @@ def test_the_config_of_the_other_role_is_one_short_problem(made):
         DefinitionError, match=r"aggregator's config, because it has fusion and hyperp"
     ):
         read_party(found.aggregator)
-    with pytest.raises(UsageError, match=r"Name a YAML file, such as .*aggregator.yml"):
+    with pytest.raises(UsageError, match=r"Pass a YAML file, such as .*aggregator.yml"):
         read_aggregator(found.aggregator.parent)
 
 

@@ -19,7 +19,7 @@ HINTED = {
     "lr": "--params='lr=...'",
     "callbacks": "returned by callbacks() in the model file",
     "devices": "--num_workers trains on several workers",
-    "resume": "The same command resumes a training",
+    "resume": "The same command resumes training",
 }
 
 

@@ -187,7 +187,7 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
         loader = yaml.SafeLoader(text)
     except yaml.YAMLError:
         raise DefinitionError(
-            f"{file}: this is not YAML: it contains characters that are not text. Name a config "
+            f"{file}: this is not YAML: it contains characters that are not text. Pass a config "
             "file, with lines like `batch_size: 8`."
         ) from None
     try:

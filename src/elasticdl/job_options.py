@@ -330,8 +330,8 @@ def prediction_job(
         )
     if of_file is None and (found := next(filter(output.lower().endswith, _OTHER_FORMATS), None)):
         raise UsageError(
-            f"--output={output}: predictions are not written as {found}. Name a .csv, .parquet or "
-            ".recordio file, or a folder."
+            f"--output={output}: predictions are not written as {found}. Choose a .csv, .parquet "
+            "or .recordio file, or a folder."
         )
     return Job(
         command="predict",

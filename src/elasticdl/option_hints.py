@@ -16,15 +16,16 @@ _DEVICES = (
     "A GPU is used if there is one. --num_workers trains on several workers, --gpus_per_worker "
     "gives each its GPUs."
 )
-_RESUME = "The same command resumes a training from the newest checkpoint in its --output."
+_RESUME = "The same command resumes training from the newest checkpoint in its --output."
 _CALLBACKS = "Callbacks are returned by callbacks() in the model file."
 _IN_THE_FILE = "It is set in the model file: `{name}`."
 _EARLY = (
     f"{_CALLBACKS} EarlyStopping is one of them; --restore_best_weights keeps the best weights."
 )
 _A_MODEL = (
-    "Name the function or the file that makes it: --model_def, and --model_zoo for your own files. "
-    "Save a Keras model that you have compiled already, and use --spec: see the guide Saved models."
+    "Pass the function or the file that makes it: --model_def, and --model_zoo for your own files. "
+    "If you have already compiled a Keras model, save it and use --spec; see the guide "
+    '"Saved models".'
 )
 _USE = "Use {option}."
 

@@ -65,7 +65,8 @@ def test_a_full_disk_a_small_shared_memory_and_a_quota_are_hints(monkeypatch):
 
     assert "Only 1 MiB are free in the working folder" in text
     assert "/dev/shm has only 64 MiB. Workers" in text
-    assert "only 0.5 may be used (control group)" in text
+    assert "Only 0.5 of " in text
+    assert "CPUs may be used (cgroup limit)" in text
     assert "set OMP_NUM_THREADS=1." in text
 
 

@@ -94,7 +94,7 @@ def test_a_folder_of_jobs_is_not_one_job(tmp_path, ask) -> None:
     code, said = ask("show", tmp_path)
 
     assert code == 6
-    assert "it contains 2 (one, two). Name one of them." in said
+    assert "it contains 2 (one, two). Choose one of them." in said
 
 
 def test_options_of_a_cluster_need_one(tmp_path, ask) -> None:

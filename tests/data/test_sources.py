@@ -228,7 +228,7 @@ def test_files_of_two_formats_are_not_read_together(folder):
 
     with pytest.raises(
         DataError,
-        match=r"2 different formats: a\.csv is csv, b\.recordio is recordio\. Name files of one",
+        match=r"2 different formats: a\.csv is csv, b\.recordio is recordio\. Pass files of one",
     ):
         open_source("*")
 

@@ -275,7 +275,7 @@ def test_a_method_that_is_missing_is_said_with_class_file_and_config(refused):
     assert message == (
         f"{line_of('class Forgetful')}: Forgetful has no create_validation_generator.\n"
         f"  It is the data_loader_class of {line_of('data_loader_class', 'config.yaml')}.\n"
-        "  Add it, or name another class."
+        "  Add it, or specify another class."
     )
 
 

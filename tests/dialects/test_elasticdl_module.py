@@ -172,7 +172,7 @@ def test_a_loss_of_one_argument_is_refused_with_its_line_and_reading(refused) ->
         "m.py:9: loss() takes 1 argument; it is called as loss(labels, predictions).\n"
         "  The file was read as an ElasticDL module (it has custom_model, feed, loss, optimizer, "
         "eval_metrics_fn, callbacks, PredictionOutputsProcessor).\n"
-        "  Add the missing argument, or name the dialect yourself: --dialect=NAME"
+        "  Add the missing argument, or specify the dialect yourself: --dialect=NAME"
     )
 
 

@@ -105,7 +105,7 @@ MISTAKES = {
     "no label": (
         records(image=np.arange(6), digit=[0]),
         {},
-        "image, digit. Name the label",
+        "image, digit. Specify the label",
     ),
     "a label that is not there": (records(), {"label": "digit"}, "no field 'digit'"),
     "a feature that is not there": (records(), {"features": ["x"]}, "no field x"),

@@ -300,7 +300,7 @@ def test_an_optimizer_without_the_models_parameters_is_refused(refused, text, pr
     message = refused(with_optimizer(text), DefinitionError)
 
     assert problem in message
-    assert "Take the model's parameters: def optimizer(parameters, lr=0.001)." in message
+    assert "Accept the model's parameters: def optimizer(parameters, lr=0.001)." in message
 
 
 def test_an_optimizer_that_is_made_without_the_parameters_is_refused(define) -> None:

@@ -86,13 +86,12 @@ def test_batches_of_the_data_that_are_not_used_are_reported(train, capsys):
         )
 
     train(loader(16), minibatch_size=16, max_steps=1)
-    assert "not used" not in capsys.readouterr().err
+    assert "is ignored" not in capsys.readouterr().err
     with pytest.raises(OutputTakenError):
         train(loader(16), minibatch_size=20)
 
-    assert "of 16 examples, are not used: batches of 20 are made" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    noted = " ".join(capsys.readouterr().err.split())
+    assert "batch size (16) is ignored: its examples are re-batched into batches of 20." in noted
 
 
 def test_evaluation_and_prediction_take_it_too(train, tmp_path):

@@ -309,14 +309,14 @@ DATA_RULES = {
         PRE,
         [("import numpy as np\n", "")],
         "error",
-        ["the name 'np' is used but not defined", "import it at the top of the file"],
+        ["the name 'np' is used but never defined", "import it at the top of the file"],
         (PRE, "np.array"),
     ),
     "a name is misspelled": Broken(
         EVAL,
         [('"right": right', '"right": rigth')],
         "error",
-        ["'rigth' is used but not defined", "Define it"],
+        ["'rigth' is used but never defined", "Define it"],
         (EVAL, "rigth"),
     ),
     "a package is not there": Broken(
@@ -911,7 +911,7 @@ SPARSE, ONE_HOT = "sparse_categorical_crossentropy", "categorical_crossentropy"
         (SPARSE, np.eye(3), "which looks one-hot"),
         (ONE_HOT, np.eye(3), None),
         (ONE_HOT, np.eye(3)[:, :2], "Use the same number of classes in both"),
-        ("mean_squared_error", [1.0, 2.0, 3.0], "compares each number of y with several"),
+        ("mean_squared_error", [1.0, 2.0, 3.0], "broadcasts each value of y against several"),
         ("mean_squared_error", np.ones((3, 3)), None),
         ("a_function_of_the_users", [1.0, 2.0, 3.0], None),
     ],
@@ -1165,7 +1165,7 @@ def test_the_command_ends_with_3_and_prints_what_to_do(project) -> None:
     assert "✗ code" in result.output
     assert "- model" in result.output
     assert "error: src/preprocessing.py:" in result.output
-    assert "the name 'np' is used but not defined" in result.output
+    assert "the name 'np' is used but never defined" in result.output
     assert "Session one cannot be trained: errors 1, warnings 0" in result.output
 
 

@@ -111,7 +111,7 @@ def test_a_missing_prebuilt_model_is_told_without_the_files_of_the_package() -> 
 
     assert message == (
         "--model_def=classifer.DNN: no prebuilt model has this name. Did you mean classifier.DNN "
-        "or classifier? `elasticdl zoo list` shows them. For a model of your own, name its folder "
+        "or classifier? `elasticdl zoo list` shows them. To use your own model, pass its folder "
         "with --model_zoo."
     )
 
@@ -161,7 +161,7 @@ def test_a_link_out_of_the_zoo_is_refused(zoo: Zoo, tmp_path_factory) -> None:
     outside.write_text("C = 1")
     (zoo.folder / "a.py").symlink_to(outside)
 
-    assert "is a link that leads out of the zoo" in refused(zoo, "a.C")
+    assert "is a link that points outside the zoo" in refused(zoo, "a.C")
 
 
 def test_a_zoo_may_be_written_as_in_a_shell(tmp_path, monkeypatch) -> None:

@@ -257,13 +257,13 @@ def load_trained_model(uri: str | os.PathLike[str]) -> TrainedModel:
 
 def _why_none(folder: OutputFolder) -> str:
     if not folder.exists():
-        return f"{folder.uri}: there is no such folder. Name the output of a finished training."
+        return f"{folder.uri}: there is no such folder. Pass the output of a finished run."
     if folder.exists("checkpoints"):
         return (
             f"{folder.uri}: its training is not finished, so it contains checkpoints but no "
             f"{MODEL_FILE}. Run the same `elasticdl train` again to resume."
         )
-    return f"{folder.uri}: contains no {MODEL_FILE}. Name the output of a finished training."
+    return f"{folder.uri}: contains no {MODEL_FILE}. Pass the output of a finished run."
 
 
 def _prepare(

@@ -79,7 +79,7 @@ data.add_command(split)
 )
 @click.option("--seed", default=0, show_default=True, help="Random seed of the train/test split.")
 def sample(name: str, output: str, sample_format: Any, seed: int) -> None:
-    """Write a real sample data set: 80 % of the records for training, the others for testing.
+    """Write a real sample data set: 80% of the records for training, the others for testing.
 
     \b
     NAME is one of

@@ -112,7 +112,7 @@ def _machine(hints: list[str]) -> dict[str, str]:
     if quota is not None and cores is not None and quota < cores:
         values["processors"] += f", limited to {quota:g} by its control group"
         hints.append(
-            f"Of {cores} processors only {quota:g} may be used (control group). Frameworks start "
+            f"Only {quota:g} of {cores} CPUs may be used (cgroup limit). Frameworks start "
             f"{cores} threads; set OMP_NUM_THREADS={max(1, int(quota))}."
         )
     memory = _memory_bytes()
@@ -127,7 +127,9 @@ def _machine(hints: list[str]) -> dict[str, str]:
         if free < _SMALLEST_DISK_BYTES:
             hints.append(f"Only {free / _MIB:,.0f} MiB are free in the {name} {folder}.")
         if not os.access(folder, os.W_OK):
-            hints.append(f"The {name} {folder} is not writable. Give --output another folder.")
+            hints.append(
+                f"The {name} {folder} is not writable. Choose another folder for --output."
+            )
     shared = Path("/dev/shm")  # noqa: S108 - its size is shown; nothing is written
     if shared.is_dir():
         size = shutil.disk_usage(shared).total

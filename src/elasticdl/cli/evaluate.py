@@ -20,7 +20,7 @@ from elasticdl.cli.workers_options import workers_options
 @click.option(
     "--validation_split",
     metavar="SHARE",
-    help="Only the records that a training on --data with this --validation_split holds out.",
+    help="Only the records that training on --data with this --validation_split holds out.",
 )
 @click.option(
     "--output",

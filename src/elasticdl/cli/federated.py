@@ -189,7 +189,7 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
 @click.option(
     "--output",
     metavar="DIR",
-    help="Folder for the trained model; an existing training in it is resumed.",
+    help="Folder for the trained model; existing training in it is resumed.",
 )
 @click.option(
     "--serve",
@@ -204,7 +204,7 @@ def aggregator(config: str, **options: Any) -> int:
     """Train with parties on separate machines, and write a TrainedModel.
 
     Waits for the parties of CONFIG to connect, trains, and exits. Run the same command to resume
-    after the last completed round, even after a kill -9.
+    after the last completed round, even after `kill -9`.
 
     \b
     While it runs, from another terminal of this machine:
@@ -247,7 +247,7 @@ def party(config: str) -> None:
 @click.option(
     "--output",
     metavar="DIR",
-    help="Folder for the trained model; an existing training in it is resumed.",
+    help="Folder for the trained model; existing training in it is resumed.",
 )
 @tracking_options
 @page_option
@@ -256,8 +256,8 @@ def simulate(config: str, **options: Any) -> int:
     """Run the federation of CONFIG with all parties on this machine.
 
     CONFIG is the aggregator's; the parties' configs, party*.yml, are in the same folder. Run the
-    same command to resume after the last completed round, even after a kill -9, with the same
-    weights as without the interruption.
+    same command to resume after the last completed round, even after `kill -9`; the weights are the
+    same as those of an uninterrupted run.
     """
     return _train(federated.simulate, config, **options)
 

@@ -46,8 +46,8 @@ def train(config: str, num_rounds: int | None) -> int:
     """Make the aggregator of CONFIG train, and follow it.
 
     It must have been started with --serve. The first training has the number of rounds in CONFIG;
-    run again, this command continues from the current model for the same number of rounds. A
-    training that was interrupted (stop, kill -9, too few parties) is finished first.
+    run again, this command continues from the current model for the same number of rounds.
+    Training that was interrupted (stop, `kill -9`, too few parties) is finished first.
 
     Ctrl-C stops following it; training continues.
 

@@ -58,7 +58,7 @@ def list_jobs(
 ) -> None:
     """List jobs and their states: those in a FOLDER of outputs, or in a namespace.
 
-    FOLDER contains outputs of trainings, on this machine or an object store; the default is the
+    FOLDER contains outputs of training jobs, on this machine or an object store; the default is the
     current folder.
 
     \b
@@ -198,7 +198,7 @@ def page(
 
     JOB is the path passed as --output, or a folder of such outputs, shown side by side; on this
     machine or an object store. The job may be running, here or elsewhere, or have ended: the page
-    reads only its event log. With --cluster, JOB is the name of a training there, whose page is
+    reads only its event log. With --cluster, JOB is the name of a training job there, whose page is
     reached through a port-forward while it runs. The URL with its token is printed; Ctrl-C stops
     the page.
 
@@ -238,7 +238,7 @@ def dashboard(
 
     JOB is its name there. The dashboard is reached through a port-forward while the job runs. The
     URL is printed, and the command that prints the token for the dashboard; Ctrl-C stops it. The
-    progress and events of a training are on its own page: elasticdl job page.
+    progress and events of a training job are on its own page: elasticdl job page.
 
     \b
     Example:

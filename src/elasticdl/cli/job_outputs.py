@@ -157,7 +157,7 @@ def _one(output: str) -> WatchedOutput:
     if len(found) > 1 or next(iter(found.values())).uri != output:
         some = ", ".join(list(found)[:5])
         raise OutputError(
-            f"{output} is not the output of one job; it contains {len(found)} ({some}). Name one "
+            f"{output} is not the output of one job; it contains {len(found)} ({some}). Choose one "
             "of them."
         )
     ((name, folder),) = found.items()

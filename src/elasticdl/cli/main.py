@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # command -> (module, attribute, one line for the overview)
 _COMMANDS = {
-    "train": ("elasticdl.cli.train", "train", "Train a model, or resume a training."),
+    "train": ("elasticdl.cli.train", "train", "Train a model, or resume training."),
     "evaluate": ("elasticdl.cli.evaluate", "evaluate", "Evaluate a trained model on records."),
     "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's predictions."),
     "data": ("elasticdl.cli.data", "data", "Create, prepare and show record files."),

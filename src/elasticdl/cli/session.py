@@ -111,9 +111,9 @@ def run(
 ) -> None:
     """Train a session, export its best model and evaluate it; run the same command to resume.
 
-    It can be run in any state: after a kill -9, training resumes from the last checkpoint with the
-    same weights as without the interruption; a finished session is not changed; with more --epochs,
-    training continues. With --num_workers, the input must be a tf.data.Dataset or a
+    It can be run in any state: after `kill -9`, training resumes from the last checkpoint, with the
+    same weights as those of an uninterrupted run; a finished session is not changed; with more
+    --epochs, training continues. With --num_workers, the input must be a tf.data.Dataset or a
     PyDataset.
 
     \b

@@ -52,7 +52,7 @@ def training_options(command: _Command) -> _Command:
         click.option(
             "--checkpoint_steps",
             default=0,
-            help="Checkpoint every N steps; 0: automatic, taking at most 1 % of the training time.",
+            help="Checkpoint every N steps; 0: automatic, taking at most 1% of the training time.",
         ),
         click.option(
             "--tracking_uri",

@@ -141,7 +141,7 @@ def _run(
         # The process has already printed the reason, on the same standard error.
         if error.exit_code > 143:  # noqa: PLR2004 - not Ctrl-C and SIGTERM, which it answers
             click.echo(
-                "The statement was killed. Run the same statement to resume a training.", err=True
+                "The statement was killed. Run the same statement to resume training.", err=True
             )
         ctx.exit(error.exit_code)
 

@@ -21,7 +21,7 @@ from elasticdl.job import BestMode, Priority, TrainingOptions, Workers
 _DEFAULTS = TrainingOptions()
 
 
-@click.command(cls=CommandOfClusters, short_help="Train a model, or resume a training.")
+@click.command(cls=CommandOfClusters, short_help="Train a model, or resume training.")
 @click.option(
     "--model_zoo",
     metavar="DIR|URL",
@@ -107,7 +107,7 @@ _DEFAULTS = TrainingOptions()
 @click.option(
     "--checkpoint_steps",
     default=0,
-    help="Checkpoint every N steps; 0: automatic, taking at most 1 % of the training time.",
+    help="Checkpoint every N steps; 0: automatic, taking at most 1% of the training time.",
 )
 @click.option(
     "--keep_checkpoint_max",
@@ -120,7 +120,8 @@ _DEFAULTS = TrainingOptions()
     metavar="NAME",
     default=_DEFAULTS.best_metric,
     show_default=True,
-    help="Metric that selects the best checkpoint, of the validation (val_...) or the training.",
+    help="Metric that selects the best checkpoint: a validation metric (val_...) or a training "
+    "metric.",
 )
 @click.option(
     "--best_mode",
@@ -153,14 +154,14 @@ _DEFAULTS = TrainingOptions()
     metavar="SECONDS",
     default=Workers.give_up_after_s,
     show_default=True,
-    help="Timeout: fail if there have been too few workers for this time.",
+    help="Fail if there are too few workers for this long.",
 )
 @click.option(
     "--heartbeat_timeout",
     metavar="SECONDS",
     default=Workers.heartbeat_timeout_s,
     show_default=True,
-    help="Timeout: do not wait for a worker without heartbeats for this time.",
+    help="Stop waiting for a worker that has sent no heartbeat for this long.",
 )
 @click.option(
     "--join_timeout",
@@ -174,24 +175,23 @@ _DEFAULTS = TrainingOptions()
     metavar="SECONDS",
     default=Workers.batch_timeout_s,
     show_default=True,
-    help="Timeout of one batch: replace a worker that takes longer than this and than ten times "
-    "the slowest batch so far.",
+    help="Replace a worker that takes longer for a batch than both this and ten times the slowest "
+    "batch so far.",
 )
 @click.option(
     "--sum_timeout",
     metavar="SECONDS",
     default=Workers.sum_timeout_s,
     show_default=True,
-    help="Timeout of a sum over the workers: retry it if it takes longer than this and than ten "
-    "times the slowest so far.",
+    help="Retry an all-reduce that takes longer than both this and ten times the slowest one so "
+    "far.",
 )
 @click.option(
     "--transfer_timeout",
     metavar="SECONDS",
     default=Workers.transfer_timeout_s,
     show_default=True,
-    help="Timeout of a state transfer to a worker: give it up if nothing has arrived for this "
-    "time.",
+    help="Abandon a state transfer to a worker if nothing has arrived for this long.",
 )
 @click.option(
     "--priority",
@@ -205,7 +205,7 @@ _DEFAULTS = TrainingOptions()
     "--skip_bad_records",
     is_flag=True,
     help="Skip the records of a batch that has killed five workers, instead of ending the job; at "
-    "most 1 % of all records, or 10 minibatches. Needs --num_workers.",
+    "most 1% of all records, or 10 minibatches. Needs --num_workers.",
 )
 @tracking_options
 @click.option(
@@ -234,10 +234,10 @@ _DEFAULTS = TrainingOptions()
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @cluster_options
 def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any) -> None:
-    """Train a model and write a TrainedModel to --output, or resume a training.
+    """Train a model and write a TrainedModel to --output, or resume training.
 
-    Run the same command to resume an interrupted training, even after a kill -9, with the same
-    weights as without the interruption. With more epochs than before, training continues.
+    Run the same command to resume interrupted training, even after `kill -9`; the weights are the
+    same as those of an uninterrupted run. With more epochs than before, training continues.
 
     \b
     Examples:

@@ -58,6 +58,6 @@ def workers_options(command: _Command) -> _Command:
             metavar="SECONDS",
             default=Workers.give_up_after_s,
             show_default=True,
-            help="Timeout: fail if no worker has made progress for this time.",
+            help="Fail if no worker has made progress for this long.",
         ),
     )

@@ -62,13 +62,15 @@ def init(folder: Path) -> None:
     """Write a small commented model file into FOLDER, as a template for your own."""
     target = folder / catalogue.STARTER.name
     if target.exists():
-        raise OutputTakenError(f"{target} exists already and was not changed. Name another folder.")
+        raise OutputTakenError(
+            f"{target} exists already and was not changed. Choose another folder."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(catalogue.STARTER, target)
     except OSError as error:
         raise OutputError(
-            f"{target} cannot be written: {error.strerror}. Name a folder that can be written."
+            f"{target} cannot be written: {error.strerror}. Choose a folder that can be written."
         ) from error
     echo(f"Wrote {target}. It can be trained without changes:\n")
     echo("  elasticdl data sample digits --output digits")

@@ -164,7 +164,7 @@ def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[ClusterFinding
                 missing(
                     "namespace",
                     f"there is no namespace {cluster.namespace!r}",
-                    "Name another with --namespace, or create it: kubectl create namespace "
+                    "Choose another with --namespace, or create it: kubectl create namespace "
                     f"{cluster.namespace}",
                 )
             )
@@ -180,8 +180,8 @@ def _refused(cluster: Kubernetes, error: UsageError) -> ClusterFinding:
     return missing(
         "credentials",
         f"{cluster.name} has none: the server identifies this user as {_NOBODY}",
-        "Log in with your cloud provider's command, which writes them into the kubeconfig, or name "
-        "another context with --context.",
+        "Log in with your cloud provider's command, which writes them into the kubeconfig, or "
+        "choose another context with --context.",
     )
 
 
@@ -254,7 +254,7 @@ def _queue(inventory: Inventory, name: str, scheduler: str) -> ClusterFinding:
         return missing(
             "queue",
             f"{scheduler.title()} is not installed",
-            "Leave --queue out, or name another --scheduler.",
+            "Leave --queue out, or choose another --scheduler.",
         )
     found = inventory.object_of(group, versions[0], plural, name, in_namespace=is_kueue)
     if found is Unread.ABSENT:

@@ -103,7 +103,7 @@ def kuberay(versions: Sequence[str]) -> ClusterFinding:
         return missing(
             "RayJobs",
             "the cluster does not support them: KubeRay is not installed",
-            f"Install it ({_HELM}), or name another cluster with --context.",
+            f"Install it ({_HELM}), or choose another cluster with --context.",
         )
     served = ", ".join(versions)
     if _VERSION not in versions:

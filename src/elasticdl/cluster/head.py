@@ -78,7 +78,7 @@ def find_head(cluster: Kubernetes, name: str) -> HeadPod:
     port = str(env.get(PAGE_PORT_VARIABLE) or "")
     if not port.isdecimal():
         raise UsageError(
-            f"The job {name} has no page: it is not a training, or was submitted by an older "
+            f"The job {name} has no page: it is not a training job, or was submitted by an older "
             f"version. See its log: elasticdl job logs {name} --cluster=kubernetes"
         )
     return HeadPod(pod["metadata"]["name"], int(port), pod["metadata"]["uid"])

@@ -302,7 +302,7 @@ class Kubernetes:
             case 401:
                 problem = (
                     f"{self.name} rejected the credentials of the kubeconfig. Log in again, or "
-                    "name another context with --context."
+                    "choose another context with --context."
                 )
             case 404:
                 return self._not_found(message)

@@ -141,8 +141,8 @@ def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) 
         return RayJobState(
             JobPhase.WAITING,
             "waiting for KubeRay to process it",
-            advice="If this does not change, its operator is not running: kubectl get pods -A | "
-            "grep kuberay",
+            advice="If this persists, check that the KubeRay operator is running: "
+            "kubectl get pods -A | grep kuberay",
         )
     message = why or f"starting: {sum(map(_is_running, pods))} of {len(pods)} pods are running"
     return RayJobState(JobPhase.STARTING, message, num_running, advice=advice)
@@ -155,7 +155,7 @@ def trouble_of(pod: Object) -> Trouble | None:
         return Trouble(
             name,
             f"evicted by its node: {status.get('message', '')}".rstrip(": "),
-            "Request as much memory and disk as it uses (--memory_per_worker).",
+            "Request at least as much memory as the pod uses (--memory_per_worker).",
         )
     for container in _containers(status):
         waiting = container.get("state", {}).get("waiting") or {}

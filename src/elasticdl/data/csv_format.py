@@ -300,16 +300,16 @@ def notes_on(formats: Sequence[tuple[str, CSVFormat, int]]) -> list[str]:
     if odd:
         uri, name = odd[0]
         notes.append(
-            f"{_and_more(uri, odd)} not UTF-8 and read as {name}. If letters come out wrong, save "
-            "as UTF-8."
+            f"{_and_more(uri, odd)} not UTF-8 and read as {name}. If characters look wrong, "
+            "save the file as UTF-8."
         )
     mixed = [uri for uri, found, _ in formats if found.mixes_decimals]
     if mixed:
         uri = mixed[0]
         notes.append(
             f"{_and_more(uri, mixed)} written with both decimal points and decimal commas: numbers "
-            "with a comma are read as text. To have them read as numbers, write all numbers of a "
-            "file in one way, without separators of thousands."
+            "with a comma are read as text. To have them read as numbers, use one decimal "
+            "separator throughout a file, and no thousands separators."
         )
     bare = [(uri, count) for uri, found, count in formats if not found.has_header]
     if bare:

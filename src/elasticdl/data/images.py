@@ -141,7 +141,7 @@ class ImageSource:
             raise DataError(
                 f"{self._entries[first].uri} is in the class folder {self._class_of[first]!r}, "
                 f"which is not one of the model's classes {listed(classes)}. Rename or remove the "
-                "folder, or name the folder that contains those of the classes."
+                "folder, or pass the folder that contains those of the classes."
             )
         return self._with_classes(classes)
 
@@ -167,14 +167,14 @@ class ImageSource:
         if len(self._classes) == 1:
             raise DataError(
                 f"{first} and all other images are in one class folder, {names}, so there is "
-                "nothing to learn. Name the folder that contains a folder for each class, such as "
+                "nothing to learn. Pass the folder that contains a folder for each class, such as "
                 "--data=pictures for pictures/cat and pictures/dog. If the images have one class "
                 f"here and others elsewhere, list all of them in the model file: classes = [...]"
             )
         if {name.lower() for name in self._classes} <= _PARTS:
             raise DataError(
                 f"{first}: the folders {names} would be classes, but are named like parts of a "
-                "data set. Name them separately, such as --data=pictures/train "
+                "data set. Pass them separately, such as --data=pictures/train "
                 "--validation_data=pictures/val. If they are classes, list them in the model "
                 "file: classes = [...]"
             )

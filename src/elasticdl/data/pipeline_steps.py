@@ -20,14 +20,14 @@ from typing import Any
 
 _PARTS = "A pipeline is built separately for each part of the data, on any worker, so "
 _CHOOSE = (
-    "Choose records by --data, or by their content: filter(). To stop a training early: "
+    "Select records with --data, or by content with filter(). To stop training early, use "
     "--max_steps."
 )
 _WRITE = (
     "Build examples that span several records before the training, and write each as one record."
 )
 _SINGLE = "Yield single examples: --minibatch_size sets the batch size."
-_ALL_DATA = "Name all data in --data."
+_ALL_DATA = "Pass all the data in --data."
 
 
 @dataclass(frozen=True)

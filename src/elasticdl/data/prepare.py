@@ -252,7 +252,7 @@ def _claimed(output: PlanOutput) -> Iterator[None]:
     if foreign and MANIFEST not in names:
         raise OutputTakenError(
             f"{output.uri} holds files that were not prepared by this command "
-            f"({', '.join(foreign[:3])}). Name another --output."
+            f"({', '.join(foreign[:3])}). Choose another --output."
         )
     try:
         output.make_folder(MANIFEST)
@@ -269,7 +269,7 @@ def _claimed(output: PlanOutput) -> Iterator[None]:
         except OSError as error:
             raise OutputBusyError(
                 f"{output.uri}: another `elasticdl data prepare` is running there. Wait for it, or "
-                "name another --output."
+                "choose another --output."
             ) from error
         yield
 

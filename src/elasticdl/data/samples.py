@@ -135,7 +135,7 @@ def _make_folders(files: Sequence[Path]) -> None:
         if others:
             raise OutputTakenError(
                 f"{folder} holds other files ({', '.join(others[:3])}), which would be read "
-                "together with the sample. Name another --output, or delete them."
+                "together with the sample. Choose another --output, or delete them."
             )
 
 

@@ -231,7 +231,7 @@ def one_format(uris: Sequence[str]) -> Format:
     if len(by_format) > 1:
         examples = ", ".join(f"{uri} is {name}" for name, uri in by_format.items())
         raise DataError(
-            f"The files have {len(by_format)} different formats: {examples}. Name files of one "
+            f"The files have {len(by_format)} different formats: {examples}. Pass files of one "
             "format, such as 'FOLDER/*.recordio'."
         )
     return next(iter(by_format))

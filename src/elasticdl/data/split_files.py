@@ -135,12 +135,12 @@ def _new_folder(output: str) -> Path:
     if path is None:
         raise UsageError(
             f"--output={output}: the parts are written to a folder of this machine, where they "
-            "appear as a whole. Name one, and copy it."
+            "appear as a whole. Choose one, and copy it."
         )
     folder = Path(path).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputTakenError(
-            f"{output} exists and is not an empty folder. Nothing is overwritten: name another "
+            f"{output} exists and is not an empty folder. Nothing is overwritten: choose another "
             "--output."
         )
     return folder

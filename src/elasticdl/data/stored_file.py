@@ -85,7 +85,7 @@ def check_output(uri: str, option: str = "--output") -> str:
     if any(part.strip().startswith("memory://") or part == "memory" for part in uri.split("::")):
         raise UsageError(
             f"{option}={uri} is in the memory of this process and is lost when the process ends. "
-            "Name a folder, or an object store such as s3:// or gs://."
+            "Choose a folder, or an object store such as s3:// or gs://."
         )
     return uri
 

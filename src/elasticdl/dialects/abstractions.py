@@ -116,7 +116,7 @@ class Components:
         for key in ("data_loader_class", "preprocessor_class"):
             if key not in self._symbols:
                 raise DefinitionError(
-                    f"{self.config.where()}: there is no {key}. Name the class, such as "
+                    f"{self.config.where()}: there is no {key}. Specify the class, such as "
                     f"{key}: dataset.MyClass"
                 )
         for key, symbol in self._symbols.items():
@@ -130,7 +130,7 @@ class Components:
             if self.config.get(key) and self.augmentor is None:
                 raise DefinitionError(
                     f"{self.config.where(key)}: {key} is set, but there is no augmentor_class. "
-                    "Name the class, such as augmentor_class: augmentation.MyAugmentor, or set "
+                    "Specify the class, such as augmentor_class: augmentation.MyAugmentor, or set "
                     f"{key}: false"
                 )
 
@@ -339,14 +339,14 @@ class Components:
         if not inspect.isclass(symbol.value):
             raise DefinitionError(
                 f"{where}: {key} names {symbol.name}, which is {described(symbol.value)}, not a "
-                "class. Name the class: FILE.CLASS"
+                "class. Specify the class: FILE.CLASS"
             )
         missing = missing_methods(key, symbol)
         if missing:
             raise DefinitionError(
                 f"{symbol}: {symbol.name} has no {', no '.join(missing)}.\n"
                 f"  It is the {key} of {where}.\n"
-                f"  Add {'it' if len(missing) == 1 else 'them'}, or name another class."
+                f"  Add {'it' if len(missing) == 1 else 'them'}, or specify another class."
             )
 
     def _pair(self, made: Any, name: str) -> tuple[Any, int]:

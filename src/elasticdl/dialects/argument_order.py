@@ -117,7 +117,7 @@ def _find(
             symbol,
             f"{name}() takes {_counted(len(arguments))}; it is called as "
             f"{name}(labels, predictions).",
-            "Add the missing argument, or name the dialect yourself: --dialect=NAME",
+            "Add the missing argument, or specify the dialect yourself: --dialect=NAME",
         )
     role = "outputs" if len(outputs) > 1 else "labels" if len(labels) > 1 else ""
     if role:

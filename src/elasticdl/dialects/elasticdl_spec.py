@@ -151,7 +151,7 @@ def _check_methods(spec: Symbol, reading: DialectReader) -> None:
         raise reading.error(
             spec,
             f"{spec.name} is {described(spec.value)}, not a class.",
-            "Name a class that has create_model and the other methods: --model_def=FILE.CLASS",
+            "Pass a class that has create_model and the other methods: --model_def=FILE.CLASS",
         )
     missing = [
         name

@@ -71,7 +71,7 @@ def define(reference: Reference) -> ModelDefinition:
     spec = reference.symbol.value
     if not isinstance(spec, SavedSpec):
         raise DefinitionError(
-            f"{reference.symbol}: {reference.symbol.name} is not a spec of a saved model. Name its "
+            f"{reference.symbol}: {reference.symbol.name} is not a spec of a saved model. Pass its "
             "YAML file: --spec=model.yml"
         )
     reference = replace(reference, params={**spec.params, **reference.params})

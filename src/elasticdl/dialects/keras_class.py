@@ -80,7 +80,7 @@ def define(reference: Reference) -> ModelDefinition:
         raise DialectReader(NAME, TITLE, reference).error(
             model,
             f"{model.name} is {described(model.value)}, not a class.",
-            "Name a class derived from keras.Model: --model_def=FILE.CLASS",
+            "Pass a class derived from keras.Model: --model_def=FILE.CLASS",
         )
     found = [name for name in DEFAULTS if hasattr(model.value, name)]
     reading = DialectReader(

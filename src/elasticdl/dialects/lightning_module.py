@@ -117,7 +117,7 @@ def define(reference: Reference) -> ModelDefinition:
     if len(found) != 1:
         names = " and ".join(symbol.name for symbol in found) or "no LightningModule"
         raise DialectReader(NAME, TITLE, reference).error(
-            reference.symbol, f"the file has {names}.", "Name one: --model_def=FILE.CLASS"
+            reference.symbol, f"the file has {names}.", "Choose one: --model_def=FILE.CLASS"
         )
     module = found[0]
     has = [name for name in sorted(_SUPPORTED) if overridden(module.value, name)]

@@ -30,8 +30,8 @@ _NAMED_PARAMETERS = ("named_parameters", "named_params")
 _MODEL = ("model", "net", "network", "module")
 _TAKEN = (*_PARAMETERS, *_NAMED_PARAMETERS, *_MODEL)
 _TAKE_PARAMETERS = (
-    "Take the model's parameters: def optimizer(parameters, lr=0.001). For groups of them take "
-    "named_parameters, pairs of name and parameter, or model."
+    "Accept the model's parameters: def optimizer(parameters, lr=0.001). For parameter groups, "
+    "accept named_parameters ((name, parameter) pairs) or model."
 )
 
 

@@ -100,8 +100,8 @@ class SavedInput:
         if found is None and mode is not Mode.PREDICTION:
             named = f"no field {self.label!r}" if self.label else f"none of {', '.join(LABELS)}"
             raise DataError(
-                f"{self.where}: the records have {named}; they have {', '.join(fields)}. Name the "
-                "label: --params=\"label='NAME'\""
+                f"{self.where}: the records have {named}; they have {', '.join(fields)}. "
+                "Specify the label: --params=\"label='NAME'\""
             )
         return found
 
@@ -198,7 +198,7 @@ def _numbers(
     texts = [name for name, row in zip(names, rows, strict=True) if row.dtype == object]
     if texts:
         raise DataError(
-            f"{', '.join(texts)} is text, but the model needs numbers. Name the fields that are "
+            f"{', '.join(texts)} is text, but the model needs numbers. Specify the fields that are "
             "features: --params=\"features=['NAME', ...]\""
         )
     return rows

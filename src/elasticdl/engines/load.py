@@ -78,7 +78,7 @@ def _loaded(trained_model: str, data: str | None) -> Any:
             errors.append(error)
     raise UsageError(
         f"{trained_model} cannot be loaded without data, because its code does not accept "
-        f"zeros in place of a record: {errors[0]}\n  Name some records: "
+        f"zeros in place of a record: {errors[0]}\n  Pass some records: "
         f'elasticdl.load({trained_model!r}, data="data/test").'
     ) from errors[0]
 
@@ -122,7 +122,7 @@ def _of_own_batches(job: Job, trained: TrainedModel, definition: ModelDefinition
     except ElasticDLError as error:
         raise UsageError(
             f"{job.trained_model} reads its data with its own code, and is built on a batch of "
-            f"it, but {job.data} cannot be read: {error}\n  Name data that its code reads: "
+            f"it, but {job.data} cannot be read: {error}\n  Pass data that its code reads: "
             f"elasticdl.load({job.trained_model!r}, data=...)."
         ) from error
     classes = tuple(trained.description.classes)

@@ -136,8 +136,8 @@ def copy_code(
     if checkpoint is not None and checkpoint.metadata["code_sha256"] != digest:
         reporter.note(
             f"The code in {opened.name} has changed since step {checkpoint.step:,}: training "
-            "resumes with the new code, and with the checkpoint's optimizer, its learning rate "
-            "included. To start over with it, use another --output."
+            "resumes with the new code, and with the checkpoint's optimizer, including its "
+            "learning rate. To start over with it, use another --output."
         )
     return digest
 

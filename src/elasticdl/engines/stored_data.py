@@ -20,7 +20,6 @@ from elasticdl import scratch
 from elasticdl.artifacts.claim import IN_MEMORY_FOLDER, JOB_FILE
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.stored_file import filesystem, local_path
-from elasticdl.data.wording import counted
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -126,8 +125,8 @@ def _note_batch_size(given: int | None, job: Job, reporter: Reporter) -> None:
     used = job.training.minibatch_size
     if given is not None and given != used:
         reporter.note(
-            f"The batches of data, of {counted(given, 'example')}, are not used: batches of {used} "
-            f"are made from its examples. For batches of {given}, set minibatch_size={given}."
+            f"The data's own batch size ({given}) is ignored: its examples are re-batched into "
+            f"batches of {used}. For batches of {given}, set minibatch_size={given}."
         )
 
 

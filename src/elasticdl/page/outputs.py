@@ -242,7 +242,7 @@ def find_outputs(uri: str) -> dict[str, OutputFolder]:
     root = OutputFolder(uri)
     path = root.local_path()
     if path is not None and path.exists() and not path.is_dir():
-        raise OutputError(f"{uri} is not a folder. Name the folder that was passed as --output.")
+        raise OutputError(f"{uri} is not a folder. Pass the folder that was passed as --output.")
     if is_output(root.list()):
         return {_name_of(uri): root}
     found: dict[str, OutputFolder] = {}
@@ -250,7 +250,7 @@ def find_outputs(uri: str) -> dict[str, OutputFolder]:
     if not found:
         what = "does not exist" if not root.exists() else "is not a job's output and contains none"
         raise OutputError(
-            f"{uri} {what}: expected {EVENTS_FILE} or {JOB_FILE} in it or in a subfolder. Name the "
+            f"{uri} {what}: expected {EVENTS_FILE} or {JOB_FILE} in it or in a subfolder. Pass the "
             "folder that was passed as --output, or a folder of such outputs."
         )
     return dict(sorted(found.items()))

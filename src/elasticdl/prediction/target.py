@@ -83,12 +83,12 @@ class Target:
             raise OutputError(
                 f"{self.output}: is a {'folder' if self.is_file else 'file'}, and predictions "
                 f"would be a {'file' if self.is_file else 'folder'} (a name that ends in "
-                f"{', '.join(f'.{each}' for each in _FORMATS)} is a file). Name another --output."
+                f"{', '.join(f'.{each}' for each in _FORMATS)} is a file). Choose another --output."
             )
         reason = self._why_foreign_file() if self.is_file else self._why_foreign_folder()
         if reason:
             raise OutputTakenError(
-                f"{self.output}: {reason}, and is not overwritten. Name another --output, or "
+                f"{self.output}: {reason}, and is not overwritten. Choose another --output, or "
                 "delete it."
             )
 

@@ -76,7 +76,7 @@ def open_writer(
     if target.file_format is not None and file_format not in {None, target.file_format}:
         raise UsageError(
             f"--output={output} is a {target.file_format} file by its name, but "
-            f"--format={file_format} was requested. Leave --format out, or name a folder."
+            f"--format={file_format} was requested. Leave --format out, or choose a folder."
         )
     file_format = target.file_format or file_format or "recordio"
     target.refuse_foreign()

@@ -144,7 +144,7 @@ def _given(options: Mapping[str, Any] | None, where: object) -> dict[str, Any]:
         if key in _BESIDE:
             raise DefinitionError(
                 f"{where}: compile_model_options has {key}, but data from a spec have no sample "
-                "weights. Name the metrics under `metrics`."
+                "weights. List the metrics under `metrics`."
             )
         if key not in _ITEMS:
             near = difflib.get_close_matches(str(key), _ITEMS, n=1)
@@ -620,7 +620,7 @@ def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -
     if unknown:
         raise DefinitionError(
             f"{where}: the {what} {kind.__name__} of Keras 3 takes no {unknown[0]!r} (it is "
-            f"{arguments[unknown[0]]!r}). Name the {what} with arguments of Keras 3 in "
+            f"{arguments[unknown[0]]!r}). Specify the {what} with arguments of Keras 3 in "
             "compile_model_options."
         )
     try:

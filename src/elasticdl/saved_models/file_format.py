@@ -168,7 +168,7 @@ def _h5(path: Path) -> ModelFile:
         if not legacy and not names & {"layers", "vars", "_layer_checkpoint_dependencies"}:
             raise ModelFileError(
                 f"{path} is an h5 file, but Keras did not write it: it has no model_config and no "
-                "weights of layers. Name what `model.save` wrote."
+                "weights of layers. Pass what `model.save` wrote."
             )
         return ModelFile(
             path,
@@ -220,7 +220,7 @@ def _zip(path: Path) -> ModelFile:
         if pickled is None:
             raise ModelFileError(
                 f"{path} is a zip archive, but not a model: neither Keras (config.json) nor "
-                "PyTorch (data.pkl) wrote it. Name the model file itself."
+                "PyTorch (data.pkl) wrote it. Pass the model file itself."
             )
         torch_sizes.check_objects(opened, path, size)
         folder = pickled.split("/")[0]
@@ -334,7 +334,7 @@ def _folder(path: Path) -> ModelFile:
         names = sorted(each.name for each in path.iterdir())
         raise ModelFileError(
             f"{path} is a folder without {saved_model.GRAPH_FILE}, so it is not a SavedModel. It "
-            f"has: {', '.join(names[:5]) or 'nothing'}. Name the model file in it."
+            f"has: {', '.join(names[:5]) or 'nothing'}. Pass the model file in it."
         )
     size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
     if size > bounds.MAX_BYTES:

@@ -149,6 +149,6 @@ def naming_errors(file: ModelFile, what: str = "") -> Iterator[None]:
 def weights_only(file: ModelFile) -> str:
     """Return the error text for weights that are used as a model."""
     return (
-        f"{file.path} contains only weights, no architecture. Name the architecture as well: "
+        f"{file.path} contains only weights, no architecture. Specify the architecture as well: "
         f"model_architecture: <what model.to_json() returned>, model_weights: {file.path.name}."
     )

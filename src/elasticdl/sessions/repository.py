@@ -140,8 +140,8 @@ def find(path: str) -> WorkingTree:
         top = Path(git("rev-parse", "--show-toplevel", cwd=start).strip()).resolve()
     except GitError as error:
         raise UsageError(
-            f"--repo={path}: {start} is not in a repository with files (git reported: {error}). A "
-            "session is submitted by commit; `elasticdl session run` needs none."
+            f"--repo={path}: {start} is not in a repository with files (git reported: {error}). "
+            "Submitting a session requires a commit; `elasticdl session run` does not."
         ) from None
     for folder in (start, *start.parents):
         if (folder / RUNS).is_dir():

@@ -229,7 +229,7 @@ def _queued(queue: Queue, new: Submission, aside: Path, max_queued: int) -> Subm
 def _check_home(queue: Queue, origin: SubmitOrigin) -> None:
     if origin.tree is not None and queue.home.is_relative_to(origin.tree.top):
         raise UsageError(
-            f"--home={queue.home} is inside the repository {origin.tree.top}. Name a folder "
+            f"--home={queue.home} is inside the repository {origin.tree.top}. Choose a folder "
             "outside of it: the output of sessions must not become part of submissions."
         )
 

@@ -93,7 +93,7 @@ def why_unfit(column: str, type_: str, values: str) -> str:
         ''
         >>> why_unfit("salary", "INTEGER", "number")
         'the column salary is INTEGER, so the fractions of the values would be lost. Change \
-it to DOUBLE PRECISION, or name another column.'
+it to DOUBLE PRECISION, or choose another column.'
     """
     kind = kind_of_column(type_) if type_ else values
     fits = {
@@ -108,7 +108,7 @@ it to DOUBLE PRECISION, or name another column.'
     if (values, kind) == ("number", "integer"):
         return (
             f"the column {column} is {type_}, so the fractions of the values would be lost. Change "
-            "it to DOUBLE PRECISION, or name another column."
+            "it to DOUBLE PRECISION, or choose another column."
         )
     written = {
         "integer": "integers", "number": "numbers", "boolean": "true or false",
@@ -122,4 +122,4 @@ it to DOUBLE PRECISION, or name another column.'
 
 def why_generated(column: str) -> str:
     """Explain that a generated column cannot be written."""
-    return f"the column {column} is generated: the database computes it. Name another column."
+    return f"the column {column} is generated: the database computes it. Choose another column."

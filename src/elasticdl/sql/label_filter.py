@@ -68,7 +68,7 @@ class Labelled:
         if self.num_without and not num_with:
             raise LabelError(
                 f"The column {self._label!r} has no value in any of the "
-                f"{counted(self.num_without, 'row')} of the SELECT. Name another one with LABEL."
+                f"{counted(self.num_without, 'row')} of the SELECT. Choose another one with LABEL."
             )
 
         self.check_finite()

@@ -290,7 +290,7 @@ def _unmatched(request: PredictRequest, why_not: str) -> UsageError:
     other = shown((*schema, f"{table}_predictions", request.column))
     return UsageError(
         f"{target} cannot be filled, because predictions cannot be matched with its rows: "
-        f"{why_not}. Name another table, such as PREDICT {other}; it is created if it does not "
+        f"{why_not}. Choose another table, such as PREDICT {other}; it is created if it does not "
         "exist."
     )
 
@@ -438,7 +438,7 @@ def _plain_type(arrow_type: pa.DataType, request: PredictRequest) -> pa.DataType
         if arrow_type.list_size != 1:
             raise DataError(
                 f"The model {request.using} predicts {arrow_type.list_size} numbers for each row, "
-                "but a column holds one. Name an output with one value: WITH predict.output=NAME."
+                "but a column holds one. Choose an output with one value: WITH predict.output=NAME."
             )
         return _plain_type(arrow_type.value_type, request)
     if pa.types.is_binary(arrow_type):

@@ -107,7 +107,7 @@ def train_settings(
             params[key] = value.value
         elif group == "train":
             key = _ALIASES.get(key, key)
-            _check_known(name, key, known, "an option of a training", program)
+            _check_known(name, key, known, "a training option", program)
             options[key] = _checked(name, value, key, program)
         elif group == "validation" and key == "select":
             select = _text(name, value, program)

@@ -148,7 +148,7 @@ class Shell:
             elif error.exit_code > 128:  # noqa: PLR2004 - a signal
                 _complain(
                     f"The statement was killed (exit code {error.exit_code}). Run the same "
-                    "statement to resume a training."
+                    "statement to resume training."
                 )
         except ElasticDLError as error:
             _complain(f"error: {error}")

@@ -108,10 +108,10 @@ def check_columns(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
     """Raise a `UsageError` if a table's columns are not exactly those of the rows to append."""
     if table.definition:
         raise UsageError(
-            f"{shown(name)} is a view, and rows cannot be appended to views. Name a table."
+            f"{shown(name)} is a view, and rows cannot be appended to views. Choose a table."
         )
     targets = [matching(column, table.columns) for column in columns]
-    help_ = "Name a table that does not exist yet, to have it created"
+    help_ = "Choose a table that does not exist yet, to have it created"
     missing = [column for column, target in zip(columns, targets, strict=True) if target is None]
     if missing:
         raise UsageError(

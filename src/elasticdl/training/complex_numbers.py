@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from elasticdl.definition import Origin
 
-ALONE = "It trains in one process without --global_batch_size."
+ALONE = "Such a model can only be trained in a single process and without --global_batch_size."
 _MAX_NAMED = 3
 
 

@@ -105,7 +105,7 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
         path = Path(dotted)
         if zoo.folder == PREBUILT and path.suffix == ".py" and path.is_file():
             raise UsageError(
-                f"{flag}={dotted} is not a dotted name, but a file. Name its folder and the file: "
+                f"{flag}={dotted} is not a dotted name, but a file. Pass its folder and the file: "
                 f"--model_zoo={path.parent} {flag}={path.stem}"
             )
         if path.resolve().is_relative_to(zoo.folder):
@@ -125,14 +125,14 @@ def find(zoo: Zoo, dotted: str, flag: str = "--model_def") -> ZooLocation:
     if len(places) > 1:
         listed = " and ".join(str(place.file.relative_to(zoo.folder)) for place in places)
         raise UsageError(
-            f"{flag}={dotted} is in several files of {zoo.name}: {listed}. Name the file too, or "
-            "rename one of them."
+            f"{flag}={dotted} is in several files of {zoo.name}: {listed}. Specify the file too, "
+            "or rename one of them."
         )
     place = places[0]
     if not place.file.resolve().is_relative_to(zoo.folder.resolve()):
         raise UsageError(
-            f"{flag}={dotted}: {shown_path(place.file)} is a link that leads out of the zoo "
-            f"{zoo.name}. Copy the file into the zoo, or name its own folder."
+            f"{flag}={dotted}: {shown_path(place.file)} is a link that points outside the zoo "
+            f"{zoo.name}. Copy the file into the zoo, or pass its own folder."
         )
     return place
 
@@ -210,13 +210,13 @@ def _not_found(zoo: Zoo, parts: list[str], flag: str) -> str:
         )
     if zoo.is_prebuilt:
         named = [each for each in (parts, parts[:-1]) if each]
-        own = ", name its folder with --model_zoo."
+        own = "To use your own model, pass its folder with --model_zoo."
         for here in filter(None, (_file_of(Path.cwd(), each) for each in named)):
-            own = f" in {shown_path(here)}, add its folder: --model_zoo=."
+            own = f"For a model of your own in {shown_path(here)}, add its folder: --model_zoo=."
             break
         return (
             f"{flag}={dotted}: no prebuilt model has this name.{suggestion} `elasticdl zoo list` "
-            f"shows them. For a model of your own{own}"
+            f"shows them. {own}"
         )
     depth = 0
     while depth < len(parts) and zoo.folder.joinpath(*parts[: depth + 1]).is_dir():

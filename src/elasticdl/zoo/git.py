@@ -203,7 +203,7 @@ def resolve(url: GitUrl) -> str:
         raise UsageError(f"{url.option}={url.shown}: the repository has no commits yet.")
     raise UsageError(
         f"{url.option}={url.shown}@{url.ref}: the repository has no branch or tag {url.ref!r}. It "
-        f"has: {listed or 'none'}. Name a commit with all of its 40 digits."
+        f"has: {listed or 'none'}. Specify a commit with all of its 40 digits."
     )
 
 

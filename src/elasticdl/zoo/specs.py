@@ -91,7 +91,7 @@ def spec_path(zoo: Zoo, model_def: str) -> Path:
     path = (zoo.folder / model_def).resolve()
     if not path.is_relative_to(zoo.folder.resolve()):
         raise UsageError(
-            f"--spec={model_def} is outside of {zoo.name}. Name a folder that holds it: "
+            f"--spec={model_def} is outside of {zoo.name}. Pass a folder that contains it: "
             "--model_zoo=DIR"
         )
     refuse_special(path, model_def)
@@ -118,7 +118,7 @@ def dotted_name(zoo: Zoo, model_def: str, wanted: CustomObject) -> str:
             # Keras calls the names in a model file with arguments from the file: os.system as well.
             raise DefinitionError(
                 f"{wanted.where}: {wanted.key} is {wanted.path}.{wanted.value}, which belongs to "
-                "Python itself and is not a layer, loss or metric. Name the Python file that "
+                "Python itself and is not a layer, loss or metric. Specify the Python file that "
                 "defines it, such as path: loss.py, or an installed package of models."
             )
         return f"{wanted.path}.{wanted.value}"

@@ -217,7 +217,7 @@ def test_a_graph_of_the_examples_is_refused_even_before_it_has_edges(size, edges
     assert "raises on its first 2 examples alone" in str(caught.value)
     assert "with a column for each example: " in str(caught.value)
     assert "adj." in str(caught.value)
-    assert "trains in one process without --global_batch_size." in str(caught.value)
+    assert "trained in a single process and without --global_batch_size." in str(caught.value)
 
 
 def test_a_model_of_single_examples_for_one_batch_size_is_accepted():

@@ -354,5 +354,5 @@ def test_complex_parameters_are_refused_where_gradients_are_summed():
     trainer = trainer_of(definition_of(Waves))
     trainer.train_steps([batch_of(8)])
 
-    with pytest.raises(DefinitionError, match="phase holds complex numbers.*in one process"):
+    with pytest.raises(DefinitionError, match="phase holds complex numbers.*in a single process"):
         trainer.gradients(batch_of(8))

@@ -139,14 +139,14 @@ def targets(
                 yield warning(
                     f"y is within {low:g}..{high:g}; {output.loss} expects 0 to 1.",
                     where,
-                    "Let label_preprocess return 0 or 1, or use the loss for several classes.",
+                    "Let label_preprocess return 0 or 1, or use a multi-class loss.",
                 )
         elif output.loss in _ELEMENTWISE and _broadcasts(first.shape[1:], array.shape[1:]):
             yield warning(
                 f"y is {describe(first)}, but the model returns {describe(array)}; {output.loss} "
-                "compares each number of y with several.",
+                "broadcasts each value of y against several outputs.",
                 where,
-                "Let the last layer have as many units as y has numbers.",
+                "Give the last layer as many units as y has values per example.",
             )
 
 
@@ -166,7 +166,7 @@ def _numbers(arrays: Sequence[Any], output: Any, where: str) -> Iterator[CheckFi
             f"y is within {low:g}..{high:g}; with {classes} outputs, {_SPARSE} expects 0 to "
             f"{classes - 1}.",
             where,
-            "Number the classes from 0 on, or give the last layer one unit per class.",
+            "Number the classes starting at 0, or give the last layer one unit per class.",
         )
     elif any(np.any(a != np.floor(a)) for a in arrays):
         yield warning(

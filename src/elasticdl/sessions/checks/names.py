@@ -128,7 +128,8 @@ def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
                 )
         for name, line in undefined.items():
             yield made(
-                f"the name {name!r} is used but not defined in this file: NameError.",
+                f"the name {name!r} is used but never defined in this file, which would "
+                "raise a NameError.",
                 f"{module.place}:{line}",
                 "Define it, or import it at the top of the file.",
             )

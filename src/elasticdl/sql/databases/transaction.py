@@ -225,7 +225,7 @@ class BaseDatabase(ABC):
             if target is None:
                 raise DatabaseError(
                     f"{self.name}: the table {info.name} has no column {name!r}; it has "
-                    f"{', '.join(info.columns)}. Name another table, or select other columns."
+                    f"{', '.join(info.columns)}. Choose another table, or select other columns."
                 )
             names.append(target)
         return names
@@ -355,7 +355,7 @@ class BaseDatabase(ABC):
         return DatabaseError(
             f"{self.name}: {shown(table)} was not filled: {counted(count, 'row')} of the SELECT "
             "could not be updated. A trigger, a rule or a row security policy of the table "
-            "suppresses the UPDATE. Change it, or name another table for the predictions."
+            "suppresses the UPDATE. Change it, or choose another table for the predictions."
         )
 
     def __enter__(self) -> Self:

@@ -253,4 +253,4 @@ class Execution:
         for at in range(len(lines) - 1, -1, -1):
             if _ERROR.match(lines[at]):
                 return _ERROR.sub("", "\n".join(lines[at:]), count=1)
-        return f"{error} Run the same statement to resume a training."
+        return f"{error} Run the same statement to resume training."

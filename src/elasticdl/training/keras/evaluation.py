@@ -84,8 +84,8 @@ def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) 
         )
     if harmless:
         _log.warning(
-            "%s: BatchNormalization is called with training=True, so validation of a plain script "
-            "changes %s. Here only training changes it; outputs do not depend on it.",
+            "%s: BatchNormalization is called with training=True, so in a plain training script, "
+            "validation changes %s. Here only training does; outputs do not depend on it.",
             origin,
             harmless[0].path,
         )

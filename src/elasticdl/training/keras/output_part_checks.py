@@ -50,7 +50,8 @@ _HALF_PRECISION_RTOL = 0.02
 _RATES = ("rate", "stddev")
 _ALONE = (
     "Workers, parties and minibatches of a global batch would each compare only the examples of "
-    "their own batch. The model trains in one process without --global_batch_size."
+    "their own batch. Such a model can only be trained in a single process and without "
+    "--global_batch_size."
 )
 
 

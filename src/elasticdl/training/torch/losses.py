@@ -81,8 +81,8 @@ _DEFAULTS = {
 # A known loss that couples examples does so in each batch; others may do it only in some.
 _CHECKS_OF_A_KNOWN_LOSS = 4
 _ALONE = (
-    "It trains in one process without --global_batch_size; workers and a global batch size need a "
-    "loss whose sum over examples can be split."
+    "Such a model can only be trained in a single process and without --global_batch_size; workers "
+    "and a global batch size need a loss whose sum over examples can be split."
 )
 
 

@@ -247,8 +247,8 @@ class PartCheck:
             f"{raised_at(error, self._origin)}: the model computes a batch of {size} examples but "
             f"raises on its {end} {len(rows)} examples alone: {type(error).__name__}: {error}."
             f"{graph if matrices else ''} Workers share the batches of an update, so the result "
-            "for an example must not depend on the other examples of its batch. The model trains "
-            "in one process without --global_batch_size."
+            "for an example must not depend on the other examples of its batch. Such a model "
+            "can only be trained in a single process and without --global_batch_size."
         ) from error
 
     def _report_coupling(self, whole: _Made, what: str) -> None:
@@ -261,7 +261,8 @@ class PartCheck:
         if not whole.moves:
             raise DefinitionError(
                 f"{self._origin}: the model's outputs for an example depend on the other examples "
-                f"of its batch: {what}. It trains in one process without --global_batch_size."
+                f"of its batch: {what}. Such a model can only be trained in a single process and "
+                "without --global_batch_size."
             )
         if not self._has_reported:
             self._has_reported = True

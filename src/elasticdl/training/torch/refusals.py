@@ -54,7 +54,7 @@ _STEPS = (
 )
 # A row of these is scaled to max_norm before each use, whether or not it was before.
 _SCALED_WHEN_USED = (nn.Embedding, nn.EmbeddingBag)
-_ALONE = "It trains in one process without --global_batch_size."
+_ALONE = "Such a model can only be trained in a single process and without --global_batch_size."
 
 
 def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) -> None:
@@ -162,20 +162,21 @@ class Refusals:
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
                 raise DefinitionError(
                     f"{self._origin}: the parameter {name} has a hook on its gradient, which "
-                    f"would see that of one minibatch and not that of the update. {_ALONE} Or do "
-                    "it in a hook of the optimizer (register_step_pre_hook), which sees the sum."
+                    f"would see the gradient of one minibatch instead of the whole update's. "
+                    f"{_ALONE} Or use a hook of the optimizer (register_step_pre_hook), which sees the "
+                    "sum."
                 )
         for name, module in self._model.named_modules():
             if module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001 - no public name
                 raise DefinitionError(
                     f"{self._origin}: {name or 'the model'} has a backward hook, which would see "
-                    f"gradients of one minibatch and not those of the update. {_ALONE}"
+                    f"the gradients of one minibatch instead of the whole update's. {_ALONE}"
                 )
             if getattr(module, "scale_grad_by_freq", False):
                 raise DefinitionError(
                     f"{self._origin}: {name or 'the model'} ({type(module).__name__}) has "
-                    "scale_grad_by_freq=True, which divides gradients by how often an id is in a "
-                    f"minibatch, and not in the update. {_ALONE}"
+                    "scale_grad_by_freq=True, which scales gradients by each id's frequency in the "
+                    f"minibatch instead of in the whole update. {_ALONE}"
                 )
 
     def check_plain_updates(self, definition: ModelDefinition) -> None:
@@ -208,8 +209,8 @@ class Refusals:
         for name in moved:
             raise DefinitionError(
                 f"{self._origin}: the model's `forward` changes its parameter {name} (as an "
-                "average of weights or an embedding with max_norm does), which workers would "
-                f"do separately. {_ALONE} Or keep averages in buffers."
+                "average of weights or an embedding with max_norm does), and each worker would "
+                f"change it differently. {_ALONE} Or keep averages in buffers."
             )
 
     def check_unchanged(self, changed: Sequence[str]) -> None:
@@ -227,8 +228,9 @@ class Refusals:
         others = [name for name in changed if not isinstance(owners[name], _NormBase)]
         if changed and not others:
             _log.warning(
-                "%s: %s normalizes by the batch in evaluation mode too, so validation of a plain "
-                "script changes %s. Here only training changes it; outputs do not depend on it.",
+                "%s: %s normalizes by the batch in evaluation mode too, so in a plain training "
+                "script, validation changes %s. Here only training does; outputs do not depend on "
+                "it.",
                 self._origin,
                 type(owners[changed[0]]).__name__,
                 changed[0],

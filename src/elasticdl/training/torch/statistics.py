@@ -436,7 +436,8 @@ class TorchStatistics:
     def _refused(self, name: str, what: str) -> DefinitionError:
         return DefinitionError(
             f"{self._origin}: the model's buffer {name} {what}, so the changes by several batches "
-            "cannot be added up. It trains in one process without --global_batch_size."
+            "cannot be added up. Such a model can only be trained in a single process and without "
+            "--global_batch_size."
         )
 
     def _disagree(self, name: str) -> DefinitionError:

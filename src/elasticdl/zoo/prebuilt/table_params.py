@@ -105,7 +105,7 @@ def _label_of(table: Sequence[ColumnSummary], name: str) -> ColumnSummary:
         names = [column.name for column in table]
         raise SchemaError(
             f"The table has no column {name!r}, the label; it has {listed(names)}"
-            f"{did_you_mean(name, names)} Name the right one:  --params='label=\"NAME\"'"
+            f"{did_you_mean(name, names)} Specify the right one:  --params='label=\"NAME\"'"
         )
     return label
 

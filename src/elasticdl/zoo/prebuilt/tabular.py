@@ -88,7 +88,7 @@ def _how_to_name(label: str, fields: Sequence[str]) -> str:
     """Return the end of an error message: how to set the name of the label."""
     near = difflib.get_close_matches(label, fields, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{guess} Name the right one:  --params='label=\"{near[0] if near else 'NAME'}\"'"
+    return f"{guess} Specify the right one:  --params='label=\"{near[0] if near else 'NAME'}\"'"
 
 
 def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:

@@ -181,7 +181,7 @@ def _opened(data: str) -> RecordSource:
 def _check_free(folder: Path) -> None:
     if (folder / "aggregator.yml").exists():
         raise OutputTakenError(
-            f"{folder} already contains a federation. Name another folder, or remove it."
+            f"{folder} already contains a federation. Choose another folder, or remove it."
         )
 
 
@@ -235,7 +235,7 @@ def _labels_of(source: RecordSource, label: str | None, *, needed: bool) -> Any:
         if needed or label is not None:
             raise DataError(
                 f"The records have no field {' or '.join(wanted)} to split them by; they have "
-                f"{', '.join(fields)}. Name the label field: --label=NAME"
+                f"{', '.join(fields)}. Specify the label field: --label=NAME"
             )
         return np.zeros(source.num_records)
     found = [

@@ -48,8 +48,8 @@ def job_of(
     model = aggregator.model or (parties[0].model if parties else None)
     if model is None:
         raise DefinitionError(
-            f"{aggregator.file}: the section `model` is missing. Name the model that all parties "
-            "train, as in their configs."
+            f"{aggregator.file}: the section `model` is missing. Specify the model that all "
+            "parties train, as in their configs."
         )
     if output is not None and "://" in check_output(output):
         raise UsageError(

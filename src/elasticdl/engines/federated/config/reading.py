@@ -207,7 +207,7 @@ def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
         inside = file / "aggregator.yml"
         example = f", such as {inside}" if inside.is_file() else ""
         raise UsageError(
-            f"{file}: this config cannot be read: {reason}. Name a YAML file{example}."
+            f"{file}: this config cannot be read: {reason}. Pass a YAML file{example}."
         ) from error
     notes = Notes()
     config = read_config(text, str(file))

@@ -225,7 +225,8 @@ def _own_file(section: Section, path: str, file: Path) -> Path | None:
     if not source.is_file():
         section.problem(
             "path",
-            f"is {path!r}, but the file {source} does not exist. Name a Python file in the folder",
+            f"is {path!r}, but the file {source} does not exist. Specify a Python file in the "
+            "folder",
         )
         return None
     return source

@@ -103,8 +103,8 @@ def _address_of_output(config: str, path: Path) -> ProcessAddress:
         job = Job.from_json(folder.read_bytes(JOB_FILE).decode())
     if job is None or job.federation is None:
         raise UsageError(
-            f"{config}: not the output of a federated training. Name the config of an aggregator "
-            "or of a party, such as hospitals/aggregator.yml."
+            f"{config}: not the output of a federated training job. Pass the config of an "
+            "aggregator or of a party, such as hospitals/aggregator.yml."
         )
     wanted = job.federation
     return ProcessAddress(

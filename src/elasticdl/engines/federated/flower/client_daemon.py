@@ -136,7 +136,7 @@ class ClientDaemon:
             arrays, facts = self._answer(frame.arrays, frame.facts)
             answer = Frame(TASK, facts, arrays)
         except Exception as error:  # noqa: BLE001 - no error may end the party
-            _log.exception("A request of the aggregator could not be answered.")
+            _log.exception("A request from the aggregator could not be answered.")
             answer = Frame(
                 TASK, {UNANSWERED: f"it raised {type(error).__name__}; see its log for the message"}
             )

@@ -159,7 +159,7 @@ def _named(path: Path | None, key: str) -> Path:
     if not path.is_file():
         raise UsageError(
             f"{path}: not found, or not a file; it is set as connection.info.tls_config.{key}. "
-            "Name the file that `elasticdl federated keys` wrote."
+            "Specify the file that `elasticdl federated keys` wrote."
         )
     return path
 
@@ -176,7 +176,7 @@ def _check_certificate(path: Path, key: str) -> None:
     except ValueError:
         raise UsageError(
             f"{path}: not a certificate; expected one in PEM format for "
-            f"connection.info.tls_config.{key}. Name the file that `elasticdl federated keys` "
+            f"connection.info.tls_config.{key}. Specify the file that `elasticdl federated keys` "
             "wrote."
         ) from None
 
@@ -193,7 +193,7 @@ def _fingerprint(path: Path) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise UsageError(
             f"{path}: not the private key of a party; expected text that begins with BEGIN OPENSSH "
-            "PRIVATE KEY, without a password. Name the node.key that `elasticdl federated keys` "
+            "PRIVATE KEY, without a password. Specify the node.key that `elasticdl federated keys` "
             "wrote."
         ) from None
     public = private.public_key().public_bytes(
@@ -227,8 +227,8 @@ def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> Non
         making.rename(folder)
     except OSError as error:
         raise OutputError(
-            f"{folder}: the keys cannot be written there: {error.strerror}. Name a new folder in a "
-            "folder that you can write to."
+            f"{folder}: the keys cannot be written there: {error.strerror}. Choose a new folder in "
+            "a folder that you can write to."
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -238,7 +238,7 @@ def _check(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> None:
     if folder.exists():
         raise UsageError(
             f"{folder} already exists, and keys are never overwritten, because parties that use "
-            "them could not connect any more. Name another folder, or move this one."
+            "them could not connect any more. Choose another folder, or move this one."
         )
     if not parties or not hosts:
         raise UsageError(
