@@ -120,6 +120,6 @@ def _check(mode: int, path: Path | str) -> None:
     raise OSError(
         errno.EINVAL,
         f"it is {kind}; expected a regular file, because it is read more than once. Write the "
-        "content to a file and name that",
+        "content to a file and pass that",
         str(path),
     )

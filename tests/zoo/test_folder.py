@@ -183,7 +183,7 @@ def test_a_zoo_that_is_not_there_is_told_with_a_near_name(tmp_path) -> None:
 def test_a_zoo_that_is_a_file_is_told_to_be_one(tmp_path) -> None:
     (tmp_path / "model.py").write_text("")
 
-    with pytest.raises(UsageError, match="is a file; name its folder"):
+    with pytest.raises(UsageError, match="is a file; pass its folder"):
         open_zoo(str(tmp_path / "model.py"))
 
 

@@ -206,7 +206,7 @@ def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, Clust
     if not name and asked.manifest:
         raise UsageError(
             "--manifest only prints the RayJob, and builds no image. Build it with  elasticdl "
-            "cluster image  and name it with --image."
+            "cluster image  and specify it with --image."
         )
     asked = dataclasses.replace(asked, build=take_image_options(built_with))
     cpus, memory = given.pop("cpus_per_worker"), given.pop("memory_per_worker")

@@ -205,7 +205,7 @@ def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
             "nodes",
             ClusterVerdict.WARNING,
             f"none of {counted(len(found), 'node')} has a GPU ({GPUS})",
-            "Unless the cluster adds such nodes automatically, no worker can start: name another "
+            "Unless the cluster adds such nodes automatically, no worker can start: choose another "
             "--context, or leave --gpus_per_worker out.",
         )
     return ClusterFinding(

@@ -323,8 +323,8 @@ class Kubernetes:
         if not message or "could not find the requested resource" in message:
             return UsageError(
                 f"{self.name} has no RayJobs: KubeRay is not installed there. Install it with "
-                "`helm install kuberay-operator kuberay/kuberay-operator`, or name another cluster "
-                "with --context."
+                "`helm install kuberay-operator kuberay/kuberay-operator`, or choose another "
+                "cluster with --context."
             )
         if message.startswith("namespaces "):
             return UsageError(f"{self.name}: there is no namespace {self.namespace!r}.")

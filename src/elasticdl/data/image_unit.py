@@ -155,6 +155,6 @@ def no_class(uri: str, label: Field) -> MissingFieldError:
     """Return the error for an image that lacks the label."""
     return MissingFieldError(
         f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
-        "a folder for each class, and name the folder that contains these folders: --data=pictures "
+        "a folder for each class, and pass the folder that contains these folders: --data=pictures "
         "for pictures/cat/1.jpg."
     )

@@ -153,7 +153,7 @@ class SavedInput:
             shown = " x ".join("any" if axis is None else str(axis) for axis in shape)
             raise DataError(
                 f"{self.where}: {fields} of a record has {size:,} numbers; the model takes "
-                f"{shown}{'' if open_axes else f' ({known:,})'}. Use other data, or name the "
+                f"{shown}{'' if open_axes else f' ({known:,})'}. Use other data, or specify the "
                 "fields that are features: --params=\"features=['NAME']\""
             )
         if open_axes > 1:

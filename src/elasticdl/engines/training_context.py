@@ -289,7 +289,7 @@ class TrainingContext:
         if wanted.startswith("val_") and self.validation is None:
             raise UsageError(
                 f"--best_metric={wanted}: there is no validation data to compute it on. Add "
-                "--validation_data or --validation_split, or name a training metric."
+                "--validation_data or --validation_split, or choose a training metric."
             )
         metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
         values = {name: value for name, value in metrics.items() if self._trains_with(name)}

@@ -221,7 +221,7 @@ def session_names(project_root: str) -> list[str]:
     if not runs.is_dir():
         raise UsageError(
             f"{runs}: there is no such folder. A session is described by "
-            f"{RUNS}/NAME/config.yaml of a project; name the project with --project_root."
+            f"{RUNS}/NAME/config.yaml of a project; specify the project with --project_root."
         )
     return sorted(folder.name for folder in runs.iterdir() if _configs(folder))
 

@@ -80,7 +80,7 @@ def open_zoo(zoo: str | None) -> Zoo:
         return Zoo(git.without_credentials(zoo), folder, commit)
     folder = Path(os.path.expandvars(zoo)).expanduser()
     if not folder.is_dir():
-        problem = "is a file; name its folder" if folder.exists() else "there is no such folder"
+        problem = "is a file; pass its folder" if folder.exists() else "there is no such folder"
         near = difflib.get_close_matches(folder.name, _folders(folder.parent), n=1)
         suggestion = f" Did you mean {folder.parent / near[0]}?" if near else ""
         raise UsageError(f"--model_zoo={zoo}: {problem}.{suggestion}")

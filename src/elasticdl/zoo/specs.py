@@ -67,7 +67,7 @@ def refuse_special(path: Path, spec: str) -> None:
     if kind is not None:
         raise UsageError(
             f"--spec={spec} is {kind}; expected a YAML file. A spec is read more than once, also "
-            "when a job resumes: write the content to a file and name that."
+            "when a job resumes: write the content to a file and pass that."
         )
 
 
@@ -128,7 +128,7 @@ def dotted_name(zoo: Zoo, model_def: str, wanted: CustomObject) -> str:
         raise UsageError(
             f"{wanted.where}: {wanted.path} is outside of {shown_path(str(root))}. Code is loaded "
             "from the folder of the spec, and from beside it only within the current folder: run "
-            "the command in a folder that contains both, name that folder (--model_zoo=DIR), or "
+            "the command in a folder that contains both, pass that folder (--model_zoo=DIR), or "
             "move the file."
         )
     return ".".join([*file.relative_to(root).with_suffix("").parts, wanted.value])

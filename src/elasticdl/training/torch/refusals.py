@@ -163,8 +163,8 @@ class Refusals:
                 raise DefinitionError(
                     f"{self._origin}: the parameter {name} has a hook on its gradient, which "
                     f"would see the gradient of one minibatch instead of the whole update's. "
-                    f"{_ALONE} Or use a hook of the optimizer (register_step_pre_hook), which sees the "
-                    "sum."
+                    f"{_ALONE} Or use a hook of the optimizer (register_step_pre_hook), which sees "
+                    "the sum."
                 )
         for name, module in self._model.named_modules():
             if module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001 - no public name
