@@ -134,8 +134,8 @@ def test_the_first_training_runs_from_the_wheel(dist, tmp_path):
     }
     folder = tmp_path / "empty"
     folder.mkdir()
-    text = (ROOT / "README.md").read_text().partition("## The first training")[2]
-    commands = re.findall(r"^\$ (.*)$", text.partition("\nKill the training")[0], re.MULTILINE)
+    text = (ROOT / "README.md").read_text().partition("## Train your first model")[2]
+    commands = re.findall(r"^\$ (.*)$", text.partition("\nYou can kill the run")[0], re.MULTILINE)
     assert [each.split()[1] for each in commands] == [
         "data",
         "train",
