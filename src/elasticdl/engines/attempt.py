@@ -78,7 +78,7 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 @contextlib.contextmanager
 def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
-    """Yield the job's log; in a pod of a RayJob, it also writes the progress to the RayJob."""
+    """Yield the job's log; in a pod of a RayJob, one that also writes progress to the RayJob."""
     rayjob = os.environ.get(RAYJOB_VARIABLE)
     if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
         yield log
@@ -93,7 +93,9 @@ def _annotated_on_cluster(log: Log, job: Job) -> Iterator[Log]:
 def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """Claim a job's output and yield the attempt; log errors that the block raises.
 
-    A job that fails before its first checkpoint releases the output folder.
+    If the block raises before there is a checkpoint, `job.json` is deleted, so that a different job
+    may use the folder. If it raises `OutputLostError`, nothing is logged or deleted, because
+    another process has taken over the folder.
 
     Raises:
         OutputError: The output cannot be used, or belongs to another job; see `elasticdl.errors`.

@@ -110,9 +110,11 @@ class EpochReport:
         counts: Number of times that each batch of the epoch is in the log.
         lost_workers: Number of workers that left during the epoch.
         unlogged_steps: Number of steps whose batches are missing from the log.
-        num_left_out: Number of records that its batches skipped, according to the step events.
-        unexplained: `num_left_out` minus the skipped records that the log names; for an unfinished
-            epoch at least 0.
+        num_left_out: Number of records missing from the epoch's batches because they were skipped
+            (`--skip_bad_records`), according to the step events.
+        unexplained: `num_left_out` minus the number of skipped records that the log names. It is
+            not 0 if the log does not explain all skipped records. For an unfinished epoch it is
+            at least 0.
     """
 
     counts: EpochAudit
@@ -201,7 +203,7 @@ def _in_files(records: Ints, numbering: Numbering) -> Ints:
 
 
 def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
-    """Return the number of the first record of each file, and the total number of records."""
+    """Return the number of the first record of each file over all files, then the total number."""
     bounds: Ints = np.cumsum([0, *(num_records for _, num_records in files)])
     return bounds
 
@@ -295,7 +297,9 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
 
 
 def _rows(history: Sequence[Event], where: str) -> Ints:
-    """Return the rows of all step events as one table; a row is one rank's batches of one shard.
+    """Return the rows of all step events as one table of integers.
+
+    A row has five: epoch, rank, shard, first batch, and one past the last batch.
 
     Raises:
         DataError: A row is not five integers.

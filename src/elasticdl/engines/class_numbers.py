@@ -86,14 +86,16 @@ def of_data(definition: ModelDefinition, source: RecordSource) -> ModelDefinitio
 
 
 def require_names(definition: ModelDefinition, classes: Sequence[str]) -> None:
-    """Check that the model file lists the classes if a party has class folders.
+    """Check that the model file lists the classes if a federated party's data is class folders.
+
+    The folders of each party would otherwise number the classes differently.
 
     Args:
-        definition: The definition, as the model file has it.
-        classes: Names of the classes of the party's data.
+        definition: The model file's definition, without classes found in data.
+        classes: Names of the party's class folders; empty if its data has none.
 
     Raises:
-        DefinitionError: The party has class folders, and the model file does not list the classes.
+        DefinitionError: There are class folders, and the model file does not list the classes.
     """
     if classes and not definition.classes:
         raise DefinitionError(

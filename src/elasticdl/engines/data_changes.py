@@ -1,7 +1,8 @@
 """Data changes: compares a job's training data with the data that its checkpoint was trained on.
 
 Training resumes on the same records only, because a checkpoint's ledger counts them by number. A
-checkpoint's metadata has the number of records and a content mark of each file.
+checkpoint's metadata has the number of records and a content mark (a short fingerprint) of each
+file; see `data/content_marks.py`.
 
 Callers: `training_context.py`, `run.py`.
 """
@@ -88,7 +89,12 @@ def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]])
 
 
 def _rewritten(marks: Sequence[str], before: Mapping[str, Any]) -> str:
-    """Return the names of changed files with a verb, such as `a.csv has`; empty if none changed."""
+    """Return the beginning of a sentence on changed files, such as `a.csv has`; empty if none is.
+
+    Args:
+        marks: The current content marks of the data's files.
+        before: The checkpoint's metadata, with the earlier marks and the files' names.
+    """
     changed = changed_marks(marks, before["content_marks"])
     if not changed:
         return ""

@@ -154,8 +154,9 @@ def training_batches(
 ) -> Iterator[TrainingBatch]:
     """Yield the batches that a rank will be assigned from here on, across shards and epochs.
 
-    For a single rank they are exact. With several ranks they are a forecast, which assumes that all
-    ranks finish their leases at the same time, so the caller compares each batch with the ledger.
+    For a single rank, these are the batches that it will get. With several ranks they are a
+    forecast, which assumes that all ranks finish their leases at the same time, so the caller has
+    to compare each batch with the ledger.
 
     Args:
         shard_batches: (Epoch, lease) -> the batches of the lease that are not committed yet.
@@ -179,7 +180,12 @@ def training_batches(
 
 
 def chained_digest(batch: Batch, before: int) -> int:
-    """Return the CRC-32 of a batch and all before it, to verify that a pipeline repeats them."""
+    """Return the CRC-32 of a batch and all before it, to verify that a pipeline repeats them.
+
+    Args:
+        batch: The batch.
+        before: The CRC-32 of all batches before it; 0 for the first batch.
+    """
     for array in leaves((batch.features, batch.labels, batch.weights)):
         # Strings are objects: the array holds pointers to them, not their content.
         data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()

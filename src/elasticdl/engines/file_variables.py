@@ -213,7 +213,10 @@ def _progress_of(value: Any) -> Any:
 def _progress_within(value: Any, depth: int = 3 * _DEPTH) -> Any:
     """Return a value that changes when an iterator advances, without advancing it.
 
-    Each nested iterator adds three levels: its reduced form, the arguments in it, and an argument.
+    Args:
+        value: An iterator, or a value from its reduced form (see `object.__reduce__`).
+        depth: Maximum depth of nested values to examine. A nested iterator adds three levels: its
+            reduced form, the arguments in it, and an argument.
     """
     if isinstance(value, (range, *_PLAIN)):
         return repr(value)
@@ -254,7 +257,8 @@ def _named_within(name: str, value: Any, module: str) -> Iterator[tuple[str, Any
 def _summary(value: Any, module: str, depth: int) -> Any:
     """Return a summary of a value that compares unequal once the value has changed.
 
-    Values that the framework or a checkpoint saves are left out, and so are imported ones.
+    Leaves out values that were imported from other modules, and objects whose state the framework
+    or a checkpoint saves.
 
     Args:
         value: The value of a variable, or a value within one.

@@ -213,10 +213,10 @@ def define_trained(
 
     Args:
         job: The job.
-        mode: See `open_trained`, as `folder`, `worker_id` and `world_size`.
-        folder: See `mode`.
-        worker_id: See `mode`.
-        world_size: See `mode`.
+        mode: Evaluation or prediction.
+        folder: A copy of the trained model; None opens the one that the job names.
+        worker_id: Passed to a spec as the number of its worker.
+        world_size: Passed to a spec as the number of workers.
 
     Raises:
         ElasticDLError: There is no trained model, or its code cannot be used.
@@ -237,7 +237,7 @@ def define_trained(
 
 
 def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
-    """Return the error for a model with its own batch pipeline where records are needed."""
+    """Return the error for a job that needs records when the model's own code reads batches."""
     asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
     asked += " --validation_split" if job.validation_split is not None else ""
     asked += " --num_workers" if job.workers is not None else ""
@@ -333,6 +333,15 @@ def own_batches(
     job: Job, trained: TrainedModel, definition: ModelDefinition, mode: Mode
 ) -> tuple[Validation, Epochs]:
     """Open the batches of a model that reads its data with its own code, for a single pass.
+
+    Args:
+        job: The job, which names the data.
+        trained: The trained model. The seed of its training job seeds the batches.
+        definition: The model's definition, whose input yields batches.
+        mode: Evaluation or prediction.
+
+    Returns:
+        The batches, and the opened pipeline that describes them.
 
     Raises:
         ElasticDLError: The user's code or the data cannot be used.

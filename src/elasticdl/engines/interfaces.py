@@ -28,7 +28,7 @@ class Commit:
     """Result of a commit, summed over all participants.
 
     Attributes:
-        rows: The contribution of each rank.
+        rows: Update of the lease of each rank: how many of its batches are in the commit.
         ranks: Ranks that took part; they are assigned further batches.
         metrics: Metric states over all examples of the commit; empty if there was no example.
         losses: One float32 for each step of this process itself.
@@ -95,12 +95,19 @@ class Committer(Protocol):
 
         Args:
             states: This process's states.
-            row: Update of this process's validation lease; None if it has none.
+            row: Update of this process's lease of the validation data; None if it has none.
+
+        Returns:
+            The commit, or None if there was no agreement; in that case nothing has changed.
         """
         ...
 
     def leads(self) -> bool:
-        """Whether this process leads: it writes checkpoints, and its callbacks may end training."""
+        """Whether this process is the leader.
+
+        The leader is the one participant that saves checkpoints and whose callbacks may end
+        training.
+        """
         ...
 
 
@@ -117,7 +124,7 @@ class EventSink(Protocol):
 
 
 class CheckpointSink(Protocol):
-    """Receives checkpoints: `artifacts.checkpoint.CheckpointStore`, or a forwarder to one."""
+    """Receives checkpoints: `artifacts.checkpoint_store.CheckpointStore`, or a forwarder to one."""
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
         """Start saving a checkpoint; `best` marks it as the best one so far."""

@@ -1,8 +1,9 @@
 """Interrupts: defers Ctrl-C and SIGTERM to the next safe point of a run.
 
-Between a committed step and its entry in the ledger, weights and ledger disagree. An interrupt
-there would write a checkpoint that trains records twice. So a signal is only recorded, and handled
-at the next safe point. A second signal is handled at once, without saving any progress.
+A step changes the weights first, and then the ledger, which records the batches that the model was
+trained on. A checkpoint written in between would make a resumed run train on batches twice. So a
+signal is only recorded, and handled at the next safe point, where weights and ledger contain the
+same batches. A second signal is handled at once, without saving any progress.
 
 `handled_immediately` is for work whose partial results are not kept (a simulated party's training
 between two rounds), so that there is no need to wait.
@@ -26,7 +27,8 @@ class Interrupts:
     """Defers Ctrl-C and SIGTERM while its block runs, until `check` is called.
 
     Attributes:
-        handled_at_safe_point: Whether `check` handled a signal: then weights and ledger agree.
+        handled_at_safe_point: Whether `check` has handled a signal; a checkpoint may then be
+            written, because weights and ledger contain the same batches.
     """
 
     def __init__(self) -> None:
@@ -51,7 +53,10 @@ class Interrupts:
             self.check()
 
     def check(self) -> None:
-        """Handle a deferred signal, if there is one, with the handler from before this block."""
+        """Handle a deferred signal, if there is one; call this at safe points.
+
+        Calls the handler that was installed before the block, which usually raises an exception.
+        """
         if self._noted is None:
             return
         number, self._noted = self._noted, None
@@ -75,10 +80,12 @@ class Interrupts:
 
 @contextlib.contextmanager
 def handled_immediately(check: Callable[[], None]) -> Iterator[None]:
-    """Handle signals immediately while this block runs; it must leave no partial results behind.
+    """Handle Ctrl-C and SIGTERM immediately while a block within an `Interrupts` block runs.
+
+    The block may be ended anywhere, so it must leave no partial results behind.
 
     Args:
-        check: `Interrupts.check` of the enclosing block; raises the exception for a signal.
+        check: `Interrupts.check` of the enclosing `Interrupts`.
     """
     handlers: dict[int, Any] = {}
 

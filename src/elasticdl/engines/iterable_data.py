@@ -68,7 +68,7 @@ class PipelineReader:
     Attributes:
         epochs: The pipeline.
         seed: Seed of its random numbers.
-        log: Called with a message for the user that estimates how long a replay will take.
+        log: Called with a message for the user if reading up to a requested batch takes long.
     """
 
     epochs: Epochs
@@ -95,7 +95,10 @@ class PipelineReader:
             yield kept
 
     def digest_before(self, epoch: int, number: int) -> int:
-        """Return the digest of an epoch's batches before `number`; 0 if batches have an index."""
+        """Return the chained CRC of an epoch's batches before `number`.
+
+        It is 0 if there are none, or if the pipeline is indexed. May read the pipeline up to there.
+        """
         if self.epochs.indexed or number == 0:
             return 0
         kept = self._kept(epoch, number - 1)
@@ -215,7 +218,7 @@ class IterableData:
         return "exact" if self.epochs.indexed else "replayed"
 
     def cut(self, job: Job) -> ShardPlan:
-        """Return a single shard for one process; for workers, short shards to share an epoch."""
+        """Return a plan with a single shard; with workers, one with short shards, which they share."""
         num_batches = self.epochs.num_batches
         return ShardPlan(
             num_records=num_batches,
@@ -282,7 +285,10 @@ class IterableData:
             self.epochs.check(epoch)
 
     def name(self, plan: ShardPlan, batch: BatchId) -> str:
-        """Return an empty name, because only the pipeline knows its records."""
+        """Return an empty string: the records of a batch are known only to the user's pipeline.
+
+        See `TrainingData.name`.
+        """
         del plan, batch
         return ""
 

@@ -116,7 +116,10 @@ class MessageLog(logging.Filter):
 
 
 def without_recording(reporter: Reporter) -> Reporter:
-    """Return a reporter that only shows notes, for notes that the log contains as events."""
+    """Return a reporter that shows notes without recording them in the event log.
+
+    Used for notes on things that the log has events for, such as an evaluation.
+    """
     return reporter.reporter if isinstance(reporter, RecordingReporter) else reporter
 
 

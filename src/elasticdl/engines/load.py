@@ -84,7 +84,7 @@ def _loaded(trained_model: str, data: str | None) -> Any:
 
 
 def _built_on(opened: OpenedModel, decoded: ModelDefinition | None = None) -> Any:
-    """Return the model, built on the first records of its source.
+    """Return the model with its trained weights, built on the first batch of its records.
 
     Args:
         opened: The trained model, and records.

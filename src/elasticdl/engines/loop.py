@@ -4,12 +4,14 @@
         prepare      at the end of an epoch: call the callbacks, start the next epoch;
                      if an evaluation is due: start it
         begin        agree on the participants (a joining worker takes over a peer's state)
-        commit       batches: they enter the model and the ledger, exactly once;
-                     or one shard of the validation data: its metric states are added up
+        commit       batches: train on them, and record them in the ledger, exactly once;
+                     or one shard of the validation data: add up its metric states
         save         write a checkpoint and report progress if either is due
 
-Each iteration makes one commit. All state that survives an iteration is in `TrainProgress` and in
-the model's state. Together they form a checkpoint; a joining worker takes over the same state.
+The ledger (`sharding/ledger.py`) records which batches the model was trained on, and which rank
+trains on which shard. Each iteration makes one commit. All state that survives an iteration is in
+`TrainProgress`, which contains the ledger, and in the model's state. Together they form a
+checkpoint; a joining worker takes over the same state.
 Evaluations and checkpoints by steps are scheduled by absolute step numbers. A run that was killed
 and resumed therefore evaluates at the same steps as an uninterrupted one, and so do all workers of
 a run.
@@ -72,7 +74,8 @@ class Loop:
         options: Training options.
         trainer: The model and its optimizer.
         committer: Applies batches to the model, together with the other workers.
-        open_feed: (Ledger, ranks) -> this rank's batches that follow that state of the ledger.
+        open_feed: (Ledger, ranks that train) -> this rank's batches that the ledger does not
+            contain yet, in order.
         rank: This process's rank.
         num_records: Records in an epoch, for progress reports.
         events: Event log of the job.
@@ -81,10 +84,12 @@ class Loop:
         reporter: Reports progress to the user.
         validation: Data to evaluate on; None if there is none.
         progress: Training progress.
-        safe_point: Called when weights and ledger agree, so that a run may be ended there.
-        checkpoint_is_due: Decides when to checkpoint; None decides by steps or by time.
+        safe_point: Called after each iteration that leaves no update incomplete. Weights and
+            ledger then contain the same batches, so it may raise an exception to end the run.
+        checkpoint_is_due: Decides when to checkpoint, unless `checkpoint_steps` is set; None
+            decides by time.
         event_interval_s: Steps within this interval are combined into one event, in seconds.
-        metrics: The latest metrics.
+        metrics: The latest metrics by name; validation metrics as `val_...`.
         ranks: The ranks that took part in the last commit.
         accumulator: Sums commits into one update; None if each commit is an update.
         num_steps: Minibatches in an epoch, for callbacks; None if not known in advance.
@@ -186,7 +191,9 @@ class Loop:
         return self.progress.best_step == self.trainer.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint of an earlier attempt, all of whose leases are released.
+        """Resume from a checkpoint of an earlier attempt.
+
+        The shards that its workers held are released, to be assigned to the ranks of this run.
 
         Raises:
             CorruptCheckpointError: The checkpoint is not of this model.
@@ -197,7 +204,7 @@ class Loop:
         self.progress = self.progress.without_ranks()
 
     def join(self, checkpoint: Checkpoint) -> None:
-        """Take over a peer's checkpoint, to train alongside the other workers.
+        """Replace this process's state by a peer's checkpoint, to train with the other workers.
 
         Raises:
             CorruptCheckpointError: The checkpoint is not of this model.
@@ -233,7 +240,7 @@ class Loop:
     # --- the loop -------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Train to the end and return the last metrics. The caller calls `finish` next.
+        """Train to the end and return the last metrics; the caller must call `finish` next.
 
         Raises:
             NonFiniteLossError: The loss became NaN or infinite.
@@ -299,11 +306,12 @@ class Loop:
         self.reporter.note(f"A callback ended the training {when}, at step {self.trainer.step:,}.")
 
     def finish(self) -> None:
-        """Turn the trained model into the one to publish, after the last checkpoint.
+        """Change the trained model into the one to publish, after the last checkpoint.
 
-        Averages of the weights replace the weights. Then `train_end` of the callbacks is called;
-        some callbacks restore the best weights. The last checkpoint is written before that, so that
-        a job continued with more epochs trains exactly as one longer run.
+        If averages of the weights are kept, they replace the weights. Then the callbacks'
+        `on_train_end` is called, in which some callbacks restore the best weights. The last
+        checkpoint does not contain these changes, so that a job continued with more epochs trains
+        exactly as one longer run.
         """
         self.trainer.finish()
         if restored := self.trainer.hooks.train_end(self.metrics):
@@ -323,7 +331,7 @@ class Loop:
         return min(planned, self.options.max_steps) if self.options.max_steps else planned
 
     def interrupt(self) -> None:
-        """Save the progress because the run is being ended from outside."""
+        """Write pending events and a last checkpoint because the run is being ended from outside."""
         self._step_events.write(self._step_to_report)
         if self._unsaved:
             self._checkpoint()
@@ -351,7 +359,10 @@ class Loop:
         return True
 
     def _prepare_commit(self) -> bool:
-        """Do the local work before a commit; return False if training is over."""
+        """End and begin epochs and start evaluations that are due; return False if training is over.
+
+        This is the work before a commit that needs no other worker.
+        """
         hooks = self.trainer.hooks
         while True:
             if self._evaluation_is_due():
@@ -383,9 +394,10 @@ class Loop:
         )
 
     def _ends(self) -> bool:
-        """Whether this process's callbacks request the end of training and decide for all workers.
+        """Whether this process is the leader and its callbacks request the end of training.
 
-        The callbacks of one worker, the leader, decide, because callbacks may depend on a clock.
+        The leader's callbacks decide for all workers, because callbacks may depend on a clock, so
+        those of different workers could disagree.
         """
         return self._stop_requested and self.committer.leads()
 
@@ -393,6 +405,10 @@ class Loop:
         """Record whether a callback requests the end of training.
 
         Called after a batch and after an epoch, where Keras' `fit` checks for it.
+
+        Args:
+            within_epoch: Whether an epoch has begun and not ended. If none has, a request also
+                keeps the next epoch's `on_epoch_begin` from being called.
         """
         self._stop_requested = self.trainer.hooks.stop_requested
         # epoch_begin is not called for an epoch that will not be trained.
@@ -496,7 +512,10 @@ class Loop:
         self.trainer.hooks.committed(leads=self.committer.leads())
 
     def _leave_out(self, batches: Sequence[BatchId]) -> None:
-        """Skip the records of bad batches from now on; all workers do so at the same step."""
+        """Skip the records of bad batches from now on, and write an event for each new one.
+
+        All workers do so at the same step.
+        """
         before = self.progress.ledger
         ledger = before.leave_out(batches)
         if ledger is before:
@@ -508,7 +527,11 @@ class Loop:
             self.events.write(RecordsSkipped(step=self.trainer.step, **batch._asdict()))
 
     def _next_group(self) -> list[TrainingBatch]:
-        """Return the batches of the next commit, which ends at an evaluation or checkpoint step."""
+        """Return the batches of the next commit; empty if this rank has no shard.
+
+        The batches do not extend beyond the next step at which an evaluation or a checkpoint is
+        due.
+        """
         lease = self.progress.ledger.lease_of(self.rank)
         if lease is None:
             return []
@@ -524,7 +547,13 @@ class Loop:
         return group
 
     def _feed_at(self, lease: ShardLease) -> Prefetch[TrainingBatch]:
-        """Return a feed that continues with the first uncommitted batch of a lease."""
+        """Return a feed whose next batch is the first uncommitted one of a lease.
+
+        Reopens the feed if it is at another batch.
+
+        Raises:
+            RuntimeError: A newly opened feed does not begin with that batch either.
+        """
         for feed in (self._feed, None):
             if feed is None:
                 feed = self._open_feed()  # noqa: PLW2901
@@ -585,11 +614,12 @@ class Loop:
         self.trainer.hooks.test_end(metrics)
 
     def _match_evaluation(self) -> None:
-        """Call on_test_begin or on_test_end of the callbacks if a peer's state requires it.
+        """Call the callbacks' `on_test_begin` or `on_test_end` after taking over a peer's state.
 
-        Called before the callbacks' own state is loaded, because the two calls may change it. They
-        may also swap weights; that is undone here, because the trainer's state already contains the
-        right weights.
+        One of them is called if the peer was in an evaluation and this process was not, or the
+        reverse. This happens before the callbacks' own state is loaded, because the two calls may
+        change it. They may also swap weights; that is undone here, because the trainer's state
+        already contains the right weights.
         """
         is_evaluating = self.progress.evaluation is not None
         if is_evaluating == self._test_begun:
@@ -792,7 +822,10 @@ class Loop:
 
 
 def split_arrays(state: State) -> tuple[State, State]:
-    """Split a checkpoint's tensors into those of the callbacks and the trainer's own."""
+    """Return a checkpoint's tensors as two dicts: those of the callbacks, and the remaining ones.
+
+    Neither contains the additional weights that `measured_state` reads.
+    """
     arrays = {path: array for path, array in state.items() if path.startswith(CALLBACKS)}
     return arrays, {
         path: array for path, array in state.items() if not path.startswith((CALLBACKS, MEASURED))
@@ -800,7 +833,14 @@ def split_arrays(state: State) -> tuple[State, State]:
 
 
 def measured_state(state: State, paths: Collection[str]) -> State:
-    """Return some of a checkpoint's tensors, with the weights that the last validation measured."""
+    """Return tensors of a checkpoint, with the weights that the last validation measured.
+
+    If callbacks changed weights since that validation, the checkpoint contains both.
+
+    Args:
+        state: The checkpoint's tensors.
+        paths: Paths of the tensors to return.
+    """
     return {path: state.get(f"{MEASURED}{path}", state[path]) for path in paths}
 
 
@@ -824,7 +864,10 @@ def _where(group: Sequence[TrainingBatch]) -> str:
 
 
 def _follows(before: TrainingBatch, after: TrainingBatch) -> bool:
-    """Whether two batches are adjacent and have equal shapes, so that one commit can have both."""
+    """Whether `after` is the batch next to `before` and has equal shapes and dtypes.
+
+    Only such batches can be part of one commit.
+    """
     if (after.epoch, after.shard, after.number) != (before.epoch, before.shard, before.number + 1):
         return False
     one, other = before.batch, after.batch

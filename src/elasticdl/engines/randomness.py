@@ -46,7 +46,7 @@ def forget_kernels() -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global random generators and lock them for this thread."""
+    """Seed the global random generators, and lock them for this thread while the block runs."""
     with _one_at_a_time:
         reseed(seed)
         with _drawing_from(_torchs(seed)), making_batch():

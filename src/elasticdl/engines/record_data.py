@@ -84,7 +84,8 @@ def open_records(
         data: Names of files, folders or patterns.
         indexes: Known indexes, keyed by the name of the data. Data with an index is neither listed
             nor opened to find its records.
-        mode: In prediction, data with classes that the model does not know has no labels.
+        mode: In prediction, classes that the model does not know are no error; the records then
+            have no labels.
 
     Raises:
         DataError: There are no records, or they cannot be read, or have classes that the model
@@ -490,7 +491,18 @@ def _call(how: RecordInput, records: Sequence[Record], mode: Mode) -> Any:
 def _refused(
     how: RecordInput, records: Sequence[Record], mode: Mode, where: Callable[[], str]
 ) -> str:
-    """Return the name of the first record that raises `SchemaError` alone, or else all names."""
+    """Find the record for which an input function that refused several raises `SchemaError`.
+
+    Args:
+        how: The input function; it is called with one record at a time.
+        records: The records.
+        mode: Purpose of the batch.
+        where: Returns the names of all the records.
+
+    Returns:
+        The name of the first such record; all names if no record raises the error alone, or if
+        `where` cannot name single records.
+    """
     if isinstance(where, RecordNames):
         for number, record in enumerate(records):
             try:
@@ -516,7 +528,11 @@ def _are_of_no_record(labels: Any) -> bool:
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
-    """Apply the user's class weights to the examples of a training batch."""
+    """Return a training batch with the user's class weights as sample weights.
+
+    Batches for other purposes are returned unchanged, and all batches if there are no class
+    weights.
+    """
     if mode is not Mode.TRAINING or definition.class_weight is None:
         return batch
     weights = definition.class_weight()
@@ -580,9 +596,17 @@ def _pipeline_batches(
 
 
 def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
-    """Find the records that make a function raise: the smallest slice for which it still does.
+    """Narrow down, by bisection, which records make a function raise.
 
-    It is found by bisection, because a pipeline reads ahead.
+    The traceback does not tell, because a pipeline reads ahead.
+
+    Args:
+        num_records: Number of records; the function raises for all of them.
+        raises: Returns whether the function raises for a slice of the records.
+
+    Returns:
+        The smallest slice found for which it raises. The search ends after `_MAX_SEARCH_S`, or if
+        neither half of a slice raises alone.
     """
     first, stop = 0, num_records
     until_s = time.monotonic() + _MAX_SEARCH_S
@@ -600,13 +624,13 @@ def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
 def _after_replay(
     definition: ModelDefinition, batches: Iterator[Batch], epoch: int, lease: ShardLease
 ) -> Iterator[TrainingBatch]:
-    """Yield a shard's batches after the committed ones, which the pipeline first repeats.
+    """Skip a shard's committed batches, verify their digest, and yield the following ones.
 
     Args:
         definition: The model definition, for errors.
-        batches: The shard's batches, from its first one on.
+        batches: All of the shard's batches; a pipeline yields the committed ones again.
         epoch: Epoch of the shard, from 0.
-        lease: Has the number of committed batches and their digest.
+        lease: The lease of the shard, with the number and the digest of its committed batches.
 
     Raises:
         DefinitionError: The repeated batches differ from the committed ones.
@@ -698,11 +722,19 @@ def _without_labels(
 def _check_label(
     definition: ModelDefinition, source: RecordSource, schema: Schema, error: MissingFieldError
 ) -> None:
-    """Raise a clear error if a missing field is the label, which an evaluation needs.
+    """Raise a clearer error than `error` if the field that the records lack is the label.
+
+    Returns if this cannot be determined; the caller then raises `error` itself.
+
+    Args:
+        definition: The model definition.
+        source: The records to evaluate on.
+        schema: The schema that the records do not match.
+        error: The error about the missing field.
 
     Raises:
-        MissingFieldError: The missing field is the label.
-        DataError: The model's inputs need it.
+        MissingFieldError: The missing field is the label, which an evaluation needs.
+        DataError: The model's inputs depend on the missing field.
     """
     try:
         _, missing = _without_labels(definition, source, schema)

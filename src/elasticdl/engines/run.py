@@ -227,7 +227,11 @@ def train(
 
 
 def _best_of(run: Run, trained: TrainResult) -> TrainResult:
-    """Load the best checkpoint into the trainer; without a usable one, keep the last model."""
+    """Load the best checkpoint into the trainer; return the result with its metrics.
+
+    If there is no best checkpoint, or it is damaged, the user is notified and `trained` is
+    returned unchanged. The mark on a damaged one is deleted.
+    """
     try:
         best = run.store.best()
     except CorruptCheckpointError as error:
@@ -255,7 +259,14 @@ def _best_of(run: Run, trained: TrainResult) -> TrainResult:
 def _is_done(
     job: Job, checkpoint: Checkpoint, store: CheckpointStore, folder: OutputFolder
 ) -> bool:
-    """Whether the job is complete, and its last or best model is published."""
+    """Whether the job is complete at a checkpoint, and the output has the model to be published.
+
+    Args:
+        job: The job.
+        checkpoint: The newest checkpoint.
+        store: The checkpoints in the folder.
+        folder: The output folder.
+    """
     progress = TrainProgress.from_json(checkpoint.metadata["progress"])
     limit = job.training.max_steps
     finished = (

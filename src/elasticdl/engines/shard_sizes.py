@@ -1,8 +1,9 @@
 """Shard sizes: divides training data into shards, as a compromise between mixing and cost.
 
-If all records fit into memory (`units.CACHE_BYTES`), any record may follow any other. The same
-holds if each record is a separate unit (images). Otherwise units of the source are shuffled as
-blocks, so that each unit is read once per epoch, and a shard is long enough to mix many blocks:
+A unit is the smallest part of a source that is worth reading at once, such as a row group of a
+Parquet file. If all records fit into memory (`units.CACHE_BYTES`), or if each record is a separate
+unit (images), records are shuffled one by one. Otherwise units are shuffled as blocks, so that each
+unit is read once per epoch, and a shard is long enough to mix many blocks:
 
     records fit into memory      a block is a record, a shard 32 minibatches
     a record is a unit           the same
@@ -75,7 +76,10 @@ def plan_shards(units: Units, options: TrainingOptions, *, splits: bool) -> Shar
 
 
 def _blocks(units: Units, record_bytes: int) -> Ints:
-    """Return the number of records in each block: a unit of storage, or several small ones."""
+    """Return the number of records in each block of the data.
+
+    A block is a unit, or several adjacent units that are too small to be read one at a time.
+    """
     least = max(
         1,
         (data_units.REMOTE_UNIT_BYTES if units.remote else data_units.LOCAL_UNIT_BYTES)

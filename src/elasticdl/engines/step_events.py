@@ -63,8 +63,8 @@ class StepEvents:
 
         Args:
             commit: The commit.
-            before: The ledger before the commit.
-            after: The progress after the commit.
+            before: The ledger before the commit, which has the positions of its batches.
+            after: The training progress after the commit.
             step: Number of updates so far.
         """
         now = time.monotonic()
@@ -124,7 +124,11 @@ class StepEvents:
 
 
 def joined_rows(rows: Sequence[CommittedRow]) -> list[CommittedRow]:
-    """Merge consecutive rows of the same rank and shard whose batches are adjacent."""
+    """Merge successive rows of a rank whose batches are adjacent in the same shard.
+
+    Args:
+        rows: (epoch, rank, shard, first batch, one past the last batch), in the order of commits.
+    """
     joined: list[CommittedRow] = []
     last_of: dict[int, int] = {}
     for row in rows:

@@ -39,12 +39,15 @@ def completed(
 ) -> tuple[Job, ModelDefinition]:
     """Fill in missing params of a prebuilt table model; return the new job and definition.
 
+    Of other models, and of data that is no table, both are returned unchanged.
+
     Args:
         job: The user's job.
         definition: The definition of its model.
         source: The training data; only tables can complete params.
         checkpoint: The checkpoint to resume from, whose params are used.
-        opened: Context and zoo with which the model was defined.
+        opened: The context and the zoo (the code) with which `definition` was made, used to define
+            the model again with the new params.
 
     Raises:
         DataError: The table cannot be read, or does not fit the model.

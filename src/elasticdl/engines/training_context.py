@@ -311,7 +311,7 @@ class TrainingContext:
             )
 
     def _trains_with(self, metric: str) -> bool:
-        """Whether an evaluation metric is also measured in training."""
+        """Whether training measures an evaluation metric too, as far as known before the first step."""
         if self.definition.compiled or metric == "loss":
             return True
         functions = self.definition.create_metrics(Mode.TRAINING)
@@ -349,7 +349,7 @@ class TrainingContext:
         return Accumulator(trainer, whole // self._summed_size) if whole else None
 
     def check_global_batch_size(self) -> None:
-        """Check that whole batches add up to `--global_batch_size`.
+        """Check that `--global_batch_size` is a whole number of batches.
 
         Raises:
             UsageError: The option is not a multiple of the batch size.
