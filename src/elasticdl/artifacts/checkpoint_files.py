@@ -91,6 +91,12 @@ def write_files(
 ) -> int:
     """Write a checkpoint into an empty folder; return its size in bytes.
 
+    Args:
+        folder: The folder, on this machine.
+        step: The checkpoint's step.
+        state: The checkpoint's tensors by path.
+        metadata: The checkpoint's metadata, as `encode_metadata` returned it.
+
     Raises:
         OutputError: A tensor cannot be stored.
         OSError: The folder cannot be written.

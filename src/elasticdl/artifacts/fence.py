@@ -12,7 +12,8 @@ class Fence(Protocol):
     """A check that this process still holds the lock and may write.
 
     Attributes:
-        checks_conditions: Whether the store rejects a write whose condition does not hold.
+        checks_conditions: Whether the store itself rejects a conditional write of a file that has
+            another version than the writer expects; see `versioned_file.py`.
     """
 
     @property

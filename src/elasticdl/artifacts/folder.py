@@ -170,14 +170,17 @@ class OutputFolder:
         self._storage.fence = fence
 
     def versioned(self, name: str) -> VersionedFile:
-        """Return a file of the folder with conditional writes; it raises the store's own errors."""
+        """Return a file of the folder with conditional writes.
+
+        Its methods raise the store's own exceptions instead of `OutputError`.
+        """
         name, storage = _checked(name, self.uri), self._storage
         if isinstance(storage, LocalStorage):
             return LocalFile(storage.path(name))
         return storage.versioned(name)
 
     def errors(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Context manager that converts a store's exceptions while writing to an `OutputError`."""
+        """Context manager that converts exceptions while writing a name to an `OutputError`."""
         storage = self._storage
         if isinstance(storage, LocalStorage):
             return output_errors(storage.path(name))

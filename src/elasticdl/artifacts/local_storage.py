@@ -391,7 +391,14 @@ class LocalStorage:
 
 
 def _bring_beside(aside: Path, target: Path) -> Path:
-    """Move `aside` to the target's folder, so that the following rename is within a file system."""
+    """Move a file or folder to a temporary name in the target's folder; return its new path.
+
+    It may come from another disk, and `publish` can only rename within one file system.
+
+    Args:
+        aside: The file or folder.
+        target: The path to which it will be renamed.
+    """
     beside = temporary_path(target)
     try:
         shutil.move(aside, beside)

@@ -6,9 +6,9 @@
 
 Clocks are never compared: a process that wants the lease of a holder elsewhere watches the file for
 as long as that lease lasts, by its own clock. It does not wait for a holder that is dead on this
-machine. The version of the file is the fence: `check` renews the lease, and always fails after
-another process has replaced the file (`versioned_file.py` describes how reliably that is
-detected). The lease is independent of what it protects.
+machine. `check` (see `fence.py`) renews the lease by replacing the version of the file that this
+process wrote last. So it fails once another process has replaced the file (`versioned_file.py`
+describes how reliably that is detected). The lease is independent of what it protects.
 
 Callers: `lock.py`.
 """
@@ -104,7 +104,13 @@ class Lease:
         )
 
     def _free(self, note: Note) -> Content | None:
-        """Wait until the lease is free; return the file's content, None if there is no file."""
+        """Wait until the lease is free; return the file's content, None if there is no file.
+
+        Waits only for a holder on another machine, to see whether it still renews the lease.
+
+        Raises:
+            OutputBusyError: A living process holds the lease.
+        """
         there = self._file.read()
         if there is None:
             return None
@@ -143,7 +149,17 @@ class Lease:
         )
 
     def _settled(self, data: bytes, version: str) -> str | None:
-        """Return the version if this process's write is still in place, else None."""
+        """Check that no other process has replaced the file that this process has just written.
+
+        On stores that do not check conditions, waits before it reads the file again.
+
+        Args:
+            data: The content that was written.
+            version: The file's version after the write.
+
+        Returns:
+            The version of the file; None if another process has replaced it.
+        """
         if isinstance(self._file, S3File):
             if self._file.checks_conditions(data, version):
                 return version

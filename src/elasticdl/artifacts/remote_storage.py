@@ -63,7 +63,12 @@ class RemoteStorage:
 
     @contextlib.contextmanager
     def errors(self, name: str, doing: str) -> Iterator[None]:
-        """Context manager that converts the exceptions of a store's library to an `OutputError`."""
+        """Context manager that converts the exceptions of a store's library to an `OutputError`.
+
+        Args:
+            name: The file or folder that the error names.
+            doing: Past participle for the message "cannot be ...", such as `written`.
+        """
         try:
             yield
         except ElasticDLError:

@@ -71,7 +71,8 @@ class Description:
         job_id: Identifies the job.
         job_json: The whole job (`Job.to_json`).
         created_unix_s: When it was saved, in seconds since 1970-01-01 UTC.
-        overrides: Contract function -> dotted name of its replacement.
+        overrides: Name of a function of the model file, such as `loss` -> dotted name of the
+            function that the user has named to replace it.
         metrics: Metric name -> its value when the model was saved, or one value per class or
             threshold.
         step: Number of updates made.
@@ -274,7 +275,14 @@ def _prepare(
 ) -> list[str]:
     """Write everything except `trained_model.pb` into a folder; return the names of the exports.
 
-    The other arguments are those of `save_trained_model`.
+    Args:
+        scratch: An empty folder on this machine.
+        params: See `save_trained_model`, as `copy_zoo` and `export`.
+        copy_zoo: Fills an empty folder with the user's code.
+        export: Fills an empty folder with files and folders for serving.
+
+    Raises:
+        OutputError: An export has a reserved name, or a tensor cannot be stored.
     """
     if export is not None:
         export(scratch)

@@ -140,8 +140,8 @@ class S3File:
         Some stores with S3's API ignore conditions, or one of the two.
 
         Args:
-            data: The content of the file; the test never writes anything else.
-            version: Its version.
+            data: The current content of the file; the test never writes anything else.
+            version: The current version of the file.
         """
         # It has the form of an ETag, but differs from the file's.
         another = f'"{_digest(version.encode())[:32]}"'

@@ -1,4 +1,7 @@
-"""Feed: yields the batches that follow a position in the ledger, across shards and epochs.
+"""Feed: yields the batches that a rank has to train on next, across shards and epochs.
+
+The next batches are those that the ledger (`sharding/ledger.py`), the record of the batches trained
+on, does not contain yet.
 
 The batches of a shard come from the training data (`TrainingData`): either records that input
 functions turn into batches (`record_data.py`), or user pipelines that yield batches
@@ -33,8 +36,8 @@ class TrainingBatch:
         number: Number of the batch in the shard, from 0.
         batch: The batch; None if the shard has no batch at all, or if all records of this batch
             are left out.
-        finished: Whether it is the last batch of the shard. A lease may end earlier; its end is
-            in the ledger.
+        finished: Whether it is the last batch of the shard. A rank's lease may be only a part of
+            the shard and end earlier (`ledger.ShardLease.stop`).
         digest: Rolling hash of the shard's batches up to and including this one; 0 where records
             are found by seeking.
         num_left_out: Number of its records that are left out (`--skip_bad_records`).
@@ -120,7 +123,7 @@ class TrainingData(Protocol):
         Args:
             plan: The shard plan.
             epoch: Epoch, from 0.
-            lease: The lease.
+            lease: The shard, or part of one, that is assigned to this rank, and its next batch.
             left_out: Batches whose records are left out; ignored if a pipeline yields the batches.
             singly: Whether to decode records one batch at a time, so that the batch at which a
                 process dies is known.

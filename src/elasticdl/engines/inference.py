@@ -467,7 +467,12 @@ def _write(
 
 
 def note_replaced(writer: PredictionWriter, reporter: Reporter) -> None:
-    """Notify the user if an earlier prediction will be replaced: it may have been edited."""
+    """Notify the user if an earlier prediction, which the user may have edited, will be replaced.
+
+    Args:
+        writer: The writer of the new prediction.
+        reporter: Shows the note.
+    """
     if writer.replaced:
         reporter.note(
             f"{writer.replaced} is an earlier prediction; it is replaced when this one is complete."

@@ -218,7 +218,7 @@ class IterableData:
         return "exact" if self.epochs.indexed else "replayed"
 
     def cut(self, job: Job) -> ShardPlan:
-        """Return a plan with a single shard; with workers, one with short shards, which they share."""
+        """Return a plan with a single shard, or with short shards that several workers share."""
         num_batches = self.epochs.num_batches
         return ShardPlan(
             num_records=num_batches,

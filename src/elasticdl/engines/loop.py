@@ -331,7 +331,7 @@ class Loop:
         return min(planned, self.options.max_steps) if self.options.max_steps else planned
 
     def interrupt(self) -> None:
-        """Write pending events and a last checkpoint because the run is being ended from outside."""
+        """Write pending events and a last checkpoint, because the run is ended from outside."""
         self._step_events.write(self._step_to_report)
         if self._unsaved:
             self._checkpoint()
@@ -359,7 +359,7 @@ class Loop:
         return True
 
     def _prepare_commit(self) -> bool:
-        """End and begin epochs and start evaluations that are due; return False if training is over.
+        """End and begin epochs, and start an evaluation that is due; return False if all is done.
 
         This is the work before a commit that needs no other worker.
         """

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Prefetch(Generic[T]):
     """Runs an iterator in a thread, ahead of the consumer.
 
-    An error that the iterator raises is raised by `peek` or `take` once all items before it have
-    been taken. `close()` (or the end of a `with` block) ends the thread.
+    An error that the iterator raises is raised by `peek` once all items before it have been taken.
+    `close()` (or the end of a `with` block) ends the thread.
 
     Args:
         items: The iterator, which starts at once in the thread.

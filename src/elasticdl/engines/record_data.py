@@ -528,10 +528,9 @@ def _are_of_no_record(labels: Any) -> bool:
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
-    """Return a training batch with the user's class weights as sample weights.
+    """Return a training batch with the user's class weights applied to its sample weights.
 
-    Batches for other purposes are returned unchanged, and all batches if there are no class
-    weights.
+    Without class weights, and in other modes, the batch is returned unchanged.
     """
     if mode is not Mode.TRAINING or definition.class_weight is None:
         return batch

@@ -183,9 +183,9 @@ class TrainingContext:
         return None
 
     def indexes(self) -> dict[str, DataIndex]:
-        """Return the indexes found when the data was opened, keyed by the name of the data.
+        """Return the indexes (record counts and positions) that were made when opening the data.
 
-        A user's own readers and pipelines have none.
+        They are keyed by the name of the data. A user's own readers and pipelines have none.
         """
         sources: dict[str, RecordSource | None] = {}
         if isinstance(self.data, RecordData):
@@ -311,7 +311,7 @@ class TrainingContext:
             )
 
     def _trains_with(self, metric: str) -> bool:
-        """Whether training measures an evaluation metric too, as far as known before the first step."""
+        """Whether training also measures an evaluation metric, as far as is known beforehand."""
         if self.definition.compiled or metric == "loss":
             return True
         functions = self.definition.create_metrics(Mode.TRAINING)

@@ -78,7 +78,11 @@ def check_evaluation_leaves_no_trace(create: Callable[[int], Trainer], batch: Ba
 
 
 def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
-    """Check that `evaluate_per_example` has the metrics, losses and outputs of whole batches."""
+    """Check that `evaluate_per_example` agrees with `evaluate` and `predict` on a batch.
+
+    Its metrics, its mean loss and its outputs must be the same up to rounding, and it must return
+    one value per example.
+    """
     examined, metrics = trainer.evaluate_per_example(batch), trainer.evaluation_metrics
     states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
     for name, value in states[1].items():

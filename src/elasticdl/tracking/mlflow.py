@@ -264,7 +264,14 @@ class MlflowTracker:
         return run
 
     def _keep(self, attempt: TrackedAttempt, *, run_id: str, mark: str) -> StoredRun:
-        """Store the MLflow run in the job's output, so that later attempts continue this run."""
+        """Store the MLflow run in the job's output, so that later attempts continue this run.
+
+        Args:
+            attempt: The start of the job.
+            run_id: MLflow's id of the run; empty before MLflow has created it.
+            mark: A unique tag of the run, by which it is found if this process dies before it has
+                stored the id.
+        """
         kept = StoredRun(
             job_id=attempt.job_id,
             uri=without_password(self._uri),
@@ -342,7 +349,14 @@ class MlflowTracker:
             self._client.log_batch(self._run_id, tags=some)
 
     def _log_params(self, run: Any, attempt: TrackedAttempt) -> dict[str, str]:
-        """Log parameters that the run does not have yet; return those that differ, as tags."""
+        """Log the attempt's parameters that the run does not have yet.
+
+        Parameters too long for MLflow are shortened, and also uploaded in full as a file.
+
+        Returns:
+            Tags for the parameters that the run has with another value: `attempt.N.NAME` -> the
+            attempt's value.
+        """
         from mlflow.entities import Param  # noqa: PLC0415 - as above
 
         names = MetricNames().of(attempt.params)

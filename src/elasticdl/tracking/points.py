@@ -1,4 +1,6 @@
-"""Converts events to points for trackers. Pure: the only clock is that of the events.
+"""Converts events to points (`MetricPoint`: metrics at one moment), which trackers record.
+
+Pure: the only clock is that of the events.
 
 EpochFinished -> a point with the training metrics (and the latest validation metrics)
 Evaluated     -> a point with the validation metrics

@@ -50,7 +50,7 @@ _OWN_VOTE = timedelta(seconds=60)
 
 
 class Lighthouse:
-    """Server that decides which workers take part in the next step.
+    """torchft's server that decides which workers take part in the next step (the quorum).
 
     Run it in its own process: its native code writes a line to the output for each request.
 
@@ -166,7 +166,10 @@ class Quorum:
 
     @property
     def num_commits(self) -> int:
-        """Number of commits in this worker's state since the start of the job."""
+        """Number of commits in this worker's state since the workers of this round were started.
+
+        After `give_up_state` it is 0 until a peer's state is received.
+        """
         return int(self._manager.current_step())
 
     def follow(self, lighthouse: str) -> None:
@@ -248,7 +251,11 @@ class Quorum:
         return time.monotonic() - self._found_s >= self._timeouts.quorum_interval_s
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
-        """Sum a buffer over all workers in place; return whether that succeeded on this worker."""
+        """Sum a buffer over all workers in place; return whether that succeeded on this worker.
+
+        After a failure, the connections to the other workers are closed, so that their sums fail
+        too.
+        """
         here = torch.from_numpy(buffer)
         # On a CPU this shares the buffer's memory; NCCL sums tensors on a GPU.
         there = here.to(self._device)
@@ -275,7 +282,11 @@ class Quorum:
         return False
 
     def vote(self, *, commit: bool) -> bool:
-        """End the step with this worker's vote; return whether it is committed here."""
+        """End the step on this worker; return whether it is committed here.
+
+        Args:
+            commit: Whether this worker agrees to commit the step.
+        """
         if commit and not self._has_failed:
             # torchft votes among the ranks of a replica. This replica has a single rank, whose own
             # vote decides, so the two network calls can be skipped.

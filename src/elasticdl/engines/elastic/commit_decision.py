@@ -4,6 +4,7 @@ One row of numbers for each rank is summed in the same all-reduce as the gradien
 fills in its own row and leaves the others zero, so the sum contains all rows. Every worker then
 draws the same conclusion from the same sum, without any further message:
 
+    the sum failed (a worker died)          not decided here; `committer.py` repeats the step
     a rank is held by two workers           no commit; the older of the two leaves
     the rows have different lineages        no commit; a worker with another lineage than the
                                             lowest rank takes over that rank's state
@@ -125,7 +126,7 @@ class Decision:
 
     Attributes:
         commits: Whether the step commits.
-        leave: Whether this process must end because a younger one has its rank.
+        leave: Whether this process must end because a newer one has taken over its rank.
         heal: Whether this worker must take over a peer's state because its lineage differs.
         drifted: Ranks whose weights differ from those of the lowest rank.
         ranks: Ranks that took part, lowest first.
@@ -210,7 +211,12 @@ def _bad_batches(columns: Mapping[str, npt.NDArray[np.uint64]]) -> tuple[BatchId
 
 
 def chain(lineage: int, verdict: Decision) -> int:
-    """Return the lineage after a committed step: a hash of the previous one and the decision."""
+    """Return the lineage (hash of the commit history) after a committed step.
+
+    Args:
+        lineage: The lineage before the step.
+        verdict: The decision to commit the step.
+    """
     rows, left_out = ([tuple(row) for row in some] for some in (verdict.rows, verdict.left_out))
     return _hash(repr((lineage, verdict.ranks, rows, verdict.lost, left_out)))
 

@@ -105,7 +105,7 @@ class Layout:
 
 
 def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
-    """Apply a contribution and undo it, so that the trainer compiles its update in advance."""
+    """Apply gradients and undo it, so that the trainer compiles its update before it is needed."""
     if isinstance(trainer, SupportsWarmup):
         trainer.rehearse(contribution)
         return
@@ -198,15 +198,15 @@ class ElasticCommitter:
         quorum.slowest_s = self.slowest_s
 
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
-        """Return the state that `save` encodes for a peer, taken while no gradient is computed.
+        """Call `save` while no gradient is computed, and return the encoded state for a peer.
 
-        Computing gradients temporarily changes the model's statistics.
+        Computing gradients temporarily changes the model's statistics, which must not be sent.
         """
         with self._model_in_use:
             return save()
 
     def receive(self, data: bytes) -> None:
-        """Store a peer's state; it is taken over when the quorum is complete."""
+        """Keep the encoded state of a peer, to be loaded when the quorum is complete."""
         self._received = data
 
     def report_lost(self, rank: int) -> None:
@@ -253,7 +253,11 @@ class ElasticCommitter:
     def commit(
         self, batches: Sequence[TrainingBatch], progress: TrainProgress, *, stop: bool
     ) -> Commit | None:
-        """Train on the first batch together with all workers; None if the step is not committed.
+        """Train on the first batch together with all workers.
+
+        Returns:
+            The commit; None if the step was not committed, or if this worker took over a peer's
+            state instead.
 
         Raises:
             NonFiniteLossError: The loss of the step is NaN or infinite; no worker applied it.
@@ -297,11 +301,15 @@ class ElasticCommitter:
         return self._entered(decision, self._evaluation.read(self._measured))
 
     def leads(self) -> bool:
-        """Return whether this worker has the lowest rank of the last commit."""
+        """Return whether this worker is the leader: the lowest rank of the last commit."""
         return bool(self._ranks) and self._ranks[0] == self._rank
 
     def _contribution_of(self, fed: TrainingBatch, batch: Batch) -> tuple[Contribution, StepResult]:
-        """Compute the contribution of a batch; reuse it if the step is retried."""
+        """Return the gradients of a batch and the result of its step.
+
+        They are computed once; if the step is retried with the same batch and weights, the same
+        values are returned.
+        """
         if self._computed is None or self._computed[0] is not fed:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
             with (

@@ -4,9 +4,10 @@
        ^                                     |
        +---- rank, checkpoint, deaths -------+
 
-The driver takes no part in a step. It runs the Lighthouse, starts and replaces workers
-(`scaling_policy.py` decides when), and fetches events and checkpoints from one of them. Since only
-the driver writes, its lock on the output covers the whole run.
+The driver takes no part in a step. It runs the Lighthouse (torchft's server, which decides which
+workers take part in the next step), starts and replaces workers (`scaling_policy.py` decides when),
+and fetches events and checkpoints from one of them. Since only the driver writes, its lock on the
+output covers the whole run.
 
 If no living worker continues the history that was written, the workers start a new round from the
 newest checkpoint, like a resumed job.
@@ -180,7 +181,10 @@ class _Process:
         return now - self.answered_s if self.request is not None else 0.0
 
     def keeps_up(self, now: float) -> bool:
-        """Return whether the worker answers and its history extends the event log."""
+        """Return whether the worker has joined the others and has answered recently.
+
+        It has joined if its history contains the last commit in the event log.
+        """
         continues = self.report is not None and self.report.continues
         return continues and self.silent_s(now) < _LEFT_OUT_S
 
@@ -250,7 +254,10 @@ class _Controller:
                 self._close()
 
     def _enter(self) -> None:
-        """Create everything that needs Ray. After a loss of Ray, start a new round."""
+        """Start the Lighthouse and prepare the workers' settings, once Ray is connected.
+
+        If Ray was lost before, also start a new round.
+        """
         run, workers = self._run, self._workers
         self._run_id = uuid.uuid4().hex[:12]
         self._report_interval_s = _REPORT_INTERVAL_S
@@ -301,9 +308,13 @@ class _Controller:
                 raise
 
     def _writes_files(self, finished: Sequence[_Process]) -> bool:
-        """Whether training has ended but the lowest rank may still be writing files of callbacks.
+        """Whether the lowest rank may still be writing files of callbacks after the last step.
 
-        A worker that waits for the others has missed the end and writes nothing.
+        The job must not end before. A worker that waits for the others to form a quorum has missed
+        the end of training and writes nothing.
+
+        Args:
+            finished: The workers that have finished; at least one.
         """
         now = time.monotonic()
         if self._finished_s is None:
@@ -362,7 +373,15 @@ class _Controller:
         )
 
     def _check_cluster(self) -> None:
-        """Check Ray, the Lighthouse, machines about to be reclaimed, and other jobs' needs."""
+        """Check Ray, the Lighthouse, machines about to be reclaimed, and other jobs' needs.
+
+        Tells workers the address of a new Lighthouse, and gives up idle processes that other jobs
+        need.
+
+        Raises:
+            RayLostError: Ray is gone; the newest state that could be fetched is saved.
+            OutputError: The disk of temporary files is full.
+        """
         now = time.monotonic()
         if now - self._checked_cluster_s < _CLUSTER_INTERVAL_S:
             return
@@ -495,7 +514,16 @@ class _Controller:
         return [p for p in self._processes if p.state is WorkerState.TRAINING]
 
     def _new_round(self, why: str) -> None:
-        """Start a new round: the next workers resume from the newest checkpoint."""
+        """Kill all workers that have a rank, so that the next ones resume from a checkpoint.
+
+        Training continues from the newest checkpoint, in a new round.
+
+        Args:
+            why: The reason, for the user.
+
+        Raises:
+            TrainingError: All workers were lost too many times without progress.
+        """
         self._finished_s, self._report_interval_s = None, _REPORT_INTERVAL_S
         self._deaths.of_all(self._journal.step)
         for process in [p for p in self._processes if p.rank is not None]:
@@ -658,7 +686,11 @@ class _Controller:
     # --- the end ------------------------------------------------------------------------------
 
     def _finish(self, finished: list[_Process]) -> TrainResult | None:
-        """Fetch the final state and the last events, both from the same finished worker."""
+        """Fetch and save the final state and the last events, both from the same finished worker.
+
+        Returns:
+            The result; None if all finished workers are lost, which starts a new round.
+        """
         for process in finished:
             try:
                 report = ray.get(

@@ -1,7 +1,7 @@
 """Bad records: skips the records of batches that kill workers, or fails with an error naming them.
 
     driver    five workers died at a batch --leave_out--> every living and future worker
-    workers   they stop using the batch; one proposes it in its row of the next step, and with
+    workers   they stop using the batch; one proposes it in its vote on the next step, and with
               that commit all of them skip its records
 
 The skipped batches are part of the state, because the ledger contains them: a checkpoint has them,
@@ -61,7 +61,7 @@ class BadRecords:
         self.at_start: tuple[BatchId, ...] = ()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Determine which batches a new round skips from its start."""
+        """Set `at_start` for a new round that resumes from a checkpoint; None starts at step 0."""
         progress = self._run.context.initial_progress()
         if checkpoint is not None:
             progress = TrainProgress.from_json(checkpoint.metadata["progress"])
@@ -70,6 +70,8 @@ class BadRecords:
 
     def add(self, found: RepeatedFailure) -> BatchId:
         """Skip the records of a batch at which too many workers died; return the batch.
+
+        The user is notified.
 
         Raises:
             TrainingError: Skipping is not enabled, or too many records would be skipped.

@@ -155,7 +155,7 @@ class EventBuffer:
             }
 
     def take_over(self, values: Mapping[str, Any]) -> None:
-        """Replace this worker's history by a peer's."""
+        """Replace this worker's history by a peer's, which the peer's `to_json` returned."""
         with self._lock:
             points = [CommitId(*pair) for pair in values["points"]]
             # All commits but the last are confirmed, so the peer has passed them, too, even if it
@@ -209,7 +209,11 @@ class SnapshotBuffer:
     def first_confirmed(self, confirmed: CommitId) -> StateSnapshot | None:
         """Return the best confirmed checkpoint, otherwise the newest confirmed one, or None.
 
-        It stays in the buffer.
+        It stays in the buffer. A checkpoint is confirmed if this worker's history contains its
+        commit, and that commit is not after `confirmed`.
+
+        Args:
+            confirmed: The last commit that is known to be final.
         """
         with self._lock:
             certain = self._certain(confirmed)

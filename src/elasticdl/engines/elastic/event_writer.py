@@ -123,10 +123,11 @@ class EventWriter:
         )
 
     def save(self, snapshot: StateSnapshot) -> bool:
-        """Write the pending steps up to a checkpoint, then the checkpoint; return True.
+        """Write the pending steps up to a checkpoint, and then the checkpoint.
 
-        Return False and write nothing if one event that is written already reports steps from both
-        before and after the checkpoint.
+        Returns:
+            Whether it was written. Nothing is written if an event in the log reports steps from
+            both before and after the checkpoint.
         """
         step = snapshot.checkpoint.step
         if any(first <= step < last for first, last in self._written):

@@ -36,9 +36,9 @@ class RepeatedFailure:
     """A batch at which too many workers died.
 
     Attributes:
-        batch: The batch at which most of them died.
-        num_deaths: Number of deaths.
-        others: Other batches that the last worker that died was working on.
+        batch: The batch that they were computing, preparing or evaluating.
+        num_deaths: Number of workers that died at this batch.
+        others: Other batches that the last of these workers was working on.
     """
 
     batch: BatchInWork

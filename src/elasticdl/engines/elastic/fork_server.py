@@ -72,7 +72,7 @@ class _ProcessEnvironment:
         return cls(dict(os.environ), str(Path.cwd()), tuple(sys.path))
 
     def enter(self) -> None:
-        """Apply the environment to this process."""
+        """Give this process the environment variables, the folder and the path of this object."""
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)

@@ -33,7 +33,7 @@ _LARGE_BYTES = 1 << 20
 
 
 def send(indexes: Mapping[str, DataIndex], *, same_machine: bool) -> SentIndexes:
-    """Return indexes in the form that is sent to workers.
+    """Encode indexes for workers; large ones become files if all workers are on this machine.
 
     Args:
         indexes: Names of the data -> index.

@@ -141,12 +141,12 @@ _model: tuple[str, InferenceWorker] | None = None
 
 
 def _kept_model(run: str, instructions: list[Any]) -> InferenceWorker:
-    """Return the model of a run; a worker process loads it once and reuses it for further tasks.
+    """Return this process's `InferenceWorker` of a run; it is created at the first call.
 
     Args:
         run: ID of the run.
-        instructions: A list with a reference to the instructions, because Ray would fetch a plain
-            reference for each task.
+        instructions: A list with one Ray reference to the `Instructions`. A reference that is not
+            in a list would be fetched by Ray for each task.
     """
     global _model  # noqa: PLW0603 - the model is kept once per worker process
     if _model is None or _model[0] != run:

@@ -146,10 +146,12 @@ class RangeQueue:
     def lost(self, range_: Range, why: str, *, begun: bool) -> None:
         """Record that the worker of a range has died; return the range to the queue.
 
+        After too many deaths in a row, `why_give_up` returns a reason.
+
         Args:
             range_: The range.
             why: Description of the death.
-            begun: Whether the worker had begun with the range.
+            begun: Whether the worker had loaded the model and begun with the range.
         """
         del self._in_hand[range_.index]
         self._to_do.append(range_)

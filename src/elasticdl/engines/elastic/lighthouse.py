@@ -1,6 +1,8 @@
-"""Watched Lighthouse: runs on the driver's machine and is replaced when it dies or freezes.
+"""Watched Lighthouse: a server process that is replaced when it dies or freezes.
 
-Workers keep their state and switch to the new one (`allreduce.Quorum.follow`), so no step is lost.
+The Lighthouse, a part of torchft, decides which workers take part in the next step. It runs in a
+process of its own on the driver's machine. When it is replaced, workers keep their state and switch
+to the new one (`allreduce.Quorum.follow`), so no step is lost.
 
 Callers: `controller.py`.
 """

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class LighthouseProcess:
-    """Actor with the run's Lighthouse on the driver's machine; Ray ends it with the driver."""
+    """Ray actor that runs torchft's Lighthouse, the server that forms quorums.
+
+    It is placed on the driver's machine. Ray kills it when the driver ends.
+    """
 
     def start(self, host: str, min_workers: int, timeouts: Timeouts) -> str:
         """Start the Lighthouse and return its address."""
@@ -37,7 +40,7 @@ class LighthouseProcess:
         return self._lighthouse.address
 
     def is_alive(self) -> bool:
-        """Return True; an answer proves that the process is alive."""
+        """Return True, so that any answer shows that the process is alive."""
         return True
 
 
@@ -69,7 +72,17 @@ def here() -> Any:
 
 
 def call(actor: Any, method: str, *args: Any, **named: Any) -> Any:
-    """Call a worker's method while the worker trains; return a Ray reference to the result."""
+    """Call a method of a `PlacedWorker` actor's worker while the worker trains.
+
+    Args:
+        actor: The actor.
+        method: Name of a method of `Worker`.
+        args: Arguments of the method.
+        named: Named arguments of the method.
+
+    Returns:
+        A Ray reference to the result.
+    """
     return actor.call.options(concurrency_group="watch").remote(method, *args, **named)
 
 
@@ -82,7 +95,9 @@ def leaving_machines() -> Collection[str]:
 
 @contextlib.contextmanager
 def connected(workers: Workers) -> Iterator[ConnectedRay]:
-    """Start Ray on this machine, or join a cluster.
+    """Start Ray on this machine, or join the user's cluster, for as long as the block runs.
+
+    Also turns off, for this process, the messages that Ray prints about its processes.
 
     Raises:
         UnavailableError: Ray does not start on this machine, or no cluster is at the address.

@@ -36,7 +36,7 @@ _FORK_SERVER = "elasticdl.engines.elastic.fork_server"
 
 
 class RayWatch:
-    """Watches Ray's processes while its block runs; see the module.
+    """Kills Ray processes that stay stopped, and finds dead ones, while its block runs.
 
     Args:
         processes: Ray's name for a kind of process -> the started processes of this kind.
@@ -106,10 +106,13 @@ class RayWatch:
 
 
 def kill_fork_servers(folder: Path) -> None:
-    """Kill the fork servers of a run whose workers have ended, including stopped ones.
+    """Kill (SIGKILL) a run's fork servers after its workers have ended.
+
+    Servers suspended by SIGSTOP are killed too.
 
     Args:
-        folder: The run's temporary folder; its servers have a folder within it as an argument.
+        folder: The run's temporary folder. A server belongs to the run if its command line has a
+            path below it.
     """
     for entry in Path("/proc").glob("[0-9]*"):
         command = _command(int(entry.name))

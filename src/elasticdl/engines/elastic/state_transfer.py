@@ -63,7 +63,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
 
 
 class StateServer:
-    """Server that serves one state at a time to peers that know its secret address.
+    """HTTP server that sends one state at a time to peers that know its secret address.
 
     Args:
         host: Name or address under which others reach this machine.

@@ -97,8 +97,10 @@ class InitialState:
         rank: Rank of the worker.
         incarnation: Number of its process in the job.
         generation: Number of the job's start.
-        round: Number of the round within that start.
-        lighthouse: Address of the Lighthouse, which forms the quorums.
+        round: Number of the round within that start. A new round begins when all workers have to
+            resume from a checkpoint.
+        lighthouse: Address of the Lighthouse, the server that decides which workers take part in
+            the next step.
         checkpoint: Checkpoint to resume from; None for a new run.
         left_out: Batches whose records the round skips from its start.
         bad: Batches that killed workers, but whose skipping is not agreed on by all workers yet.
@@ -134,7 +136,9 @@ class Identity:
 
 @dataclass(frozen=True)
 class WorkerExit:
-    """Result of a worker that was superseded or found no Lighthouse; the other workers continue.
+    """Result of a worker that ended although the job goes on.
+
+    A newer process has taken over its rank, or the driver is gone.
 
     Attributes:
         reason: Name of the exception that ended it.
@@ -287,7 +291,14 @@ class Worker:
             self._snapshots.requested = True
 
     def take_snapshot(self, confirmed: CommitId) -> StateSnapshot | None:
-        """Return the best confirmed checkpoint, otherwise the newest; None if none is new."""
+        """Return a checkpoint that was not fetched yet, and remove it and all older ones.
+
+        Args:
+            confirmed: The last commit that is known to be final.
+
+        Returns:
+            The best checkpoint up to `confirmed`, otherwise the newest; None if there is none.
+        """
         return None if self._snapshots is None else self._snapshots.take(confirmed)
 
     def final(self) -> StateSnapshot:
@@ -413,7 +424,16 @@ class Worker:
     def _noted_batches(
         self, left_out: Collection[BatchId], epoch: int, lease: ShardLease
     ) -> Iterator[TrainingBatch]:
-        """Yield the batches of a lease, with a crash note on the batch that is being prepared."""
+        """Yield the batches of a lease, recording in the crash note which one is being prepared.
+
+        If a batch must not be prepared yet (`_holds_back`), a `TrainingBatch` without a batch is
+        yielded in its place, as the last one.
+
+        Args:
+            left_out: Batches whose records are skipped.
+            epoch: Epoch, from 0.
+            lease: The lease.
+        """
         batches = self._context.shard_batches(
             epoch,
             lease,
@@ -445,7 +465,10 @@ class Worker:
         return batch.epoch > self._loop.progress.ledger.epoch
 
     def _noted_validation(self) -> Validation | None:
-        """Return the validation data, with a crash note on each shard in use; None without any."""
+        """Return the validation data; reading it records the shard in the crash note.
+
+        None if there is no validation data.
+        """
         validation, note = self._context.validation, self._note
         if validation is None:
             return None

@@ -125,7 +125,7 @@ class WorkerProcess:
 
 
 class _Reachable:
-    """Makes a worker's methods callable from the process that started it.
+    """Calls methods of a worker in its process, on behalf of the process that started it.
 
     Args:
         worker: The worker. Each call runs in a separate thread.
