@@ -100,7 +100,7 @@ class InProcessCommitter:
         return Commit([row] if row is not None else [], (self.rank,), states)
 
     def leads(self) -> bool:
-        """Return True, because this is the only process."""
+        """Return True: the only process is the leader."""
         return True
 
 

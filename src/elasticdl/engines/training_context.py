@@ -1,6 +1,6 @@
 """Training context: the model, the data and the shard plan that a training process needs.
 
-Callers: `run.py` for the process that leads a training run, `elastic/worker.py` for each worker.
+Callers: `run.py` for the process that starts a training run, `elastic/worker.py` for each worker.
 """
 
 from __future__ import annotations

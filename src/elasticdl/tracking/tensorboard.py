@@ -109,7 +109,7 @@ class TensorBoardTracker:
         """Ignore artifacts: those of the job are already in its output."""
 
     def end(self, status: RunStatus, error: str = "") -> None:
-        """Close the files; TensorBoard has no notion of a status.
+        """Close the files; the status is ignored, because TensorBoard does not show one.
 
         Raises:
             TrackingError: The disk is full or cannot be written to.
