@@ -127,6 +127,18 @@ def test_a_worker_that_does_not_lead_yet_says_with_its_batch_that_its_callbacks_
     assert loop.progress.ledger.epoch == 2
 
 
+def test_a_metric_with_val_in_its_name_is_not_of_the_validation():
+    loop = loop_of(0, whole_shards)
+    loop.metrics = {"interval_error": 1.0, "val_loss": 2.0}
+    ended = []
+    loop.trainer.hooks.test_end = ended.append
+    # A peer's state was taken over during an evaluation, which the peer had finished.
+    loop._begin_test()
+    loop._match_evaluation()
+
+    assert ended == [{"loss": 2.0}]
+
+
 class Losing(Alone):
     """Makes a step of each batch, with losses that are known before."""
 

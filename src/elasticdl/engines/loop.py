@@ -629,8 +629,8 @@ class Loop:
             self._begin_test()
         else:
             prefix = "val_"
-            known = {n.removeprefix(prefix): v for n, v in self.metrics.items() if prefix in n}
-            self._end_test(known)
+            measured = [n for n in self.metrics if n.startswith(prefix)]
+            self._end_test({n.removeprefix(prefix): self.metrics[n] for n in measured})
         self.trainer.load_state(state)
 
     def _evaluate_a_shard(self, now: EvaluationProgress) -> None:

@@ -35,7 +35,7 @@ from elasticdl.engines import run as training_run
 from elasticdl.engines.elastic import worker_warnings
 from elasticdl.engines.elastic.crashing_batches import BadRecords
 from elasticdl.engines.elastic.encryption import KEY_BYTES
-from elasticdl.engines.elastic.event_buffer import WAITING, StateSnapshot
+from elasticdl.engines.elastic.event_buffer import WAITING, StateSnapshot, WorkerReport
 from elasticdl.engines.elastic.event_writer import EventWriter
 from elasticdl.engines.elastic.failure_policy import (
     MAX_MEMORY_LOSSES_A_WORKER,
@@ -83,7 +83,6 @@ from elasticdl.events import WorkerJoined, WorkerLeft
 
 if TYPE_CHECKING:
     from elasticdl.engines.elastic.crash_note import BatchInWork
-    from elasticdl.engines.elastic.event_buffer import WorkerReport
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.job import Job, Workers
 
@@ -701,7 +700,7 @@ class _Controller:
             except ray.exceptions.RayError:
                 self._end(process, "died")
                 continue
-            if not isinstance(final, StateSnapshot):
+            if not (isinstance(report, WorkerReport) and isinstance(final, StateSnapshot)):
                 self._end(process, "died")
                 continue
             if not report.continues:
