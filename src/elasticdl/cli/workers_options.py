@@ -1,4 +1,7 @@
-"""Worker options of the commands that train, and of those that share records among workers."""
+"""Decorators that add the options of workers (`--num_workers`, `--ray_address`, ...) to a command.
+
+One is for commands that train, the other for `evaluate` and `predict`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def training_workers_options(command: _Command) -> _Command:
-    """Add the options for training on elastic workers to a command."""
+    """Add `--num_workers`, `--num_spare_workers` and `--ray_address` to a command that trains."""
     return with_options(
         command,
         click.option(
@@ -38,7 +41,10 @@ def training_workers_options(command: _Command) -> _Command:
 
 
 def workers_options(command: _Command) -> _Command:
-    """Add the options for sharing records among workers to a command."""
+    """Add the worker options of `evaluate` and `predict`, whose workers divide the records.
+
+    These are `--num_workers`, `--ray_address` and `--give_up_after`.
+    """
     return with_options(
         command,
         click.option(

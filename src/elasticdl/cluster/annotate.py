@@ -50,14 +50,18 @@ _Texts: TypeAlias = Mapping[str, str | None]
 
 
 class ProgressLog:
-    """A log of events that also publishes the training progress, about four times a minute.
+    """An event log that also writes the training progress to the annotations of the job's RayJob.
+
+    Use it as a context manager: the annotations are written by a thread, which runs until the end
+    of the `with` block.
 
     Args:
         log: Receives each event first, in the caller's thread.
         job: The job that is trained.
         rayjob: Name of its RayJob.
-        account: Folder with the credentials of the pod's service account.
-        interval_s: Minimum time between two updates, except before the last one.
+        account: Folder with the credentials of the pod's service account; None means the folder
+            where Kubernetes mounts them.
+        interval_s: Minimum time between two updates, except before the last one; None means 15 s.
 
     Attributes:
         path: The file of the log.
@@ -93,7 +97,7 @@ class ProgressLog:
         self._thread.join(_DRAIN_S)
 
     def write(self, event: Event) -> None:
-        """Write an event to the log, and queue it for the progress of the RayJob.
+        """Write an event to the log, and queue it for the next update of the annotations.
 
         Raises:
             OutputError: As raised by the log.

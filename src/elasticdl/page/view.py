@@ -2,8 +2,10 @@
 
     History + Facts + a clock --view--> {"head": ..., "curves": ..., "lanes": ..., ...}
 
-Pure. The browser receives a section whenever it has changed and only draws it; all decisions are
-made here. Callers: `web_app.py`.
+A section is the data of one part of the page, such as its charts over time. The browser receives
+a section whenever it has changed; `static/page.js` draws it, but what to show is decided here.
+
+Pure. Callers: `web_app.py`.
 """
 
 from __future__ import annotations

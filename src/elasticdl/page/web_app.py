@@ -1,14 +1,15 @@
 """Web application of the job page: handles the requests of browsers. `web_server.py` runs it.
 
     GET /            the page; sets a cookie from ?token=
-    GET /jobs.json   one row per job, with its loss
+    GET /jobs.json   one row per job, with its loss curve
     GET /state.json  ?job=NAME: all sections of a job's page
     GET /events      ?job=NAME: server-sent events; each has the sections that have changed
     GET /report      ?job=NAME&name=...: the page of an evaluation report
     GET /static/...  scripts and styles
 
-The server only reads. Folding a log uses CPU time, so it runs in threads, and only while the page
-has a viewer. Callers: `web_server.py`.
+The page is drawn in the browser by `static/page.js`, from the sections that `view.py` builds. The
+server only reads. Reading a log uses CPU time, so it is done in threads, and only while the page has
+a viewer. Callers: `web_server.py`.
 """
 
 from __future__ import annotations

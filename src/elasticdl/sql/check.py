@@ -1,6 +1,6 @@
 """Statement checks: convert a parsed statement into a request, or report the mistake in it.
 
-    statement --check--> request
+    statement --check--> request, the arguments of the function that runs it (`TrainRequest`, ...)
 
 Checks against the zoo, the trained models and the database. Every mistake that can be found
 without reading a row is reported here, with its position in the program: unknown models,
@@ -212,7 +212,17 @@ def _checked_label(
     database: Database,
     models: Models,
 ) -> str:
-    """Return the name of the column with the true values, after checking the SELECT.
+    """Check the SELECT of an EVALUATE or EXPLAIN statement, and find the column to compare with.
+
+    Args:
+        statement: The statement.
+        label: The LABEL clause; None means the column that the model was trained to predict.
+        program: The whole program, for errors.
+        database: Queried for the columns of the SELECT.
+        models: The trained models.
+
+    Returns:
+        The name of the column with the true values.
 
     Raises:
         StatementError: The SELECT has no such column, the column has another type than during
@@ -248,13 +258,23 @@ def _check_into(
 
 
 def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
-    """Rename the columns of a SELECT to the names that the model was trained with."""
+    """Spell the columns of a SELECT as the training data did, if the database ignores case."""
     names = written_like(schema.names, record.details.get("columns", []), database.dialect)
     return schema.empty_table().rename_columns(names).schema
 
 
 def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program: str) -> None:
-    """Raise a `StatementError` if the SELECT lacks a column that the model was trained on."""
+    """Check that the SELECT has every column that the model was trained on, with a suitable type.
+
+    Args:
+        schema: Columns of the SELECT.
+        record: How the model was trained.
+        model: The model's name in the statement, which the error points at.
+        program: The whole program, for the error.
+
+    Raises:
+        StatementError: A column is missing or has another type.
+    """
     for name in _columns_of(record.details.get("params", {}).get("columns", [])):
         why = f", which {model.text} was trained on"
         if name not in schema.names:
@@ -289,7 +309,7 @@ def _unlike_trained(
 
 
 def _columns_of(features: Any) -> Iterator[str]:
-    """Yield the columns that some features are computed from, each once."""
+    """Yield the names of the columns that features, even nested ones, are computed from, each once."""
     seen: dict[str, None] = {}
     entries_ = list(features) if isinstance(features, list) else [features]
     while entries_:
@@ -302,7 +322,7 @@ def _columns_of(features: Any) -> Iterator[str]:
 
 
 def _kind(type_: str) -> str:
-    """Return the kind of an Arrow type, a key of `_KINDS`; empty if there is none."""
+    """Classify an Arrow type by its name, as a key of `_KINDS`; empty if none of them fits."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
 
 
@@ -316,7 +336,18 @@ _KINDS = {
 
 
 def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:
-    """Return the column of a SELECT that a name refers to; a `StatementError` if there is none."""
+    """Return the column of a SELECT that a name refers to; its case may differ if that is unique.
+
+    Args:
+        name: The name in the statement.
+        names: Columns of the SELECT.
+        what: Added to the error after the name, such as " with the true values".
+        program: The whole program, for the error.
+        span: Position of the name.
+
+    Raises:
+        StatementError: There is no such column.
+    """
     found = matching(name, names)
     if found is None:
         raise _missing(name, names, what, program, span)
@@ -383,7 +414,12 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
 
 
 def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
-    """Describe the mistake in the params `classes` or `class_counts`; empty if there is none."""
+    """Describe the mistake in the model parameter `classes` or `class_counts`; empty if none.
+
+    Args:
+        name: The parameter to check.
+        given: All parameters in the statement, because the two must have equal lengths.
+    """
     classes, counts = given.get("classes"), given.get("class_counts")
     try:
         known = None if classes is None else len(Classes.of(classes).values)
@@ -396,7 +432,12 @@ def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unlike(value: Any, default: str | None) -> str:
-    """Describe the expected type of a value, if its type differs from the default's; else empty."""
+    """Describe the expected type of a parameter if a value has another one; else return "".
+
+    Args:
+        value: The value in the statement.
+        default: The parameter's default, as Python source; None if it has no default.
+    """
     try:
         like = literal_eval(default or "None")
     except ValueError:

@@ -173,7 +173,16 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
 
 
 def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
-    """Return a hint for the error about an unexpected token where a clause should start."""
+    """Return the end of an error about an unexpected token where a clause should start.
+
+    Args:
+        found: The token.
+        verb: TRAIN, PREDICT, EVALUATE or EXPLAIN.
+        seen: Keywords of the clauses before it.
+
+    Returns:
+        A suggestion, such as a missing comma or a similar keyword, or just a full stop.
+    """
     near = did_you_mean(found, _TAKES[verb])
     if near != "." or not seen:
         return near
@@ -246,7 +255,7 @@ def _number(tokens: _Tokens, token: Token) -> int | float:
 
 
 def _argument(tokens: _Tokens) -> Argument:
-    """Parse one feature of a COLUMN clause, or one argument of a function in it."""
+    """Parse an entry of COLUMN: a column, a literal, a list, or a function of further entries."""
     begin = tokens.here
     kind = tokens.peek_type()
     if kind == TokenType.L_BRACKET:

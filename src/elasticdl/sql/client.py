@@ -143,11 +143,13 @@ class Client:
     Args:
         address: HOST:PORT.
         token: The server's token.
-        ca: File with the certificates of the authority that signed the server's. None uses
-            gRPC's built-in ones, and no TLS at all for an address of this machine.
+        ca: File with the certificates of the authority that signed the server's certificate.
+            None uses the authorities built into gRPC; for an address of this machine, it disables
+            TLS.
         certificate: File with this client's certificate, if the server requires one.
-        key: File with its private key.
-        database: URL of a database, if the server allows it; empty uses the server's own.
+        key: File with the private key of `certificate`.
+        database: URL of the database to use, if the server lets clients choose one; empty means
+            the server's default.
 
     Raises:
         UsageError: A file cannot be read.
@@ -237,7 +239,7 @@ class Client:
         return sqlflow_pb2.Request(stmts=program, session=session)
 
     def close(self) -> None:
-        """Close the connection and cancel the programs that run on it."""
+        """Close the connection, which cancels running programs; submitted jobs continue."""
         self._channel.close()
 
     def __enter__(self) -> Self:

@@ -162,7 +162,12 @@ class _Reader:
                 return {"kind": "indicator", "of": self._of(given[0], "category")}
 
     def _of(self, argument: Argument, kind: str) -> dict[str, Any]:
-        """Convert an inner argument to a feature; a bare column becomes one of the given kind."""
+        """Convert an argument of a function, such as the `role` in `EMBEDDING(role, 8)`, to a feature.
+
+        Args:
+            argument: A column or a further function.
+            kind: Kind of the feature that a bare column becomes: "category" or "number".
+        """
         if isinstance(argument, Word):
             column = self._column(argument)
             derive: dict[str, Any] = {} if kind == "number" else {"derive": {}}

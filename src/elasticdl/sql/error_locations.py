@@ -116,9 +116,10 @@ def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: S
 def check_distinct(
     names: Sequence[str], statement: str, begins_at: tuple[int, int], at: str = ""
 ) -> None:
-    """Raise a `DataError` with its position if two columns share a name.
+    """Raise a `DataError` that points at the column, if two columns of a query share a name.
 
-    This shows only when the rows are read: in a subquery, DuckDB and SQLite rename such columns.
+    Call it once the query itself runs: the earlier checks run it as a subquery, in which DuckDB and
+    SQLite silently rename such columns.
 
     Args:
         names: Columns of the query, under the names of the model.

@@ -335,7 +335,11 @@ def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.R
 
 
 class _Losses:
-    """Computes the loss of a trained model on several sets of rows, loading the model once."""
+    """Computes the loss of a trained model on several sets of rows, loading the model once.
+
+    Args:
+        job: An evaluation job, whose model and options are used for all sets of rows.
+    """
 
     def __init__(self, job: Any) -> None:
         self._opened = inference.open_trained(job, Mode.EVALUATION)

@@ -128,10 +128,14 @@ def execute(
 
 
 class Connection:
-    """The connection of a session to its database, open only while this process needs it.
+    """Connection of a session to its database, open only while this process needs it.
 
-    Only one process at a time can write a DuckDB file, and the submitter is another process. A
-    database in memory stays open, and its submitters run in this process.
+    Only one process at a time can open a DuckDB file for writing, and a submitter (the process that
+    runs a TRAIN or similar statement) needs it too. A database in memory stays open, and such
+    statements then run in this process.
+
+    Args:
+        session: The settings: database, models and zoo.
 
     Attributes:
         dialect: Name of the database's SQL dialect in sqlglot.
@@ -178,7 +182,16 @@ class Connection:
             database.interrupt()
 
     def submit(self, statement: Statement, program: str, *, explain: bool) -> Result:
-        """Run a TRAIN, PREDICT or similar statement; see `execute`."""
+        """Run a statement of the SQL extension, such as TRAIN, to its end.
+
+        Args:
+            statement: The statement.
+            program: The whole program, for errors.
+            explain: Return the generated submitter instead of running it; see `execute`.
+
+        Raises:
+            ElasticDLError: The statement is invalid or failed.
+        """
         if isinstance(statement, ShowTrain):
             check_trained(statement.model, program, self._models)
             return _result(statement, show_train(statement.model.text, self._models))

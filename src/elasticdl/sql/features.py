@@ -22,11 +22,14 @@ _MARKED_KINDS = ("number", "time")
 
 
 def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dict[str, Any]:
-    """Complete a feature of a COLUMN clause from the values of its column.
+    """Complete a feature of a COLUMN clause with what depends on the values of its column.
 
     Args:
-        feature: As `columns.features_of` returned it.
-        columns: The columns of the table.
+        feature: As `columns.features_of` returned it, without a vocabulary for example.
+        columns: The columns of the table, with summaries of their values.
+
+    Returns:
+        The feature as the prebuilt table models expect it.
 
     Raises:
         KeyError: The table has no such column.

@@ -84,7 +84,15 @@ class SqlMagics(Magics):
         return _quietly(lambda: self._do(settings, program))
 
     def _parsed(self, line: str, cell: str | None) -> tuple[Any, str]:
-        """Split the input of a magic into its settings and the statements."""
+        """Split the input of a magic into its settings and the statements.
+
+        Args:
+            line: The rest of the line of `%sql` or `%%sql`.
+            cell: The lines below `%%sql`; None for `%sql`.
+
+        Raises:
+            MagicUsageError: `%%sql` has statements in its line as well.
+        """
         words = line.split()
         number = next((n for n, word in enumerate(words) if not word.startswith("--")), len(words))
         settings = parse_argstring(self.sql, " ".join(words[:number]))
@@ -152,7 +160,10 @@ def _frame(result: Result) -> Any:
 
 
 def _quietly(do: Callable[[], Any]) -> Any:
-    """Call a function, converting its errors to ones that a notebook shows without a traceback."""
+    """Call a function; raise Ctrl-C and its expected errors as an `ElasticDLError`.
+
+    A notebook shows the message of such an error without a traceback.
+    """
     try:
         return do()
     except KeyboardInterrupt:

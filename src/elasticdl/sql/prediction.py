@@ -85,8 +85,8 @@ class Plan:
     """How predictions are written to their table: into an existing row's column, or as new rows.
 
     Attributes:
-        select: The query, extended by the key if a column is filled.
-        key: Columns of the key; empty if rows are appended.
+        select: The query; if a column is filled, it also selects the table's key.
+        key: Columns of the target table that identify a row; empty if rows are appended.
         note: Message for the user before the prediction; may be empty.
     """
 
@@ -202,7 +202,13 @@ def _as_trained(
     database: Database,
     reporter: Reporter,
 ) -> RowSource:
-    """Rename the columns of rows to the names that the model was trained with, and check them."""
+    """Rename the columns of rows to the names that the model was trained with.
+
+    Reports a note if a column has dates where training had timestamps, or vice versa.
+
+    Raises:
+        DataError: Two columns share a name.
+    """
     trained = record.details.get("columns", [])
     names = written_like(rows.schema.names, trained, database.dialect)
     check_distinct(names, request.statement, request.begins_at)
@@ -345,9 +351,17 @@ def _class_type(params: Mapping[str, Any]) -> pa.DataType | None:
 
 
 class _Keys:
-    """Removes the key columns from the batches of a query, and stores them in a file.
+    """Iterable of the batches of a query without the key columns, which are stored in a file.
 
-    The model must not see them: it may use every column as a feature.
+    The model must not see the key columns: it may use every column as a feature. Iterate within a
+    `with` block, whose end closes the file.
+
+    Args:
+        rows: The rows, with key columns if a column is to be filled.
+        path: Parquet file to write the key columns to; not created if there are none.
+
+    Attributes:
+        schema: The columns without the key.
     """
 
     def __init__(self, rows: RowSource, path: Path) -> None:
@@ -419,7 +433,18 @@ def _joined(
 
 
 def _wanted(request: PredictRequest, schema: pa.Schema) -> dict[str, str]:
-    """Choose the model output for each column to write: column -> output."""
+    """Choose which output of the model is written to which column.
+
+    Args:
+        request: The request, with the names of the columns.
+        schema: Columns of the predictions: the model's outputs, and `key`.
+
+    Returns:
+        Column to write -> output of the model.
+
+    Raises:
+        UsageError: The model has no such output.
+    """
     names = [name for name in schema.names if name != "key"]
     output = request.output or (_PREDICTION if _PREDICTION in names else names[0])
     for name in (output, *([_PROBABILITY] if request.probability else [])):

@@ -90,7 +90,11 @@ def _literal(value: Any) -> str:
 
 
 def hand_over(result: pa.Table) -> None:
-    """Pass a result to the process that started this submitter; print it if a user started it."""
+    """Pass a statement's result on, as the last step of a submitter.
+
+    Writes it to the file named by ELASTICDL_RESULT, which the process that started the submitter
+    reads; if the variable is not set, because a user started the submitter, prints it.
+    """
     path = os.environ.get(RESULT)
     if path is None:
         print(result.to_string(preview_cols=0))  # noqa: T201 - started by hand
@@ -104,7 +108,10 @@ def take_over(path: Path) -> pa.Table:
 
 
 def run_here(request: Request, database: Database, models: Models) -> pa.Table:
-    """Run a request in this process, without a submitter process."""
+    """Run a request in this process, as its submitter would; return the result.
+
+    This is for databases in memory, which no other process can open.
+    """
     module = importlib.import_module(type(request).__module__)
     function = getattr(module, _FUNCTIONS[type(request).__name__])
     table: pa.Table = function(request, database, models)

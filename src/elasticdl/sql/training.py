@@ -265,7 +265,17 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 def _held(
     request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the validation rows of `validation.select`, which runs after the training query."""
+    """Run the query `validation.select`; yield its rows that have a label, as validation rows.
+
+    Args:
+        request: The request.
+        columns: Columns of the training rows, whose spelling is used.
+        database: Database of the rows.
+
+    Raises:
+        DataError: Two columns share a name, or no row has a label.
+        UsageError: The label's column is missing.
+    """
     with database.read(str(request.validation_select)) as rows:
         names = written_like(rows.schema.names, columns, database.dialect)
         check_distinct(names, request.statement, request.begins_at, at="validation.select")
@@ -275,7 +285,14 @@ def _held(
 
 
 def _params(request: TrainRequest, snapshot: FileSnapshot, reporter: Reporter) -> dict[str, Any]:
-    """Complete the request's model parameters from the table."""
+    """Complete the model's parameters from the rows: features, classes, scale of the label.
+
+    Parameters set by the user are not changed. Reports notes, for example about rare classes.
+
+    Raises:
+        DataError: The label cannot be predicted, or no column is left to predict it from.
+        UsageError: `class_counts` does not fit the label's values.
+    """
     takes = set(request.model_params)
     params = dict(request.params)
     with _at_label(request):
@@ -330,7 +347,7 @@ def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
 
 
 def _rounded(features: Sequence[Mapping[str, Any]], snapshot: FileSnapshot) -> list[str]:
-    """Return the names of columns whose values lose digits when converted to numeric features."""
+    """Return the columns with integers beyond 2^53, which are rounded as numeric features."""
     sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
     names = [source["column"] for source in sources if source["kind"] == "number"]
     return [column.name for column in snapshot.columns if column.name in names and column.is_wide]
@@ -352,7 +369,11 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
 def _note_rare(
     label: ColumnSummary, snapshot: FileSnapshot, request: TrainRequest, reporter: Reporter
 ) -> None:
-    """Warn about classes that metrics barely reflect: few rows, or no validation row."""
+    """Report a note about classes with few training rows or without any validation row.
+
+    Metrics say little about such classes. Where the model accepts it, the note suggests a value
+    for `class_counts`.
+    """
     counts = dict(label.values or ())
     if len(counts) > MANY_CLASSES:
         return

@@ -300,7 +300,10 @@ class MySQL(SQLAlchemyConnection):
         columns: Mapping[str, str],
         values: Sequence[str],
     ) -> int:
-        """Create the table with its rows in one statement, as CREATE TABLE commits implicitly."""
+        """Create a table with the rows of the temporary table; see `BaseDatabase._create`.
+
+        This takes a single statement, since CREATE TABLE alone would commit an empty table.
+        """
         made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
         selected = ", ".join(
             f"{value} AS {name}" for value, name in zip(values, columns, strict=True)

@@ -65,7 +65,13 @@ class Queries:
             query.cancel()
 
     def close(self, close: Callable[[], None]) -> None:
-        """Close a cursor or a connection, once a call that could not be cancelled has ended."""
+        """Close a cursor or a connection as soon as that is safe.
+
+        That is now, or, if a call on it could not be cancelled, when this call has ended.
+
+        Args:
+            close: Closes it.
+        """
         if self._abandoned is None or not self._abandoned.then(close):
             close()
 
@@ -98,7 +104,7 @@ class DatabaseQuery:
                     self._cancel()
 
     def end(self) -> None:
-        """Make later cancels do nothing, because the connection is about to be closed."""
+        """Make later calls of `cancel` do nothing, because the connection is about to be closed."""
         # The lock: a cancel in progress must not hit the next use of the connection.
         with self._lock:
             self._is_over = True
@@ -107,10 +113,12 @@ class DatabaseQuery:
         """Make a driver call that can be cancelled; return its result.
 
         Args:
-            act: The call. For the main thread, it runs in another thread.
+            act: The call. If this is the main thread, `act` runs in another one, so that signals
+                are handled while it runs.
 
         Raises:
-            BaseException: The error of `act`; or Ctrl-C and the like, after the call has ended.
+            BaseException: The error of `act`; or Ctrl-C and the like, after the call has ended or
+                could not be cancelled.
             OSError: An earlier call still occupies the connection.
         """
         if self.abandoned is not None:
@@ -127,7 +135,11 @@ class DatabaseQuery:
         return call.result()
 
     def _end(self, call: _Call[Found]) -> None:
-        """Cancel a call until it has ended; give up after `PATIENCE_S`."""
+        """Cancel a call repeatedly until it ends.
+
+        After `PATIENCE_S` seconds (`IMPATIENCE_S` after another Ctrl-C), leave it running in its
+        thread and store it as `abandoned`.
+        """
         self.abandoned = call
         deadline_s = time.monotonic() + PATIENCE_S
         cancelling: _Call[None] | None = None
@@ -172,7 +184,7 @@ class _Call(Generic[Found]):
                 act()
 
     def then(self, act: Callable[[], None]) -> bool:
-        """Schedule a function for the end of the call; return False if the call has ended."""
+        """Schedule a function to run when the call ends; return False if it has ended already."""
         with self._lock:
             if not self.done.is_set():
                 self._then.append(act)

@@ -183,9 +183,9 @@ class SQLAlchemyConnection(BaseDatabase):
         connection: sa.Connection,
         result: sa.CursorResult[Any],  # noqa: ARG002 - for MySQL
     ) -> None:
-        """Close a connection whose result has not been read completely.
+        """Drop a connection whose result has not been read to its end.
 
-        Otherwise a driver may first fetch the rest.
+        Closing it in the ordinary way would make some drivers fetch the remaining rows first.
         """
         connection.invalidate()
 
@@ -193,7 +193,10 @@ class SQLAlchemyConnection(BaseDatabase):
         self,
         result: sa.CursorResult[Any],  # noqa: ARG002 - for MySQL
     ) -> list[TupleColumn] | None:
-        """Return a result's columns as described by the driver; None if it describes too little."""
+        """Return a result's columns with the types that the driver reports.
+
+        None, as here, means that the types are derived from the values in the first rows.
+        """
         return None
 
     def table(self, name: Name) -> TableInfo | None:

@@ -363,7 +363,17 @@ def _key(
     *,
     is_without_rowid: bool,
 ) -> list[str]:
-    """Return the columns of a key without NULLs: the PRIMARY KEY or a UNIQUE constraint."""
+    """Return the columns of a table's key that cannot be NULL; empty if there is none.
+
+    The PRIMARY KEY is preferred to UNIQUE constraints.
+
+    Args:
+        connection: The connection.
+        at: Table and schema as arguments of a pragma function, in SQL: `'t', 'main'`.
+        columns: Name, type, whether it is NOT NULL, and position in the PRIMARY KEY (0: not in it)
+            of each column.
+        is_without_rowid: Whether the table is WITHOUT ROWID, where a PRIMARY KEY is never NULL.
+    """
     not_null = {name for name, _, is_not_null, _ in columns if is_not_null}
     primary = sorted((pk, name) for name, _, _, pk in columns if pk)
     key = [name for _, name in primary]

@@ -63,8 +63,9 @@ class Transaction(ABC):
 
         Args:
             columns: Name of each column -> its type.
-            like: Name of a column -> column of the target table whose values it gets, for `fill`.
-            table: The target table, as SQL.
+            like: Name of a column of the key -> column of the target table that it is compared
+                with, whose type it may take over; empty for `append`.
+            table: The target table, as SQL; empty for `append`.
         """
 
     @abstractmethod
@@ -72,9 +73,10 @@ class Transaction(ABC):
         """Write rows into the temporary table; return their number."""
 
     def given_parts(self) -> Sequence[str]:
-        """Split the temporary table into sources, as SQL, for one UPDATE each.
+        """Split the temporary table into parts, so that several small UPDATEs replace a large one.
 
-        No key occurs in two of them.
+        Returns:
+            Each part as SQL for a FROM clause. No key occurs in two of them.
         """
         return (GIVEN,)
 
@@ -84,7 +86,7 @@ class BaseDatabase(ABC):
 
     Attributes:
         mark: Quotation mark for names.
-        words: See `plain.written_type`.
+        words: Names of the database's types for Arrow types; see `plain.written_type`.
         ddl_commits: Whether ALTER TABLE commits the transaction.
     """
 
@@ -217,7 +219,11 @@ class BaseDatabase(ABC):
             return transaction.run(_insert(where, quoted_names, values))
 
     def _appended(self, info: TableInfo, rows: RowSource) -> list[str]:
-        """Match each column of rows to append with a column of the table."""
+        """Return the column of the table into which each column of rows to append goes.
+
+        Raises:
+            DatabaseError: The table has no such column, or the values do not fit it.
+        """
         names = []
         for name, target in zip(
             rows.schema.names, self._targets(info, (), list(rows.schema)), strict=True
@@ -261,7 +267,20 @@ class BaseDatabase(ABC):
     def _targets(
         self, info: TableInfo, key: Sequence[str], fields: Sequence[pa.Field]
     ) -> list[str | None]:
-        """Match each column of values with a column of the table; None for one to be added."""
+        """Find the columns of a table into which values are to be written.
+
+        Args:
+            info: The table.
+            key: Columns of its key, which must not be written to.
+            fields: Names and types of the values.
+
+        Returns:
+            For each field, the column of the same name (ignoring case if that is unique); None if
+            there is no such column yet.
+
+        Raises:
+            DatabaseError: The values do not fit a column, or it cannot be written to.
+        """
         targets = [matching(field.name, info.columns) for field in fields]
         for field, target in zip(fields, targets, strict=True):
             if target is None:
@@ -284,7 +303,15 @@ class BaseDatabase(ABC):
     def _added(
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
-        """Add columns for the block; they are removed if it fails, here or by the rollback."""
+        """Context manager that adds missing columns to a table, and removes them if its block fails.
+
+        Here, the transaction's rollback removes them.
+
+        Args:
+            transaction: The transaction.
+            info: The table.
+            missing: Name and type of each column to add.
+        """
         for name, type_ in self._still_missing(info, missing):
             added = f"{column_name(name, self.mark)} {type_}"
             transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {added}")
@@ -334,7 +361,12 @@ class BaseDatabase(ABC):
         )
 
     def _key(self, key: str, type_: str | None) -> str:
-        """Return a key column of the temporary table as SQL, cast to the target table's type."""
+        """Return a column of the temporary table as SQL, for comparing it with a table's key.
+
+        Args:
+            key: Name of the column in the temporary table.
+            type_: Type of the table's column, to which it is cast; None does not cast.
+        """
         return f"given.{key}" if type_ is None else f"CAST(given.{key} AS {type_})"
 
     def _check_duplicates(self, transaction: Transaction, table: Name, keys: Sequence[str]) -> None:
@@ -403,10 +435,13 @@ def until_cancelled(
 
 
 class watched:  # noqa: N801 - used as a function
-    """Context manager that yields rows to write, and restores an error that reading them raised.
+    """Context manager that lets an error of the rows' source through a driver unchanged.
 
-    A driver that reads the rows converts such an error to one of its own. At the end of the block,
-    the original error is raised instead.
+    Some drivers replace an exception that is raised while they iterate over the rows to write with
+    one of their own. At the end of the block, the original exception is raised instead.
+
+    Args:
+        rows: The rows to write. The context manager yields them for use within the block.
     """
 
     def __init__(self, rows: RowSource) -> None:
@@ -453,7 +488,7 @@ def _insert(table: str, columns: Sequence[str], values: Sequence[str]) -> str:
 
 
 def renamed(rows: RowSource, names: Sequence[str]) -> RowSource:
-    """Rename the columns of rows."""
+    """Return the rows with new column names, given in the order of the columns."""
     schema = pa.schema(
         pa.field(name, field.type) for name, field in zip(names, rows.schema, strict=True)
     )

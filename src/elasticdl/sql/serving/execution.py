@@ -42,9 +42,10 @@ _ERROR = re.compile(r"(?:internal )?error: ")
 
 
 def check_kept(url: str) -> None:
-    """Raise a `UsageError` for an in-memory database, which each program would find empty.
+    """Raise a `UsageError` if a URL is that of a database in memory.
 
-    Only the URL is checked; nothing is connected.
+    Each program of a client opens the database anew, so tables in memory would be lost between
+    programs. Only the URL is checked; no connection is made.
     """
     if _IN_MEMORY.fullmatch(url):
         raise _empty(url)
@@ -87,12 +88,14 @@ class DatabaseLocks:
 
     @contextlib.contextmanager
     def turn(self, url: str, stop: threading.Event, waiting: Callable[[], None]) -> Iterator[None]:
-        """Wait until the database's file is free, and lock it for the block.
+        """Context manager that waits until no other program uses a DuckDB file, and locks the file.
+
+        For other databases it does nothing.
 
         Args:
             url: URL of the database.
             stop: Ends the wait when set.
-            waiting: Called once if the database is in use.
+            waiting: Called once if the file is in use.
 
         Raises:
             CancelledError: `stop` was set.
