@@ -1,4 +1,7 @@
-"""Options for running a job on a Kubernetes cluster, under a separate heading of the help."""
+"""Options of `train`, `evaluate` and `predict` for running the job on a Kubernetes cluster.
+
+The help of these commands lists them under a separate heading.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,10 @@ class ClusterRequest:
 
     Attributes:
         context: Context of the kubeconfig; None means the current one.
-        manifest: Only print the RayJob.
-        patch: File with a patch to merge into it; None for no patch.
-        detach: Only submit the job.
-        build: Image to build first; None for no build.
+        manifest: Whether to print the RayJob instead of submitting it.
+        patch: File with a patch to merge into the RayJob; None for no patch.
+        detach: Whether to return after the submission, without following the job.
+        build: Options of the image to build first; None for no build.
     """
 
     context: str | None
@@ -236,7 +239,17 @@ def take_cluster_options(options: dict[str, Any]) -> tuple[ClusterRequest, Clust
 
 
 def _image(given: str | None, built_with: dict[str, Any], trained_model: str | None) -> str:
-    """Choose the image of the pods, from the options or the model; empty if it will be built."""
+    """Return the image of the pods; empty if one is to be built first.
+
+    Args:
+        given: Value of --image.
+        built_with: Values of the options for building an image.
+        trained_model: Model to evaluate or predict with, which records the image that it was
+            trained in; None for training.
+
+    Raises:
+        UsageError: The options contradict each other, or no image is known.
+    """
     building = [flag for flag in flags() if built_with[flag]]
     if building and not built_with[REPOSITORY]:
         raise UsageError(

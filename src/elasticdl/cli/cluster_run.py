@@ -28,6 +28,13 @@ def run_on_cluster(
 ) -> None:
     """Print a job's RayJob, or submit and follow the job, as the command line requests.
 
+    Args:
+        job: The job.
+        options: Cluster options of the job.
+        asked: The other options for clusters, which say what to do.
+        quiet: Whether to print no messages.
+        with_page: Whether to serve the job's page on this machine while the job is followed.
+
     Raises:
         ElasticDLError: The job cannot be submitted; or it failed, with its exit code.
     """

@@ -1,4 +1,4 @@
-"""Rich console for tables, whose output pipe may be closed early."""
+"""Rich console that the commands print tables with."""
 
 from __future__ import annotations
 

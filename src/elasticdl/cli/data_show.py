@@ -161,7 +161,7 @@ def _size(num_bytes: float) -> str:
 
 
 def as_picture(array: Array) -> Array | None:
-    """Convert an array to a picture `[height, width, 3]`, 0 .. 255; None if it is not a picture.
+    """Convert an array to a picture `[height, width, 3]` with values 0 to 255; None if it is none.
 
     A list of numbers counts as a square picture if it is long enough and all numbers are possible
     brightness values.

@@ -62,7 +62,12 @@ def doctor(*, as_json: bool) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Collect the facts about this machine: title -> name -> value, and a list of hints."""
+    """Collect what `elasticdl doctor` shows about this machine.
+
+    Returns:
+        `versions`, `extras`, `machine`, `devices`: name -> value; `hints`: sentences about likely
+        problems.
+    """
     hints: list[str] = []
     return {
         "versions": {"elasticdl": __version__, "python": sys.version.split()[0], **_packages()},
@@ -85,7 +90,11 @@ def _version(package: str) -> str | None:
 
 
 def _extras() -> dict[str, str]:
-    """Return extra -> `installed`, or the command that installs its missing packages."""
+    """Return which extras of ElasticDL (`pip install elasticdl[NAME]`) are installed.
+
+    Returns:
+        Name of the extra -> `installed`, or the missing packages and the command to install them.
+    """
     needed: dict[str, list[tuple[str, bool]]] = defaultdict(list)
     for line in requires("elasticdl") or ():
         extra, package = _EXTRA.search(line), _NAME.match(line)
@@ -143,7 +152,7 @@ def _machine(hints: list[str]) -> dict[str, str]:
 
 
 def _cpu_quota() -> float | None:
-    """Return the processors that the control group may use; None without a limit."""
+    """Return how many processors the control group (container) may use; None without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)

@@ -1,4 +1,4 @@
-"""`elasticdl federated train|status|sync|eval|save|stop`: commands for a running process.
+"""`elasticdl federated train|status|sync|eval|save|stop`: control a running aggregator or party.
 
 Callers: `federated.py`, the group of these commands.
 """

@@ -1,4 +1,4 @@
-"""Options for building an image."""
+"""Options of the commands that can build an image for jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def image_options(
 
     Args:
         command: The command.
-        option: Like `click.option`.
+        option: Creates each option, called like `click.option`.
     """
     return with_options(
         command,

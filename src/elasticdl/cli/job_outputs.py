@@ -21,7 +21,7 @@ _STEPS_S = 10.0
 
 
 def list_outputs(folder: str) -> None:
-    """Print the jobs in a folder with their states."""
+    """Print the jobs in a folder of outputs, with their states, progress and run times."""
     from elasticdl.page.outputs import WatchedOutput, find_outputs  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.words import duration_text  # noqa: PLC0415 - as well
 
@@ -41,7 +41,11 @@ def list_outputs(folder: str) -> None:
 
 
 def show_output(output: str) -> None:
-    """Print a job's state, progress and findings."""
+    """Print a job's state, its progress, and sentences about lost workers, stalls and the like.
+
+    Args:
+        output: The output folder of the job.
+    """
     from elasticdl.page.view import view  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.words import clock_text, duration_text  # noqa: PLC0415 - as well
 
@@ -136,7 +140,7 @@ def serve_page(place: str, listen: str) -> None:
 
 
 def warn_of(listen: str) -> None:
-    """Print a warning if other machines can reach the page."""
+    """Print a warning if other machines can reach a page that listens on this `HOST:PORT`."""
     from elasticdl.page.web_server import warning_of  # noqa: PLC0415 - not for `--help`
 
     warning = warning_of(listen)
@@ -145,7 +149,7 @@ def warn_of(listen: str) -> None:
 
 
 def print_url(url: str) -> None:
-    """Print the URL of the page, the only line with its token; programs may wait for it."""
+    """Print the URL of the page, with its token; programs may wait for this line."""
     echo(f"Job page: {url}")
 
 

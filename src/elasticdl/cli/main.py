@@ -113,7 +113,11 @@ def cli(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - `main` reads
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit with its code."""
+    """Run the command line, print its error if it fails, and exit with its exit code.
+
+    Args:
+        arguments: The arguments after `elasticdl`; None uses those of this process.
+    """
     args = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in args
     args = [argument for argument in args if argument != "--debug"]
@@ -200,7 +204,11 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
 
 
 def _what_is_kept(error: BaseException) -> str:
-    """Return the notes about saved progress that an interruption has; empty if there are none."""
+    """Return what an interrupted run says about its saved progress; empty if it says nothing.
+
+    Args:
+        error: The interruption; the run has added its statements as notes.
+    """
     # click converts a KeyboardInterrupt into its own exception.
     notes = [
         note

@@ -19,12 +19,16 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def with_options(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
-    """Apply decorators of options to a command; the help lists the options in this order."""
+    """Apply several `click.option` decorators to a command; its help lists them in this order."""
     return functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def check_place(context: click.Context, option: click.Parameter, value: str) -> str:
-    """Click callback: reject an output that is empty or would be lost with this process."""
+    """Click callback: check the folder or URI given as an output, and return it.
+
+    Raises:
+        UsageError: It is empty, or what is written there would be lost when this process ends.
+    """
     del context
     return check_output(value, option.opts[0])
 

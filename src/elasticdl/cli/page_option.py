@@ -22,7 +22,12 @@ page_option = click.option(
 
 
 def is_page_wanted(asked: bool | None, *, quiet: bool) -> bool:
-    """Return whether to show the job page: the value of `--page`, by default only in a terminal."""
+    """Return whether to show the job page.
+
+    Args:
+        asked: Value of `--page`; None shows the page only in a terminal, and unless `quiet`.
+        quiet: Whether the command prints nothing.
+    """
     return not quiet and sys.stderr.isatty() if asked is None else asked
 
 

@@ -1,4 +1,4 @@
-"""Command-line options that select a session and set how it is trained, local or submitted."""
+"""Options shared by the `elasticdl session` commands: which session, its config and training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT_ROOT = click.option(
 
 
 def config_options(command: _Command) -> _Command:
-    """Add the options to a command that set or replace values of a session's config."""
+    """Add `--data_dir` and `--set`, which replace values of a session's config, to a command."""
     return with_options(
         command,
         click.option(

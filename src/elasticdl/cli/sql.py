@@ -147,7 +147,15 @@ def _run(
 
 
 def _submit(ctx: click.Context, path: str) -> None:
-    """Run a submitter, a generated Python program, in this process."""
+    """Run a submitter (the Python program generated for a statement) in this process.
+
+    If another process started it, this process exits when that one has ended. After Ctrl-C, the
+    exit code is 130.
+
+    Args:
+        ctx: Context of the command.
+        path: File of the submitter.
+    """
     from elasticdl.sql.submitter_process import end_with_stdin  # noqa: PLC0415 - an extra
 
     end_with_stdin()

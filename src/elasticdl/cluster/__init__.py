@@ -1,4 +1,4 @@
-"""Jobs on a Kubernetes cluster: builds the image and the RayJob, submits and follows them.
+"""Jobs on a Kubernetes cluster: builds a job's image and its RayJob, submits and follows the job.
 
     Job + ClusterOptions --rayjob--> manifest --submit--> KubeRay --> pods run `elasticdl train`
 

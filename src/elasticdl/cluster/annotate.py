@@ -4,8 +4,8 @@
                  -> a queue -> a thread -> PATCH the RayJob's annotations
                                            or, if that is forbidden, a line in the pod's log
 
-The cluster's owner decides whether the pod's account may do this: after a refusal, it is not tried
-again. Nothing here delays or ends training. If the API server is unavailable, some
+The cluster's owner decides whether the pod's account may change annotations: after a refusal, this
+is not tried again. Nothing here delays or ends training. If the API server is unavailable, some
 updates are lost, and the next one contains all values.
 
 The image of a job may lack the Kubernetes client, so this is a single request through the standard

@@ -98,14 +98,25 @@ def in_words(resource: str, number: Decimal) -> str:
 
 
 def pods_of(options: ClusterOptions, workers: Workers) -> tuple[Pod, Pod, Pod]:
-    """Return the resource needs of a job's three kinds of pods: head, worker and submitter."""
+    """Return the resource needs of a job's three kinds of pods: head, worker and submitter.
+
+    The head runs Ray's control store and the driver; the submitter runs the job's command.
+    """
     gpus = {GPUS: Decimal(workers.gpus)} if workers.gpus else {}
     head, worker = _amounts(options.head), {**_amounts(options.worker), **gpus}
     return Pod("head", head, head), Pod("worker", worker, worker), _SUBMITTER
 
 
 def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
-    """Sum the amounts that a job needs from a namespace's quotas, by quota resource name."""
+    """Sum up what a job with `num_workers` workers takes from the quotas of a namespace.
+
+    Args:
+        pods: The job's three kinds of pods, from `pods_of`.
+        num_workers: Number of worker pods.
+
+    Returns:
+        Name of a resource in a ResourceQuota, such as `requests.cpu` or `count/pods` -> amount.
+    """
     needs = dict.fromkeys(
         ("count/rayjobs.ray.io", "count/rayclusters.ray.io", "count/jobs.batch"), Decimal(1)
     )
@@ -190,7 +201,7 @@ def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> ClusterFindin
 
 
 def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> ClusterFinding:
-    """Check whether any node is large enough for a worker, ignoring its use by other pods."""
+    """Check whether some node is large enough for a worker, ignoring pods that run on it now."""
     worker = next(pod for pod in pods if pod.name == "worker")
     ready = [each for each in found if _is_ready(each)]
     fitting = [each for each in ready if _fits(worker, each)]

@@ -96,7 +96,11 @@ def check(
 
 
 class _NothingMoreError(Exception):
-    """Ends the check early: no further request is possible, for the reason in its finding."""
+    """Ends the check early, because no further request is possible.
+
+    Args:
+        finding: The reason, which is the last finding of the report.
+    """
 
     def __init__(self, finding: ClusterFinding) -> None:
         super().__init__(finding.message)
@@ -106,7 +110,13 @@ class _NothingMoreError(Exception):
 def _asked(
     cluster: Kubernetes, inventory: Inventory, options: ClusterOptions, workers: Workers
 ) -> Iterator[ClusterFinding]:
-    """Yield the findings of all requests to the API server, except the dry run.
+    """Query the cluster; yield a finding for each subject, except the image and the dry run.
+
+    Args:
+        cluster: The cluster.
+        inventory: Sends the queries.
+        options: Cluster options of the job.
+        workers: Workers of the job.
 
     Raises:
         UnavailableError: The server does not answer.
@@ -265,7 +275,7 @@ def _queue(inventory: Inventory, name: str, scheduler: str) -> ClusterFinding:
 
 
 def _dry_run(cluster: Kubernetes, job: Job, options: ClusterOptions) -> ClusterFinding:
-    """Send a RayJob to the server for validation only; return the finding."""
+    """Let the server validate the job's RayJob without creating it; return the finding."""
     made = manifest(job, replace(options, namespace=None))
     try:
         cluster.create(made, dry_run=True)

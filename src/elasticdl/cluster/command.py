@@ -1,7 +1,7 @@
 """Command line that runs a job inside a pod.
 
-`kubectl describe` displays it, and users should recognize what they typed. So options with default
-values are left out.
+`kubectl describe` displays the command line, and users should recognize what they typed. So options
+with default values are left out.
 
 Callers: `rayjob.py`.
 """
@@ -43,7 +43,7 @@ def command(job: Job) -> list[str]:
     """Return the command line that runs a job, starting with `elasticdl`.
 
     Args:
-        job: The job; `workers` gives the number of workers.
+        job: The job; the command line contains the options of its `workers` too.
 
     Raises:
         UsageError: The job is a federation, which cannot run as one process's command line.

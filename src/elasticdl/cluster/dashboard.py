@@ -68,7 +68,14 @@ def serve_dashboard(
 
 
 def _wait(cluster: Kubernetes, name: str, on_state: Callable[[str], None]) -> Object:
-    """Wait until the dashboard in the head pod answers; return the head pod."""
+    """Wait until the dashboard in the head pod answers; return the head pod.
+
+    Reports each new state of the job through `on_state` meanwhile.
+
+    Raises:
+        UsageError: There is no such job, it has ended, or port forwarding is not allowed.
+        UnavailableError: The server does not answer.
+    """
     reported = ""
     while True:
         state = check_runs(cluster, name)
@@ -91,7 +98,7 @@ def _answers(link: Any) -> bool:
 
 
 def _login(cluster: Kubernetes, head: Object) -> str:
-    """Return instructions for reading the dashboard's token, which is not printed itself."""
+    """Return a sentence with the command that prints the dashboard's token; it lacks the token."""
     ray_cluster = head["metadata"].get("labels", {}).get(_RAY_CLUSTER, "RAYCLUSTER")
     context = "" if cluster.context is None else f" --context={cluster.context}"
     return (

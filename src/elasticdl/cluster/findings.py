@@ -84,12 +84,24 @@ def exit_code(findings: Sequence[ClusterFinding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> ClusterFinding:
-    """Build the finding for something required that is missing, which waiting will not fix."""
+    """Build a finding about a missing requirement that only a change can fix, not waiting.
+
+    Args:
+        subject: The subject, in one or two words.
+        message: What is missing, as a sentence.
+        advice: How to fix it.
+    """
     return ClusterFinding(subject, ClusterVerdict.MISSING, message, advice, UsageError.exit_code)
 
 
 def unknown(subject: str, what: str, advice: str = "") -> ClusterFinding:
-    """Build the finding for a check that the user has no permission to make."""
+    """Build a finding about a subject that the user has no permission to check.
+
+    Args:
+        subject: The subject, in one or two words.
+        what: The forbidden action, such as "list nodes".
+        advice: What to do; may be empty.
+    """
     return ClusterFinding(subject, ClusterVerdict.UNKNOWN, f"you may not {what}", advice)
 
 

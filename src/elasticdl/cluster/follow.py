@@ -143,7 +143,13 @@ def _submitters(cluster: Kubernetes, name: str) -> list[Object]:
 
 
 class _Log:
-    """Reader of the output of a job's command; reports each line exactly once."""
+    """Reader of the output of a job's command; reports each line once, without progress lines.
+
+    Args:
+        cluster: Cluster of the job.
+        name: Name of its RayJob.
+        on_line: Called with each line.
+    """
 
     def __init__(self, cluster: Kubernetes, name: str, on_line: Callable[[str], None]) -> None:
         self._cluster, self._name, self._on_line = cluster, name, on_line
@@ -151,7 +157,7 @@ class _Log:
         self._last: dict[str, str] = {}
 
     def read(self, pods: Sequence[Object]) -> None:
-        """Read and report the lines printed since the last call."""
+        """Report the lines that the pods of the command have printed since the last call."""
         for pod in pods:
             name = pod["metadata"]["name"]
             last = self._last.get(name, "")

@@ -39,10 +39,10 @@ def launch(
         options: Cluster options of the job.
         cluster: The cluster.
         patch: Site-specific changes to the RayJob; see `rayjob.manifest`.
-        detach: Return right after the submission.
+        detach: Return right after the submission, without following the job.
         print_fn: Called with messages for the user.
-        beside: Takes the job's name; returns a context manager that is open while the job is
-            followed.
+        beside: Takes the job's name; returns a context manager that is entered while the job is
+            followed, such as one that serves the job's page.
 
     Returns:
         The final state; None with `detach`.

@@ -78,8 +78,8 @@ class JobProgress:
     def after(self, event: Event) -> JobProgress:
         """Return the progress updated with an event.
 
-        Repeated events have no effect. A start event contributes only its step: the progress before
-        it comes from the history (`of_history`).
+        Steps that were counted already have no effect. A `JobStarted` event does not restore what
+        earlier attempts of the job did; `of_history` does.
         """
         match event:
             case JobStarted():
@@ -106,7 +106,9 @@ class JobProgress:
                 return self
 
     def of_history(self, history: Iterable[Event]) -> JobProgress:
-        """Return the progress after all events of a history; the job's options stay the same.
+        """Return the progress after all events of a history, computed from its start.
+
+        `num_workers` and `max_steps` are those of this object.
 
         Args:
             history: As returned by `event_file.read_events`: without rolled-back events.

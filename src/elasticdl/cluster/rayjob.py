@@ -197,10 +197,10 @@ def _cluster(job: Job, options: ClusterOptions) -> Manifest:
 
 
 def _submitter(options: ClusterOptions) -> Manifest:
-    """Build the submitter pod: KubeRay's default pod with a restricted security context.
+    """Build the template of the submitter, the pod that runs the job's command.
 
-    KubeRay's default sets no security context, so a namespace of pod security level "restricted"
-    would reject it.
+    It is KubeRay's default pod with a security context, because a namespace of pod security level
+    "restricted" would reject the default.
     """
     pod: Manifest = {
         "restartPolicy": "Never",

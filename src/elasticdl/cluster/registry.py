@@ -89,9 +89,9 @@ def parse_image(text: str) -> ImageReference | None:
 
 
 def image(text: str) -> ClusterFinding:
-    """Check whether an image exists in its registry.
+    """Check whether an image exists in its registry; takes at most some seconds.
 
-    Takes at most some seconds. Failures of the check are reported in the finding.
+    If the registry cannot be asked, that is reported in the finding, not raised.
     """
     wanted = parse_image(text)
     if wanted is None:
@@ -112,7 +112,10 @@ def image(text: str) -> ClusterFinding:
 
 
 def check_is_there(text: str) -> None:
-    """Raise `UsageError` if the registry reports that it does not have the image.
+    """Check that a registry does not deny having an image; an inconclusive answer is ignored.
+
+    Args:
+        text: Name of the image.
 
     Raises:
         UsageError: The image was deleted, or never pushed.
@@ -171,7 +174,13 @@ def _head(wanted: ImageReference) -> tuple[int, str]:
 
 
 def _anonymous_token(challenge: str, scheme: str) -> str | None:
-    """Request an anonymous read token; None if the registry issues none."""
+    """Request a token for reading an image without credentials; None if there is none.
+
+    Args:
+        challenge: The `WWW-Authenticate` header of the registry's response, which says where to
+            request the token.
+        scheme: URL scheme of the registry.
+    """
     kind, _, rest = challenge.partition(" ")
     asked = dict(_PARAMETER.findall(rest))
     realm = asked.pop("realm", "")

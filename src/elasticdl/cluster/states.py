@@ -225,7 +225,7 @@ def _failed(status: Object, pods: Sequence[Object]) -> RayJobState:
 
 
 def _refused_pods(events: Iterable[Object]) -> str:
-    """Return the reason why the cluster cannot create pods; empty if there is no such event."""
+    """Return why pods cannot be created, from the latest event that says so; empty if none does."""
     for event in reversed(list(events)):
         message = str(event.get("message", ""))
         if "exceeded quota" in message:

@@ -1,4 +1,7 @@
-"""`python -m elasticdl.page OUTPUT LOG LISTEN`: serves the page of a job."""
+"""`python -m elasticdl.page OUTPUT LOG LISTEN`: serves the page of a job that is about to start.
+
+Started by `web_server.PageProcess`, never by users, who run `elasticdl job page`.
+"""
 
 from __future__ import annotations
 

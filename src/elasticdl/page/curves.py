@@ -64,7 +64,7 @@ def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) 
 
 
 def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
-    """Return the sorted indices of the minimum and the maximum of each bucket."""
+    """Return the sorted indices of the points to keep: each bucket's extremes, first and last."""
     edges = np.linspace(0, len(heights), num_buckets + 1).astype(np.int64)
     starts, stops = edges[:-1], edges[1:]
     spans = list(zip(starts.tolist(), stops.tolist(), strict=True))

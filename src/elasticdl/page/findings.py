@@ -73,8 +73,8 @@ def find(history: JobHistory, stalls: Sequence[Stall], activity: Activity) -> li
 
     Args:
         history: History of the job.
-        stalls: Its stalls, from `find_stalls`.
-        activity: The times at which it trained.
+        stalls: Periods without progress, from `find_stalls`.
+        activity: When the job trained, which tells idle workers from a paused job.
     """
     found = [
         *_overfitting(history),
@@ -149,7 +149,10 @@ def _has_risen(values: np.ndarray[Any, Any], best: int, noise: float) -> bool:
 
 
 def _training_loss(history: JobHistory, step: int) -> float | None:
-    """Return the training loss around a step, averaged over several steps to reduce noise."""
+    """Return the mean training loss of the last steps up to `step`; None if there is none.
+
+    In a federation, it is the loss of the round `step`.
+    """
     if history.rounds:
         loss = history.rounds[step].metrics.get("loss") if step in history.rounds else None
         return loss if isinstance(loss, float) else None
@@ -314,7 +317,7 @@ def _stalls(stalls: Sequence[Stall]) -> list[PageFinding]:
 
 
 def _behind(history: JobHistory, activity: Activity) -> list[PageFinding]:
-    """Find workers that were present but committed no batches while others did."""
+    """Report the longest periods in which a worker committed no batch while others did."""
     late = [
         (last - first, first, stay.rank)
         for stay in history.stays

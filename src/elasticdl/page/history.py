@@ -1,4 +1,4 @@
-"""History of a job: folds its event log, piece by piece, into the values that the page needs.
+"""History of a job: computes what the page shows from the job's event log, read piece by piece.
 
 The curves of a model follow the effective history: they leave out steps that a later attempt rolled
 back, by the rule of `event_file.read_events`. Charts over time follow the whole log: the death of a
@@ -169,12 +169,12 @@ class JobHistory:
 
     @property
     def unit(self) -> str:
-        """What `step` counts in the events: `step`, or `round` in a federation."""
+        """Name of what the events' `step` counts, for texts: "step", or "round" in a federation."""
         return "round" if self.rounds or self.parties else "step"
 
     @property
     def step(self) -> int:
-        """Number of updates, or rounds, in the current model."""
+        """Number of updates (in a federation, rounds) that the current model has received."""
         counts = self.steps["counts"].nonzero()[0]
         last = int(self.steps["step"][counts[-1]]) if len(counts) else 0
         resumed = self.starts[-1].resumed_from_step if self.starts else 0
@@ -182,12 +182,12 @@ class JobHistory:
 
     @property
     def present(self) -> list[RankTenure]:
-        """Tenures of the workers that hold a rank now, sorted by rank."""
+        """Workers that are in the job now, as the open tenures of their ranks, sorted by rank."""
         return [self._open[rank] for rank in sorted(self._open)]
 
     @property
     def stays_so_far(self) -> list[RankTenure]:
-        """All tenures so far, including the current gap of a worker that is committing nothing."""
+        """`stays`, with an open gap up to the last logged step for a worker that commits nothing."""
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
             replace(stay, gaps=[*stay.gaps, (last, now)])
@@ -198,7 +198,7 @@ class JobHistory:
         ]
 
     def last_batch(self, rank: int) -> float | None:
-        """Return when a worker that is present last committed a batch; None if it never did."""
+        """Return when the worker that holds a rank last committed a batch; None if it never did."""
         return self._last_batch.get(rank)
 
     # --- steps --------------------------------------------------------------------------------
@@ -233,7 +233,12 @@ class JobHistory:
         self._count_shards(*steps.rows.T)
 
     def _note_batches(self, ranks: npt.NDArray[Any], times: npt.NDArray[Any]) -> None:
-        """Record the first and the latest commit of each worker, and the gaps between commits."""
+        """Record in each tenure when the worker's first batch was committed, and long gaps after it.
+
+        Args:
+            ranks: Rank of the worker that committed each batch.
+            times: When each batch was logged, ascending.
+        """
         # Times are sorted already. Short integers get a radix sort, which is ten times faster.
         few = 0 <= int(ranks.min()) <= int(ranks.max()) < np.iinfo(np.int16).max
         order = np.argsort(ranks.astype(np.int16) if few else ranks, kind="stable")
@@ -263,7 +268,11 @@ class JobHistory:
         first: npt.NDArray[Any],
         stop: npt.NDArray[Any],
     ) -> None:
-        """Add new batches of the newest epoch to the counts by shard."""
+        """Add new batches of the newest epoch to `shard_batches` and `shard_of`.
+
+        Both restart when a new epoch begins. The arguments are the columns of
+        `events.CommittedRow`: one entry per row, with the batches `first` to `stop` (exclusive).
+        """
         newest = int(epoch.max())
         if newest > self.epoch:
             self.epoch, self.shard_of = newest, {}
@@ -407,7 +416,10 @@ class JobHistory:
 
 
 def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
-    """Insert an event as the last entry, replacing an earlier one: entries stay in log order."""
+    """Store an event under a key, as the last entry of the dict, even if the key exists already.
+
+    So the entries stay in the order of the log.
+    """
     events.pop(key, None)
     events[key] = event
 

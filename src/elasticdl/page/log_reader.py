@@ -54,8 +54,8 @@ class LogReader:
 
     Args:
         folder: The output whose log is read.
-        written: A file of this machine that a running job writes the log to, if the output is on
-            an object store. It is read while it exists.
+        written: If the output is on an object store, the local file that a running job writes its
+            log to before it uploads it. While this file exists, it is read instead of the upload.
     """
 
     def __init__(self, folder: OutputFolder, written: Path | None = None) -> None:

@@ -54,8 +54,8 @@ class WatchedOutput:
         written: Local file to which the running job writes its log; see `LogReader`.
 
     Attributes:
-        history: The history computed from its log.
-        version: Incremented when something has changed.
+        history: The history computed from the job's log.
+        version: Incremented for each new piece of the log.
     """
 
     def __init__(self, folder: OutputFolder, name: str, written: Path | None = None) -> None:
@@ -82,7 +82,10 @@ class WatchedOutput:
             self._looked_s = time.monotonic()
 
     def sections(self) -> dict[str, Any]:
-        """Return the current sections of the page, computed once for simultaneous viewers."""
+        """Return the current sections of the page; see `view.view`.
+
+        They are computed anew only after a pause, so that many viewers cost no more than one.
+        """
         with self._lock:
             if time.monotonic() >= self._next_s:
                 self.refresh()
@@ -94,7 +97,7 @@ class WatchedOutput:
             return self._sections
 
     def texts(self) -> dict[str, str]:
-        """Return the current sections as JSON text, computed once for simultaneous viewers."""
+        """Return the same sections as `sections`, each as JSON text."""
         with self._lock:
             self.sections()
             return self._texts
@@ -107,7 +110,7 @@ class WatchedOutput:
             return {**row, "loss_curve": loss_curve(self.history)}
 
     def facts(self) -> Facts:
-        """Return what the output contains besides the log."""
+        """Return what the output contains besides the log; a few seconds old at most."""
         pause_s = _FACTS_PAUSE_S if self._folder.is_local else _MIN_REMOTE_PAUSE_S
         with self._lock:
             if time.monotonic() - self._facts_s > pause_s:

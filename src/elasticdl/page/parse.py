@@ -193,7 +193,7 @@ class _Lines:
 
 
 def _one(line: bytes) -> StepColumns | Event | None:
-    """Parse a single line; None if it is damaged."""
+    """Parse one line to an event, a step to columns with one entry; None if it is damaged."""
     try:
         event = from_json(line.decode(errors="surrogateescape"))
         if not 0 <= event.time < _END_OF_TIME_S:
@@ -233,7 +233,12 @@ def _of_event(event: StepCommitted) -> StepColumns | None:
 def _blocks(
     lines: _Lines, first: int, stop: int
 ) -> Iterator[tuple[int, StepColumns | None, Sequence[int]]]:
-    """Parse lines in blocks; yield each block's first line, its steps, and its other lines."""
+    """Parse the lines `first` to `stop` (exclusive) in blocks.
+
+    Yields:
+        Number of the block's first line; the steps in it, None if there are none or the lines have
+        to be parsed one by one; the numbers of its lines that are not in these steps.
+    """
     count = stop - first
     try:
         decoded = _DECODER.decode_lines(lines.part(first, stop))

@@ -112,13 +112,17 @@ def find_stalls(
 
 
 class _Timeline:
-    """Descriptions of events sorted by time, for lookups by period."""
+    """Descriptions of events, for finding those that happened within a period.
+
+    Args:
+        texts: (time, description) of each event, in any order.
+    """
 
     def __init__(self, texts: Iterable[tuple[float, str]]) -> None:
         self._texts = sorted(texts)
         self._times = [time for time, _ in self._texts]
 
     def within(self, start: float, stop: float) -> list[str]:
-        """Return the descriptions of the events between two times, as causes of a stall."""
+        """Return the descriptions of the events from `start` to `stop`, as possible causes."""
         first, last = bisect_left(self._times, start), bisect_right(self._times, stop)
         return [text for _, text in self._texts[first:last]]

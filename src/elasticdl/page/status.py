@@ -154,7 +154,12 @@ def _of_steps(
 
 
 def progress_of(history: JobHistory, job: Job | None) -> JobProgress:
-    """Return the progress of a job, computed as `cluster/progress.py` does for a RayJob."""
+    """Return the progress of a job, computed as for the annotations of a RayJob.
+
+    Args:
+        history: History of the job.
+        job: Definition of the job; None if it is unknown.
+    """
     start = history.start
     if start is None:
         return JobProgress()

@@ -159,7 +159,7 @@ def _segments(stays: Sequence[RankTenure], activity: Activity, end: float) -> li
 
 
 class Activity:
-    """Measures how long a job trained within a period, without its pauses.
+    """Knows when a job trained and when it paused, to find workers that fell behind the others.
 
     Args:
         logged: When steps were logged, ascending, in seconds since 1970-01-01 UTC.
@@ -174,7 +174,7 @@ class Activity:
         self._trained = np.append(0.0, np.cumsum(trained))
 
     def behind(self, stay: RankTenure) -> list[tuple[float, float]]:
-        """Return the periods in which a worker committed no batches although others did."""
+        """Return (start, stop) of the periods in which a worker committed nothing but others did."""
         if not stay.gaps:
             return []
         first, last = np.searchsorted(self._logged, np.array(stay.gaps)).T

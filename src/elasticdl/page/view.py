@@ -54,6 +54,9 @@ def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
         history: History from its log.
         facts: Other contents of its output.
         now: Current time in seconds since 1970-01-01 UTC.
+
+    Returns:
+        Name of the section, such as `curves` -> its data as JSON values; None hides it.
     """
     status = status_of(history, facts, now)
     is_live = status.state in {JobState.RUNNING, JobState.STARTING}
@@ -79,7 +82,7 @@ def view(history: JobHistory, facts: Facts, now: float) -> dict[str, Section]:
 
 
 def summary(history: JobHistory, facts: Facts, now: float) -> dict[str, Any]:
-    """Build a job's row for a list of jobs."""
+    """Build a job's row for the list of jobs on the page: name -> value, as JSON."""
     status = status_of(history, facts, now)
     seconds = history.last_time - history.first_time
     last = list(history.evaluations.values())[-1:]
@@ -186,7 +189,15 @@ def _clock(
     *,
     is_live: bool,
 ) -> Section:
-    """Build the section of charts over time: lanes, speed, step time and events."""
+    """Build the section of charts over time: lanes, speed, step time, pauses and events.
+
+    Args:
+        history: History of the job.
+        stalls: The stalls to mark.
+        drawn: The lanes, and how many were left out, from `timelines.lanes`.
+        end: End of the time axis, in seconds since 1970-01-01 UTC.
+        is_live: Whether the job is running, so that the charts grow.
+    """
     begin = history.first_time
     logged = history.steps["time"]
     # Up to the last log entry, because the last second of a running job would look like a stall.
@@ -223,7 +234,13 @@ def _clock(
 
 
 def _step_times(history: JobHistory, begin: float, until: float) -> dict[str, Any]:
-    """Compute the curve of mean step times per time bin, leaving out bins without a step."""
+    """Return the curve of the mean seconds per step over time; empty if no step was logged.
+
+    Args:
+        history: History of the job.
+        begin: Start of the time axis, in seconds since 1970-01-01 UTC.
+        until: End of the curve, likewise.
+    """
     logged, steps = history.steps["time"], history.steps["step"].astype(np.float64)
     if not len(logged):
         return {"x": [], "y": [], "bad": []}
@@ -304,7 +321,7 @@ def _checkpoints(history: JobHistory, facts: Facts) -> Section:
 
 
 def _of_best(history: JobHistory, facts: Facts) -> str:
-    """Describe the best checkpoint: its metric, and whether it is still stored."""
+    """Return a sentence on the best checkpoint: its step and metric, and if it is still stored."""
     best = _best(history)
     if best is None:
         return "No checkpoint is marked as the best one."
@@ -394,7 +411,13 @@ def _rounds(history: JobHistory) -> Section:
 
 
 def _metric_by_party(measured: Sequence[Evaluated]) -> str:
-    """Choose the metric to draw for each party: accuracy if known, else another one or the loss."""
+    """Choose the metric that the page draws for each party of a federation; empty if none is known.
+
+    It is the accuracy if there is one, else the first other metric, and the loss only without any.
+
+    Args:
+        measured: The evaluations with metrics of the parties.
+    """
     known = {name for event in measured for each in event.party_metrics.values() for name in each}
     return min(known, key=lambda name: (name == "loss", "accuracy" not in name, name), default="")
 

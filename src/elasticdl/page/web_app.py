@@ -8,8 +8,8 @@
     GET /static/...  scripts and styles
 
 The page is drawn in the browser by `static/page.js`, from the sections that `view.py` builds. The
-server only reads. Reading a log uses CPU time, so it is done in threads, and only while the page has
-a viewer. Callers: `web_server.py`.
+server only reads. Processing a log uses CPU time, so it runs in threads, and only while the page
+has a viewer. Callers: `web_server.py`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,13 @@ def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") 
 
 
 def guarded(app: ASGIApp, token: str, allowed_host: str = "") -> ASGIApp:
-    """Wrap an application so that it rejects requests without the token; see `security.py`."""
+    """Wrap an application so that it rejects requests that `security.py` does not allow.
+
+    Args:
+        app: The application.
+        token: The token that requests must carry.
+        allowed_host: An allowed host name besides this machine's own.
+    """
     return _Guard(app, token, allowed_host)
 
 
@@ -127,7 +133,11 @@ def _cookie_name(request: Request) -> str:
 
 
 class _Site:
-    """Request handlers for the URLs that the module docstring lists."""
+    """Request handlers for the URLs that the module docstring lists.
+
+    Args:
+        find: Returns the outputs to show, by name; called repeatedly to find new ones.
+    """
 
     def __init__(self, find: Callable[[], Outputs]) -> None:
         self._find = find

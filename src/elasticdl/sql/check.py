@@ -309,7 +309,7 @@ def _unlike_trained(
 
 
 def _columns_of(features: Any) -> Iterator[str]:
-    """Yield the names of the columns that features, even nested ones, are computed from, each once."""
+    """Yield the names of the columns that (nested) features are computed from, each once."""
     seen: dict[str, None] = {}
     entries_ = list(features) if isinstance(features, list) else [features]
     while entries_:

@@ -162,7 +162,7 @@ class _Reader:
                 return {"kind": "indicator", "of": self._of(given[0], "category")}
 
     def _of(self, argument: Argument, kind: str) -> dict[str, Any]:
-        """Convert an argument of a function, such as the `role` in `EMBEDDING(role, 8)`, to a feature.
+        """Convert an argument of a function to a feature, such as `role` in `EMBEDDING(role, 8)`.
 
         Args:
             argument: A column or a further function.

@@ -127,7 +127,7 @@ def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
 
 
 def _extension(tokens: Sequence[Token]) -> int | None:
-    """Return the index of the first token of the extension, such as `TO TRAIN`; None if there is none."""
+    """Return the index of the first token of the extension (`TO TRAIN` ...); None without one."""
     return next(
         (index for index, depth in _depths(tokens) if depth == 0 and _begins(tokens, index)), None
     )

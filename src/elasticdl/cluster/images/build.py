@@ -45,14 +45,16 @@ class ImageOptions:
     """Options for building an image.
 
     Attributes:
-        repository: Repository to push to.
+        repository: Repository to push the image to, such as `registry/team/app`.
         base_image: Image to build on; it must have Python and pip.
-        index_url: Package index; None uses pip's own.
-        extra_index_urls: Additional indexes.
-        proxy: Proxy of the build's network; None means none.
-        network: Network of the build; None uses the engine's default.
-        platform: Platform of the image; None uses that of the engine.
-        constraints: File with package versions; None uses the versions that are installed here.
+        index_url: Package index; None uses pip's default.
+        extra_index_urls: Additional package indexes.
+        proxy: URL of an HTTP proxy for the commands of the build; None means none.
+        network: Network of the build, as in `docker build --network`; None uses the engine's
+            default.
+        platform: Platform of the image, such as `linux/amd64`; None uses that of the engine.
+        constraints: Constraints file of pip, with package versions; None uses the versions that
+            are installed on this machine.
     """
 
     repository: str
@@ -172,7 +174,7 @@ def _arguments(options: ImageOptions, extra_indexes: Iterable[str]) -> dict[str,
 
 
 def _texts(files: ZooFiles) -> dict[str, str]:
-    """Read the text files of a zoo that may contain requirements: path -> content."""
+    """Read the small .txt and .in files of a zoo, which may hold requirements: path -> content."""
     return {
         entry.path: entry.source.read_text(errors="replace")
         for entry in files.entries

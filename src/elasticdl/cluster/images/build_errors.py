@@ -63,9 +63,12 @@ def build_failed(
 
     Args:
         error: The engine's message.
-        output: Output of the step, as lines.
-        step: Number of the step in the Dockerfile; 0 or 1 is its FROM.
+        output: Output of the failed step, as lines.
+        step: Number of that step in the Dockerfile; 0 or 1 is its FROM.
         wanted: The requested image.
+
+    Returns:
+        An `UnavailableError` if a registry or an index cannot be reached, else a `UsageError`.
     """
     printed = [_NO_BREAK.sub("", line).rstrip() for line in output if line.strip()]
     text = "\n".join(printed)
@@ -84,7 +87,15 @@ def build_failed(
 
 
 def push_failed(error: str, repository: str) -> ElasticDLError:
-    """Convert the message of a failed push to an error with advice."""
+    """Convert the failure of a push to an error with advice.
+
+    Args:
+        error: The engine's message.
+        repository: The repository that was pushed to.
+
+    Returns:
+        An `UnavailableError` if the registry cannot be reached, else a `UsageError`.
+    """
     registry, error = registry_of(repository), error.strip()
     low = error.lower()
     if any(word.lower() in low for word in _NO_CONNECTION):
@@ -151,7 +162,12 @@ def _network(text: str, wanted: ImageRequest) -> ElasticDLError | None:
 
 
 def _requirement(text: str, wanted: ImageRequest) -> UsageError | None:
-    """Build the error for a requirement that pip cannot satisfy; None if pip failed otherwise."""
+    """Build the error for a requirement that pip cannot satisfy; None if pip failed otherwise.
+
+    Args:
+        text: Output of pip.
+        wanted: The requested image, to name the file and line of the requirement.
+    """
     index = wanted.index_url or "pip's own index"
     errors = [each for each in text.splitlines() if each.startswith("ERROR:")]
     place = _OF_LINE.search("\n".join(errors))

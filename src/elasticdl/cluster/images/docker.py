@@ -195,7 +195,12 @@ class DockerEngine:
 
 
 class _Steps:
-    """Parses the output of a build: reports each step as it starts, and keeps its output."""
+    """Parses the output of a build: reports each step as it starts, and keeps its output.
+
+    Attributes:
+        number: Number of the current step; 0 before the first one.
+        said: Output of the current step, as lines.
+    """
 
     def __init__(self, print_fn: Tell) -> None:
         self.number, self.said = 0, list[str]()
@@ -258,7 +263,7 @@ def _address() -> str:
 
 
 def _knock(where: str) -> None:
-    """Raise `OSError` if the address is a local socket on which nothing listens."""
+    """Raise an `OSError` if an engine's address is a local socket on which nothing listens."""
     if where.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as knocking:
             knocking.settimeout(_ANSWERS_WITHIN_S)

@@ -84,7 +84,11 @@ def _install(what: str) -> str:
 
 
 def _prepared() -> str:
-    """Return a shell command that checks the base image and creates a named user."""
+    """Return a shell command that prepares the base image.
+
+    It fails if there is no Python 3.11 or later with pip, and gives the user id of the pods a name,
+    which Ray requires.
+    """
     return (
         "python3 -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))'"
         f" || {{ echo '{MARK} python'; exit 1; }};"

@@ -1,6 +1,6 @@
-"""Package lock of an image: the versions installed here of all of ElasticDL's dependencies.
+"""Package lock of an image: pins ElasticDL's dependencies to the versions on this machine.
 
-This makes the cluster run the same versions as this machine. Requirements are evaluated for the
+So the cluster runs the same versions as this machine. Requirements are evaluated for the
 image's platform; packages that only that platform needs are left to pip, and reported.
 
 Callers: `build.py`.
@@ -127,7 +127,7 @@ def _closure(
 
 
 def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> Iterator[Requirement]:
-    """Yield the requirements that an extra adds; for an empty name, those without extras.
+    """Yield the requirements that an extra of a package adds; for "", those of the bare package.
 
     Args:
         package: The distribution that declares them.

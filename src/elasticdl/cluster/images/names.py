@@ -67,7 +67,7 @@ def repository(text: str, flag: str = "--docker_image_repository") -> str:
 
 
 def is_pinned(name: str) -> bool:
-    """Return whether a name always refers to the same image."""
+    """Return whether an image name has a digest, so that it always refers to the same image."""
     return "@sha256:" in name
 
 

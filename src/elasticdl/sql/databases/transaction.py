@@ -303,7 +303,7 @@ class BaseDatabase(ABC):
     def _added(
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
-        """Context manager that adds missing columns to a table, and removes them if its block fails.
+        """Context manager that adds missing columns to a table; if its block fails, removes them.
 
         Here, the transaction's rollback removes them.
 
