@@ -231,7 +231,16 @@ def _describe(queue: Queue, submission: Submission) -> None:
 
 
 def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> int:
-    """Print the output of a submission until it has ended; return its exit code."""
+    """Print the output of a submission until it has ended; return its exit code.
+
+    After Ctrl-C, the session continues.
+
+    Args:
+        queue: The queue of submissions.
+        submission: The submission.
+        offset: Position in its log to start from, in bytes.
+        slots: Number of sessions to run at the same time, if the queue has to be restarted.
+    """
     from elasticdl.sessions import runner  # noqa: PLC0415 - not for `--help`
 
     try:

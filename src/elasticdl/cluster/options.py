@@ -3,7 +3,7 @@
 They determine where a job runs and on which machines, but not its result: the same job can be
 resubmitted with other options, and resumes.
 
-Callers: `rayjob.py`, `submit.py`, and the command line, which creates it from flags.
+Callers: `rayjob.py`, `submit.py`, and the command line, which creates `ClusterOptions` from flags.
 """
 
 from __future__ import annotations

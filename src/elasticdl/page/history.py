@@ -187,7 +187,7 @@ class JobHistory:
 
     @property
     def stays_so_far(self) -> list[RankTenure]:
-        """`stays`, with an open gap up to the last logged step for a worker that commits nothing."""
+        """`stays`, with a gap up to the last logged step for a worker that commits nothing now."""
         now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
         return [
             replace(stay, gaps=[*stay.gaps, (last, now)])
@@ -233,7 +233,7 @@ class JobHistory:
         self._count_shards(*steps.rows.T)
 
     def _note_batches(self, ranks: npt.NDArray[Any], times: npt.NDArray[Any]) -> None:
-        """Record in each tenure when the worker's first batch was committed, and long gaps after it.
+        """Record in each tenure when its worker committed the first batch, and long gaps since.
 
         Args:
             ranks: Rank of the worker that committed each batch.

@@ -1,4 +1,4 @@
-"""Map of the shards of an epoch and their states.
+"""Map of the shards of an epoch and their states. A shard is a part of the data for one worker.
 
     queued    no worker has trained on it
     leased    a worker is training on it

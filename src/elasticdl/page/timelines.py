@@ -30,7 +30,7 @@ class RankTenure:
     """Period in which a worker holds a rank.
 
     Attributes:
-        rank: The rank.
+        rank: The rank: the worker's position in the job, from 0, which its replacement takes over.
         incarnation: Number of the worker's process, from 1; 0 for a job without workers.
         attempt: Attempt of the job.
         joined: When the worker got the rank, in seconds since 1970-01-01 UTC.
@@ -174,7 +174,7 @@ class Activity:
         self._trained = np.append(0.0, np.cumsum(trained))
 
     def behind(self, stay: RankTenure) -> list[tuple[float, float]]:
-        """Return (start, stop) of the periods in which a worker committed nothing but others did."""
+        """Return the periods (start, stop) in which a worker committed no batch, unlike others."""
         if not stay.gaps:
             return []
         first, last = np.searchsorted(self._logged, np.array(stay.gaps)).T

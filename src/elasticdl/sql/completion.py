@@ -36,7 +36,7 @@ _TRAINED_FOLLOWS = {"USING", "EVALUATE", "EXPLAIN"}
 
 
 class CompletionNames:
-    """Cache of the names in the database and the models, until a statement may change them.
+    """Names of tables, columns and models to complete; those of the database are cached.
 
     Args:
         connection: Connection to the database.
@@ -51,7 +51,7 @@ class CompletionNames:
         self._zoo: Sequence[str] | None = None
 
     def forget(self) -> None:
-        """Clear the cache, because a statement may have changed the names."""
+        """Clear the cached names of tables and columns, which a statement may have changed."""
         self._tables, self._columns = None, {}
 
     def tables(self) -> Sequence[str]:

@@ -53,7 +53,8 @@ class ModelRecord:
         database: Address of the database, without a password.
         label: The predicted column.
         is_complete: Whether training has completed.
-        details: Further facts: rows, columns, versions.
+        details: Further facts, once training has completed: the model and its `params`, names and
+            types of the columns, numbers of rows, steps and metrics.
     """
 
     statement: str

@@ -84,18 +84,18 @@ def with_key(
     *,
     casts: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
-    """Add the key of its table to a SELECT, as additional columns.
+    """Add the key of a table to a SELECT that reads the table, as additional columns.
 
     Args:
         select: The SELECT.
         dialect: Name of its dialect in sqlglot.
-        table: The table.
-        key: Columns of its key.
+        table: The table whose rows are to be identified.
+        key: Columns of the table that identify a row.
         quote: Returns a name quoted as SQL.
         casts: Column of the key -> type to convert it to.
 
     Returns:
-        The SELECT and an empty string; or an empty string and the reason why it is impossible.
+        The extended SELECT and ""; or "" and the reason why the key cannot be added.
 
     Example:
         >>> with_key("SELECT a FROM t", "duckdb", "t", ["rowid"], lambda name: f'"{name}"')[0]

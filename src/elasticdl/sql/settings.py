@@ -208,13 +208,13 @@ def _predict_job(key: str, value: Any) -> None:
 
 
 def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> Any:
-    """Return a setting's value if the option of the command line with the same name accepts it.
+    """Check a setting with the code of the command-line option of the same name; return its value.
 
     Args:
         name: The setting's name, for the error.
         value: The value to check.
         program: The whole program, for the error.
-        use: Passes the value to the option; raises a `UsageError` if it is invalid.
+        use: Passes the value to the code of that option; raises a `UsageError` if it is invalid.
 
     Raises:
         StatementError: The value is invalid.

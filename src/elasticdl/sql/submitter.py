@@ -1,9 +1,10 @@
 """Submitters: the Python programs generated for TRAIN, PREDICT and similar statements.
 
-A submitter is short, readable (`--explain`) and runs as its own process, for two reasons: training
-needs frameworks that a shell or a server should not load, and it can be killed without killing
-them. It reads the database's address from ELASTICDL_DATABASE, so that its source contains no
-password, and writes its result, a table, to the file named by ELASTICDL_RESULT.
+A submitter is a short program that users can read (`--explain`). It runs as its own process, so
+that the shell, notebook or server that started it need not load a training framework, and survives
+when the submitter is killed. A submitter reads the database's address from ELASTICDL_DATABASE, so
+that its source contains no password, and writes its result, a table, to the file named by
+ELASTICDL_RESULT.
 
     elasticdl sql --run_submitter=FILE      runs one
 

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 
 def is_read(name: Name, table: TableInfo | None, select: str, database: Database) -> bool:
-    """Return whether a SELECT reads a table, under any spelling of its name."""
+    """Return whether a SELECT reads a table, under any spelling of the table's name.
+
+    Args:
+        name: Name of the table in the statement.
+        table: The table; None if it does not exist yet.
+        select: The SELECT.
+        database: Database of the table.
+    """
     return any(
         _is_same(name, table, read, database)
         for read in tables_of(select, database.dialect, with_ctes=True)
@@ -46,9 +53,10 @@ def _is_same(name: Name, table: TableInfo | None, read: Name, database: Database
 
 
 def view_of(table: TableInfo, select: str, database: Database) -> str:
-    """Return the name of a view through which a SELECT reads a table; empty if there is none.
+    """Return the name of a view through which a SELECT reads the rows of a table; empty if none.
 
-    A view that only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
+    Such a SELECT cannot fill the table, and appending its result would repeat the rows. A view that
+    only checks which rows the table already has (WHERE NOT EXISTS ...) does not count.
     """
     seen: set[tuple[str, ...]] = set()
     left = [(select, "")]

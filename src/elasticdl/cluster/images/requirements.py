@@ -1,8 +1,9 @@
 """A zoo's requirements.txt: finds the files it includes, and rejects lines unfit for an image.
 
-It is installed before the zoo is copied, so that an edit of the zoo does not reinstall packages.
-Paths in the zoo therefore cannot be installed, and need not be, since its files can be imported
-directly. A password in a line would be readable by everyone who can pull the image.
+The requirements are installed before the zoo is copied, so that an edit of the zoo does not
+reinstall packages. Lines that name a path are therefore rejected; they are not needed, since the
+files of the zoo can be imported directly. Lines with a password are rejected too, because everyone
+who can pull the image could read it.
 
 Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 Callers: `build.py`, `build_errors.py`.

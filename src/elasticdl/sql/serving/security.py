@@ -29,7 +29,7 @@ class Security:
         token: The token that clients must send. With None and without client certificates, only one
             user is served.
         certificate: The server's certificate chain, PEM; None disables TLS.
-        key: Its private key, PEM.
+        key: Private key of `certificate`, PEM.
         authorities: Certificates of the authorities that sign client certificates, PEM; None
             requires no client certificate.
         allow_any_database: Whether clients may choose a database.
