@@ -182,7 +182,7 @@ class JobHistory:
 
     @property
     def present(self) -> list[RankTenure]:
-        """Workers that are in the job now, as the open tenures of their ranks, sorted by rank."""
+        """A `RankTenure` for each worker that is in the job now, sorted by rank."""
         return [self._open[rank] for rank in sorted(self._open)]
 
     @property

@@ -73,7 +73,7 @@ class Transaction(ABC):
         """Write rows into the temporary table; return their number."""
 
     def given_parts(self) -> Sequence[str]:
-        """Split the temporary table into parts, so that several small UPDATEs replace a large one.
+        """Split the temporary table into parts, so that several UPDATEs can replace a large one.
 
         Returns:
             Each part as SQL for a FROM clause. No key occurs in two of them.
