@@ -46,13 +46,17 @@ _LOSS = "loss"
 
 
 class Modes:
-    """Sets a model's mode, training or evaluation; keeps the modes that callbacks set on modules.
+    """Switches a model between training and evaluation, but keeps the modes that callbacks set.
 
     Args:
         model: The module.
         keeps: Whether modules keep, in all epochs, the mode that they were created in or that a
             callback has set. Lightning's `Trainer` never calls `train()`; a plain loop calls it at
             the start of each epoch.
+
+    Attributes:
+        differing: Name of a module -> its mode (`module.training`), for modules whose mode while
+            the model trains is not the one that `model.train()` gives them.
     """
 
     def __init__(self, model: nn.Module, *, keeps: bool = False) -> None:
@@ -63,7 +67,7 @@ class Modes:
             self.record()
 
     def train(self) -> None:
-        """Put the model into training mode, except modules that were set differently."""
+        """Put the model into training mode, except modules whose mode a callback has changed."""
         if self._is_set and self._model.training is self.differing.get("", True):
             return
         self._model.train()
@@ -79,12 +83,12 @@ class Modes:
         self._is_set = False
 
     def forget(self) -> None:
-        """Forget the modes that callbacks have set on modules; called when an epoch begins."""
+        """Forget the modes that callbacks have set, unless `keeps`; called when an epoch begins."""
         if not self._keeps:
             self.differing, self._is_set = {}, False
 
     def record(self) -> None:
-        """Record the modules whose mode differs from training mode."""
+        """Record the modules whose present mode is not the one that `model.train()` gives them."""
         now = {name: module.training for name, module in self._model.named_modules()}
         self.differing, self._is_set = {}, False
         self.train()
@@ -94,7 +98,7 @@ class Modes:
 
 
 class CallbackChanges:
-    """Detects and restores the changes that callbacks make; see the module docstring.
+    """Detects, stores and restores what callbacks change; see the module docstring.
 
     Args:
         model: The trained model.
@@ -177,7 +181,7 @@ class CallbackChanges:
             self._modes.record()
 
     def keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Return the changes as JSON and arrays.
+        """Return the changes that callbacks have made, as JSON and arrays for a checkpoint.
 
         Raises:
             DefinitionError: A callback has set an attribute to a value that cannot be stored.
@@ -226,9 +230,9 @@ class CallbackChanges:
         self._modes.differing = dict(state["modes"])
 
     def _parts(self) -> dict[str, Any]:
-        """Return kind -> identities of the objects of this kind that callbacks must not replace.
+        """Return what callbacks must not add, remove or replace: kind of object -> its identities.
 
-        Stored values refer to these objects by name.
+        Checkpoints refer to these objects (modules, parameters, hooks) by name or by position.
         """
         modules = dict(self._model.named_modules())
         parameters = dict(nn.Module.named_parameters(self._model))

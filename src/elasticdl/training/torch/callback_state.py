@@ -65,7 +65,8 @@ class TorchValues(CallbackValues):
         callbacks: All callbacks: a callback that refers to another does not store it.
 
     Attributes:
-        made: Path -> object (or its type) that `encode` has found and `decode` changes in place.
+        made: Path of a stored value -> the object (or its type) that the user's code must have
+            created before `decode` can restore the value; filled by `encode`.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class TorchValues(CallbackValues):
         self.begin()
 
     def begin(self) -> None:
-        """Prepare to encode: index the current weights by their storage, and clear `made`."""
+        """Prepare a series of `encode` calls: look up the model's current weights, clear `made`."""
         self.made = {}
         self._by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, weight in self._weights().items():
@@ -233,7 +234,9 @@ class CallbackMemory:
         self._made: dict[str, Any] | None = None
 
     def begun(self) -> None:
-        """Record the present objects as those that the user's code creates in each process.
+        """Record which objects exist after `on_train_begin`, and so also exist in a resumed run.
+
+        An object that is created later cannot be restored; `keep` rejects it.
 
         Raises:
             DefinitionError: A callback has state that cannot be stored.
@@ -249,10 +252,11 @@ class CallbackMemory:
         self._made = self._values.made
 
     def keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Return the state as JSON and arrays.
+        """Return the callbacks' state as JSON and arrays.
 
         Raises:
-            DefinitionError: A value cannot be stored.
+            DefinitionError: A value cannot be stored, or its object was created after
+                `on_train_begin`.
         """
         values: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -271,7 +275,15 @@ class CallbackMemory:
         return values, arrays
 
     def load(self, state: Mapping[str, Any], arrays: State) -> None:
-        """Restore the state of the callbacks."""
+        """Restore the state of the callbacks.
+
+        Args:
+            state: The JSON that `keep` returned.
+            arrays: The arrays that `keep` returned, possibly among others.
+
+        Raises:
+            DefinitionError: The object that a value is to be restored into does not exist.
+        """
         for number, callback in enumerate(self._callbacks.objects):
             for name, kept in state.get(self._key(number), {}).items():
                 if name == _STATE_DICT:
@@ -302,10 +314,11 @@ class CallbackMemory:
         return kept
 
     def _check_made(self, below: str) -> None:
-        """Check that a resumed run will have the objects that state at a path is restored into.
+        """Check that a resumed run has the objects that a stored value is restored into.
 
         Args:
-            below: Path of a stored value, such as that of a callback's attribute.
+            below: Path of the stored value, such as that of a callback's attribute. All values
+                within it are checked.
 
         Raises:
             CannotKeepError: An object was created after `on_train_begin`.

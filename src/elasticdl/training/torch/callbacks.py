@@ -129,7 +129,7 @@ class Callbacks:
         return bool(self.objects)
 
     def any_has(self, moments: Collection[str]) -> bool:
-        """Return whether a callback has one of these methods."""
+        """Return whether any callback has one of these methods."""
         return any(moment in moments for _, moment in self._methods)
 
     def with_one_of(self, moments: Sequence[str]) -> tuple[Any, str] | None:
@@ -183,13 +183,14 @@ class Callbacks:
                     )
 
     def stop_requested(self) -> bool:
-        """Return whether a callback has set its own `stop_training`."""
+        """Return whether a callback has set its attribute `stop_training` to True."""
         return any(getattr(each, "stop_training", False) is True for each in self.objects)
 
     def remembered(self, number: int) -> dict[str, Any]:
-        """Return the attributes of callback `number` and of its class, except those set by `give`.
+        """Return name -> value of the attributes that are the state of callback `number`.
 
-        Methods and other members of a class that are not values are left out.
+        Class attributes are included if their values are data. The attributes that `give` has set
+        (`model` and `optimizer`) are not.
         """
         each = self.objects[number]
         found = {
@@ -322,7 +323,10 @@ def _closure_state(kind: type[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _is_free(each: Any, name: str, value: Any) -> bool:
-    """Return whether an attribute of a callback is unused, or already has the value to set."""
+    """Return whether an attribute of a callback may be set to `value` without a conflict.
+
+    It may if the callback does not use the attribute itself: it is missing, None, or equal already.
+    """
     if isinstance(inspect.getattr_static(type(each), name, None), property):
         return False
     return getattr(each, name, None) in (None, value)

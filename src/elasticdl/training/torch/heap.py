@@ -43,7 +43,10 @@ def keep_freed_memory() -> None:
 
 
 class ReusedArray:
-    """Provides a large float32 array per step; reuses the last one's memory once it is unused."""
+    """Provides a large float32 array for each step, in the same memory where that is possible.
+
+    If the last array is still referenced elsewhere, a new one is allocated.
+    """
 
     def __init__(self) -> None:
         self._array = np.empty(0, np.float32)

@@ -67,18 +67,19 @@ class _Place:
 
 
 class HookMemory:
-    """Reads and restores the state of hooks.
+    """Reads the state of an optimizer's hooks for a checkpoint, and restores it.
 
     Args:
         optimizer: The optimizer that has the hooks; its attributes are state too if its class is
             the user's.
         parameters: The model's parameters, by name.
         origin: Prefix of errors.
-        may_be_scheduled: Whether the optimizer may have schedulers that the trainer steps.
+        may_be_scheduled: Whether the optimizer may have learning rate schedulers that no hook
+            refers to, because the trainer steps them.
 
     Raises:
         DefinitionError: A hook has state that cannot be stored, or there is a scheduler that no
-            hook refers to.
+            hook refers to and that must not be there.
     """
 
     def __init__(
@@ -172,10 +173,10 @@ class Codec:
         self._names = {id(p): name for name, p in parameters.items()}
 
     def to_arrays(self, value: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Return a value as JSON in an array of bytes, and the arrays in it.
+        """Convert a value to arrays: JSON as an array of bytes, and each array within the value.
 
         Raises:
-            UnkeepableValueError: It contains objects other than plain values and arrays.
+            UnkeepableValueError: The value contains objects other than plain values and arrays.
         """
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         text = json.dumps(self._encoded(value, arrays))

@@ -35,7 +35,7 @@ class TorchHooks:
         definition: The user's definition.
         model: The trained model.
         optimizer: The optimizer of the model.
-        modes: The modes of the model.
+        modes: Sets the model's mode, training or evaluation.
         schedulers: The schedulers, which step at the end of an epoch, after the callbacks.
         drawing: (Hash of the event's name, epoch or batch number) -> a context manager that seeds
             the random numbers drawn in its block.
@@ -158,7 +158,7 @@ class TorchHooks:
         return ""
 
     def state(self) -> dict[str, Any]:
-        """Return the callbacks' state as JSON values; the trainer keeps that of schedulers."""
+        """Return the callbacks' state as JSON; the state of schedulers is in `Trainer.state`."""
         if not self._callbacks:
             return {}
         # A callback may have requested the end just before a checkpoint.
@@ -166,7 +166,7 @@ class TorchHooks:
         return {**kept, _TOUCHED: touched, _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
-        """Return the callbacks' arrays, to which `state` refers by name."""
+        """Return the arrays of the callbacks' state, by the names that `state` uses for them."""
         if not self._callbacks:
             return {}
         arrays: dict[str, np.ndarray[Any, Any]] = self._memory.keep()[1]
@@ -193,9 +193,18 @@ class TorchHooks:
 
     @contextmanager
     def _moment(self, moment: str, number: int = 0, *, in_training: bool) -> Iterator[None]:
-        """Seed random numbers for a callback event, and record the changes that callbacks make.
+        """Run callbacks for an event in the block: seed their random numbers, record their changes.
 
-        Callbacks then act identically on every worker and after a resume.
+        The seed depends on the event only, so callbacks act identically on every worker and after a
+        resume.
+
+        Args:
+            moment: Name of the event, such as `on_epoch_end`.
+            number: Number of the epoch or batch.
+            in_training: Whether the model is in training mode.
+
+        Raises:
+            DefinitionError: A callback has changed state that checkpoints do not contain.
         """
         with (
             self._drawing(zlib.crc32(moment.encode()), number),

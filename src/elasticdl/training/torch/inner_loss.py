@@ -49,7 +49,7 @@ class InnerLossSteps:
 
     Args:
         definition: For errors.
-        adapt: Converts features to arguments.
+        adapt: Converts features to the arguments of `forward`.
         loss: Computes the divisor of the loss that `forward` returns.
         precision: The number format of the computation.
         looking: Returns a context manager; in its block the model is in evaluation mode, without
@@ -77,7 +77,7 @@ class InnerLossSteps:
         """Call `forward` with the labels, and find the loss among its outputs.
 
         Raises:
-            DefinitionError: There is no loss among the outputs, or no labels.
+            DefinitionError: `forward` returns no loss, or the input function returns no labels.
         """
         if batch.labels is None:
             raise DefinitionError(
@@ -118,9 +118,12 @@ class InnerLossSteps:
         return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Check that the losses of the parts add up, by running the model on each part.
+        """Check that the losses of a batch's parts add up to the loss of the batch.
 
-        It runs in evaluation mode, on the whole batch too. Raises as `Steps`.
+        Runs the model on each part and on the whole batch, in evaluation mode.
+
+        Raises:
+            DefinitionError: They do not add up.
         """
         del stepped
         check_parts(self, self._loss, self._no_side_effects, model, batch)

@@ -222,15 +222,25 @@ class LightningSteps:
             self.outputs(model, batch.features)
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
-        """Check that the losses of the parts add up.
+        """Check that the losses of a batch's parts add up to the loss of the batch.
 
-        Runs `training_step` on the batch and on each part in evaluation mode. Raises as `Steps`.
+        Runs `training_step` on each part and on the whole batch, with the model in evaluation mode.
+
+        Raises:
+            DefinitionError: They do not add up.
         """
         del stepped
         check_parts(self, self._loss, self._no_side_effects, model, batch)
 
     def _call(self, model: nn.Module, name: str, given: Any) -> Any:
-        """Call a step of the module with a batch, and with a `_BatchIndex` if it takes an index."""
+        """Call a step of the module, and return what it returns.
+
+        Args:
+            model: The module.
+            name: Name of the step, such as `training_step`.
+            given: The batch, in the form that steps receive. A step with a second required argument
+                receives a `_BatchIndex` as well.
+        """
         step = getattr(model, name)
         parameters = inspect.signature(step).parameters.values()
         several = sum(p.default is p.empty for p in parameters) > 1
@@ -253,12 +263,15 @@ class LightningSteps:
     def _attached(
         self, model: nn.Module, step: str, so_far: MetricStates | None = None
     ) -> Iterator[_Logged]:
-        """Context manager that provides `self.log` and `self.trainer`; yields what the module logs.
+        """Provide `self.log` and `self.trainer` to the module in the block.
 
         Args:
             model: The module.
             step: Name of the step that runs in the block, such as `training_step`.
-            so_far: States of the module's metrics before the step; None resets them.
+            so_far: States of the module's metrics before the step; None resets the metrics.
+
+        Yields:
+            The object that records what the module logs.
         """
         for metric in self._metrics_in(model):
             metric.begin(step, so_far)
@@ -275,7 +288,7 @@ class LightningSteps:
             mine["_trainer"] = None
 
     def _metrics_in(self, model: nn.Module) -> Sequence[LoggedMetric]:
-        """Return the metrics of a module, cached for the last module."""
+        """Return the `LoggedMetric`s of a module; the result for the last module is cached."""
         if self._looked_at is not model:
             self._looked_at, self._metrics = model, list(metrics_in(model))
         return self._metrics

@@ -78,10 +78,11 @@ class LoggedMetric:
         return self._states
 
     def begin(self, step: str, so_far: MetricStates | None) -> None:
-        """Load the metric's states from `so_far` before a step; reset it if there are none.
+        """Load the metric's states before a step, or reset the metric if there are none.
 
         Args:
-            step: Name of the step, which determines under which name the metric is logged.
+            step: Name of the step, such as `validation_step`; each may log the metric under another
+                name.
             so_far: States before the step, by logged name; None resets the metric.
         """
         self._states.begin((so_far or {}).get(self._names.get(step, "")))

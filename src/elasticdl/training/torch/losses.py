@@ -92,7 +92,8 @@ class BatchLoss:
 
     Attributes:
         value: The loss, a float32 scalar with its graph.
-        divisor: The divisor of the sum of losses; a scalar tensor if it depends on the targets.
+        divisor: The number by which the sum over examples was divided to give `value`; a scalar
+            tensor if it depends on the targets.
         is_known: Whether it is certain to be a mean: a PyTorch loss, or one value per example.
         precision: Relative difference that rounding alone can cause.
         unsplittable: Reason that the divisor is unknown for this batch; empty if it is known.
@@ -113,7 +114,7 @@ class _Call:
 
 
 class _Watch(TorchFunctionMode):
-    """Records calls of PyTorch's loss functions with reduction="mean"."""
+    """Records the calls of PyTorch's loss functions with reduction="mean" in its block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +180,16 @@ class TorchLoss:
     def computed(
         self, compute: Callable[[], Any], weights: torch.Tensor | None, num_examples: int
     ) -> BatchLoss:
-        """Run user code that computes a batch's loss, and find the divisor; see `of`."""
+        """Call user code that computes a batch's loss, and return the loss with its divisor.
+
+        Args:
+            compute: Returns the loss.
+            weights: Sample weights, as for `of`.
+            num_examples: Number of examples in the batch.
+
+        Raises:
+            DefinitionError: The result is not a tensor, or has no value per example to be weighted.
+        """
         with _Watch() as watch:
             loss = compute()
         if not isinstance(loss, torch.Tensor):
@@ -265,14 +275,17 @@ class TorchLoss:
     ) -> None:
         """Check that the losses of two parts of a batch give the loss of the batch.
 
+        Losses that are not finite are not compared.
+
         Args:
-            first: Examples in the first part.
-            num_examples: Examples in the batch.
+            first: Number of examples in the first part.
+            num_examples: Number of examples in the batch.
             whole: The loss of the batch.
-            of_parts: The losses of its parts.
+            of_parts: The losses of the two parts.
 
         Raises:
-            DefinitionError: They do not give the loss of the batch.
+            DefinitionError: The parts' losses, combined by their divisors, do not give that of the
+                batch.
         """
         once, precision = float(whole.value), whole.precision
         parts, divisors = [float(p.value) for p in of_parts], [float(p.divisor) for p in of_parts]
@@ -299,15 +312,15 @@ class TorchLoss:
         )
 
     def compare_replaced(self, num_examples: int, losses: Sequence[BatchLoss]) -> None:
-        """Check that replacing some examples changes the loss equally, whatever the other examples.
+        """Check that the effect of replacing some examples does not depend on the other examples.
 
         Args:
-            num_examples: Examples in the batch.
-            losses: Of the batch, with its last examples replaced, with its first examples replaced,
-                and with all of them replaced.
+            num_examples: Number of examples in the batch.
+            losses: Four losses: of the batch, and of the batch with its last examples replaced,
+                with its first examples replaced, and with all of them replaced.
 
         Raises:
-            DefinitionError: The examples interact in the loss.
+            DefinitionError: The effect depends on them, so the loss is not a mean over examples.
         """
         sums = [float(loss.value) * float(loss.divisor) for loss in losses]
         if not all(map(math.isfinite, sums)) or any(loss.unsplittable for loss in losses):
@@ -354,7 +367,11 @@ class TorchLoss:
         return call.function(**{**call.arguments, "reduction": "none"})
 
     def _spread(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Expand weights to the shape of the values; reject weights that do not fit it."""
+        """Expand weights to the shape of the loss values.
+
+        Raises:
+            DefinitionError: The shapes do not fit.
+        """
         of_each = spread(weights, values)
         if of_each is None:
             raise DefinitionError(
@@ -389,13 +406,14 @@ def rows_of(
     num_examples: int,
     has_rows: Sequence[bool] | None = None,
 ) -> Any:
-    """Return some examples of a batch; tensors without a row per example are not changed.
+    """Return nested tensors reduced to some of a batch's examples.
 
     Args:
-        tree: Nested tensors.
-        rows: The examples to return: a slice, or their numbers.
-        num_examples: Examples in the batch.
-        has_rows: Whether each tensor has a row per example; None decides by their lengths.
+        tree: Nested tensors of the batch. Tensors without a row per example are returned unchanged.
+        rows: The examples to return: a slice, or their positions.
+        num_examples: Number of examples in the batch.
+        has_rows: For each tensor, whether it may have a row per example; in any case its length
+            must be `num_examples`. None means that all may.
     """
     at = rows if isinstance(rows, slice) else list(rows)
     known = iter(has_rows) if has_rows is not None else itertools.repeat(True)

@@ -62,7 +62,7 @@ def is_metric(value: Any) -> bool:
 
 
 class StatefulMetric:
-    """Computes the states and values of one TorchMetrics metric.
+    """Computes the states and the value of one TorchMetrics metric.
 
     Args:
         name: Name under which the metric is reported.
@@ -70,7 +70,8 @@ class StatefulMetric:
         where: The user's `file:line`, for errors.
 
     Raises:
-        DefinitionError: The metric has state that checkpoints cannot contain.
+        DefinitionError: The metric has no states, or keeps values outside them, which checkpoints
+            would not contain.
     """
 
     def __init__(self, name: str, metric: Any, where: str) -> None:
@@ -102,7 +103,7 @@ class StatefulMetric:
         return better
 
     def why_no_sum(self) -> str:
-        """Return the reason that states of workers cannot be added up; empty if they can."""
+        """Return why the metric's states cannot be added up over batches; empty if they can."""
         for module, name in self._places:
             default, reduction = module._defaults[name], module._reductions[name]  # noqa: SLF001
             if isinstance(default, list):
@@ -115,7 +116,10 @@ class StatefulMetric:
         return ""
 
     def require_sum(self, why: str) -> None:
-        """Check that states can be added up; see `trainer.Trainer.require_sums`.
+        """Check that the metric's states can be added up over batches.
+
+        Args:
+            why: What adds them up, for the error message: "several workers".
 
         Raises:
             DefinitionError: They cannot be added up.
@@ -140,21 +144,26 @@ class StatefulMetric:
         return self.end(carried=False)
 
     def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
-        """Return the states after a batch, updated from `so_far`; None starts from empty states."""
+        """Update the states so far with a batch, and return them; None starts from empty states."""
         self._try_on(outputs, labels, sums=False)
         self.begin(so_far)
         self._update(outputs, labels)
         return self.end(carried=True)
 
     def begin(self, so_far: States | None) -> None:
-        """Load states into the metric before the user's code updates it; None resets it."""
+        """Load states into the metric before the user's code updates it; None resets the metric."""
         if so_far is None:
             self._reset()
         else:
             self._load(so_far)
 
     def end(self, *, carried: bool) -> States:
-        """Return the states after a batch; if `carried`, the next batch starts from them."""
+        """Return the metric's states after a batch.
+
+        Args:
+            carried: Whether the next batch starts from these states, so that they are kept in
+                memory.
+        """
         states = self._read()
         self._held = states if carried else None
         return states
@@ -187,7 +196,7 @@ class StatefulMetric:
         return {name: self._in_numbers(each) for name, each in named.items()}
 
     def rehearse(self, outputs: Any, labels: Any, *, sums: bool) -> None:
-        """Run the metric on a batch as a test and discard the result.
+        """Update the metric with a batch as a test, compute its value, and reset it.
 
         Args:
             outputs: Outputs of the model.

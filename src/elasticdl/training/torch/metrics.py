@@ -30,7 +30,7 @@ Addends: TypeAlias = "dict[str, Addend]"
 
 
 class TorchMetrics:
-    """Computes the metrics of training or of evaluation for a batch, and reads summed states.
+    """Computes the metric states of a batch, and metric values from states.
 
     Args:
         functions: The metrics. A named metric is a function `(labels, predictions)` that returns
@@ -40,7 +40,8 @@ class TorchMetrics:
             carried from one batch to the next.
 
     Raises:
-        DefinitionError: A metric is neither, or is called `loss`.
+        DefinitionError: A metric is neither a function nor a TorchMetrics metric, or is called
+            `loss`.
     """
 
     def __init__(self, functions: MetricFunctions, *, where: str, why_sums: str = "") -> None:
@@ -119,13 +120,15 @@ class TorchMetrics:
         return {**found, **theirs}
 
     def logged(self, metrics: Mapping[str, StatefulMetric]) -> MetricStates:
-        """Return the states of metrics that the model has updated with a batch.
+        """Return the states of the metrics that a LightningModule has just updated with a batch.
+
+        A metric that is logged for the first time is added to the metrics.
 
         Args:
             metrics: Logged name -> metric.
 
         Raises:
-            DefinitionError: Their states would be added up but do not add up.
+            DefinitionError: The states would be added up over batches, and cannot be.
         """
         for name, metric in metrics.items():
             if self._logged.get(name) is not metric:

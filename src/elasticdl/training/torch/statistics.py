@@ -136,20 +136,22 @@ class BatchParts:
 
 
 class Draws(Protocol):
-    """Computes changes of buffers in a call whose random numbers are the same on all workers."""
+    """Runs the model on two examples of the batch, with the same random numbers on all workers."""
 
     def __call__(self, seed: int, examples: tuple[int, int] = (0, 0)) -> Tensors:
-        """Return each buffer's change in a call whose random numbers depend on `seed` and step.
+        """Run the model on two examples; return the change that this makes to each buffer, by name.
+
+        The random numbers depend on (seed, step) only, so they are equal on all workers.
 
         Args:
-            seed: A small number.
-            examples: Indices of the two examples of the call; they may be the same.
+            seed: Distinguishes several calls in one step.
+            examples: Positions of the two examples in the batch; they may be equal.
         """
         ...
 
 
 class TorchStatistics:
-    """Encodes and applies changes of buffers.
+    """Encodes changes of buffers as float32 numbers that add up over workers, and applies the sum.
 
     Args:
         buffers: The buffers of the model.
@@ -282,7 +284,12 @@ class TorchStatistics:
         return changes
 
     def add(self, changes: Mapping[str, torch.Tensor | None]) -> None:
-        """Apply changes to the buffers; values whose change is 0 keep their bits."""
+        """Add changes to the buffers.
+
+        Args:
+            changes: Name -> change, or None if the buffer is unchanged. Where a change is 0, the
+                value keeps its bits, so infinity and NaN are preserved.
+        """
         with torch.no_grad():
             for name, tensor in self._buffers.tensors().items():
                 change = changes[name]
@@ -331,12 +338,14 @@ class TorchStatistics:
         return change
 
     def _drawn(self, name: str, draws: Draws, change: torch.Tensor) -> torch.Tensor:
-        """Return a random change of a buffer that all workers draw alike and send, not their own.
+        """Return the change to send for a buffer that is drawn at random, equal on all workers.
+
+        It replaces this worker's own change, which depends on the worker's random numbers.
 
         Args:
             name: Name of the buffer.
             draws: Computes changes whose random numbers are the same on all workers.
-            change: This worker's change, which has the shape and dtype.
+            change: This worker's change; only its shape and dtype are used.
         """
         drawn = draws(0).get(name)
         return torch.zeros_like(change) if drawn is None else self._finite(name, drawn)
@@ -363,14 +372,15 @@ class TorchStatistics:
         self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
 
     def _check_is_mean(self, name: str, draws: Draws) -> None:
-        """Check that a change that differs between examples is a mean over them.
+        """Check that a change of a buffer is a mean over the examples.
 
-        For changes that are the same for all parts of a batch. Both orders of two examples are
-        compared, because each row may have a random mask.
+        Called if all parts of a batch changed the buffer alike, although single examples do not:
+        the sign of a mean, for example. Both orders of two examples are compared, because each row
+        may have a random mask.
 
         Raises:
             DefinitionError: The change that two examples make together is not the mean of the
-                changes that each makes alone: the sign of a mean, for example.
+                changes that each makes alone.
         """
         values = self._buffers.tensors()[name]
         zeros = torch.zeros_like(values)
@@ -380,7 +390,13 @@ class TorchStatistics:
             raise self._refused(name, _NEITHER)
 
     def _compare_again(self, name: str, parts: BatchParts, step: int) -> None:
-        """Warn if the changes that a batch makes to a buffer do not fit its known `Reduction`."""
+        """Warn once if a batch's changes to a buffer no longer fit the buffer's known `Reduction`.
+
+        Args:
+            name: Name of the buffer.
+            parts: The changes that the batch and its parts make.
+            step: Number of the step, for the warning.
+        """
         values, way = self._buffers.tensors()[name], self._ways[name]
         zeros = values.new_zeros(
             values.shape, dtype=None if values.is_floating_point() else torch.int64
@@ -410,10 +426,11 @@ class TorchStatistics:
         )
 
     def _check_counts(self, name: str, parts: BatchParts) -> None:
-        """Check that a change that adds up does not depend on the value of the buffer.
+        """Check that a change that is summed over batches does not depend on the buffer's value.
 
         Raises:
-            DefinitionError: It does: a position in a ring buffer, or a count with a limit.
+            DefinitionError: The change depends on the value: a position in a ring buffer, or a
+                count with a limit.
         """
         tensor, change = self._buffers.tensors()[name], parts.whole[name]
         for shift in _SHIFTS:
@@ -478,13 +495,14 @@ def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
 def _way(
     changes: _Changes, sizes: tuple[int, int], values: torch.Tensor, known: Reduction | None
 ) -> Reduction | None:
-    """Return how the changes that parts of a batch make combine; None if no `Reduction` fits.
+    """Return the `Reduction` that combines the changes of a batch's parts; None if none fits.
 
     Args:
         changes: The changes that the batch, its first part and the rest make.
         sizes: Number of examples in the two parts.
         values: The values of the buffer.
-        known: The `Reduction` that earlier comparisons have found; None if there were none.
+        known: The `Reduction` that earlier comparisons have found, which decides if rounding leaves
+            more than one; None if there were none.
     """
     whole, first, last = changes
     if whole is None or first is None or last is None:
@@ -521,9 +539,10 @@ def _are_close(changes: Sequence[torch.Tensor | None]) -> bool:
 
 
 def _fingerprint(change: torch.Tensor) -> float:
-    """Return a number between 0.5 and 1, or its negative, that depends on all values; 0 for zeros.
+    """Return a number that depends on all values of a change, to compare changes of workers.
 
-    Rounding changes it little, because machines may compute the same draw with other last bits.
+    Its absolute value is between 0.5 and 1, or 0 if all values are 0. Rounding changes it little,
+    so that machines whose results for the same draw differ in the last bits still agree.
     """
     flat = change.reshape(-1).double()
     weights = torch.cos(torch.arange(flat.numel(), dtype=torch.float64, device=flat.device))

@@ -111,7 +111,8 @@ class TorchTrainer:
 
     Args:
         definition: The model definition.
-        example: A representative batch; only its shapes and dtypes matter.
+        example: A representative batch; its values are used only for trial runs that check the
+            model.
         minibatch_size: Examples in a full batch; not used by this trainer.
         seed: Determines the initial weights and, with step and rank, all randomness of steps.
         rank: This worker's rank.
@@ -124,7 +125,8 @@ class TorchTrainer:
         optimizer: The user's optimizer.
 
     Raises:
-        DefinitionError: The model does not fit the batch, or a part is not a PyTorch object.
+        DefinitionError: The model does not accept the batch, or the model file returned an object
+            that is not one of PyTorch.
         UserCodeError: User code raised while creating the model or the optimizer.
     """
 
@@ -396,7 +398,14 @@ class TorchTrainer:
     def _states(
         self, stepped: Stepped, batch: Tensors, so_far: MetricStates | None
     ) -> MetricStates:
-        """Return the metric states of an evaluated batch."""
+        """Return the metric states of an evaluated batch, including the loss if there is one.
+
+        Args:
+            stepped: The results of the batch.
+            batch: The batch.
+            so_far: The evaluation's metric states before this batch; see
+                `trainer.Trainer.evaluate`.
+        """
         states = self.evaluation_metrics.states(
             stepped.outputs, batch.labels, batch.weights, batch.num_examples, so_far
         )
@@ -418,7 +427,7 @@ class TorchTrainer:
 
     @property
     def measures_averages(self) -> bool:
-        """Whether `evaluate` measures the averages of the weights, which `finish` leaves."""
+        """Whether `evaluate` uses the averaged weights, if the model file defines averages."""
         return bool(self._averages)
 
     def state(self) -> State:
@@ -475,7 +484,7 @@ class TorchTrainer:
             return export.export(self.model, arguments, folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """Start adding the gradient of FedProx's proximal term; None stops it.
+        """Set the weights towards which FedProx's proximal term pulls; None ends the pull.
 
         See `trainer.SupportsProximalTerm`.
         """
@@ -489,9 +498,12 @@ class TorchTrainer:
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """Return the mean gradients and the mean changes of statistics, each by name.
 
+        See `trainer.SupportsNamedGradients`.
+
         Raises:
-            DefinitionError: Also if gradients are clipped or learning rates scheduled, because the
-                process that applies the update does neither.
+            DefinitionError: The divisor of the loss is not the number of examples; or the model
+                file clips gradients or schedules learning rates, which the process that applies the
+                update would not do.
         """
         self._refusals.check_plain_updates(self._definition)
         divisor = float(contribution.buffer[-2])
@@ -588,10 +600,9 @@ class TorchTrainer:
     def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> BatchParts:
         """Return the changes that the batch, and each of two parts of it, make to buffers.
 
-        They show how the changes of several workers combine (`statistics.py`). Runs without
-        dropout,
-        and with BatchNorm in evaluation mode: their changes for the parts of a batch do not add up,
-        and would hide the changes that other modules make.
+        They show how the changes of several workers combine (`statistics.py`). The runs are without
+        dropout and with BatchNorm in evaluation mode: BatchNorm's changes for the parts of a batch
+        do not add up, and would hide the changes that other modules make.
 
         Args:
             batch: The batch.
@@ -705,7 +716,12 @@ class TorchTrainer:
 
     @contextmanager
     def _drawing(self, rank: int, *moment: int) -> Iterator[None]:
-        """Seed all random numbers drawn in the block by (seed, step, rank) and `moment`."""
+        """Seed all random numbers drawn in the block by (seed, step, rank, moment).
+
+        Args:
+            rank: The rank of a worker, or `_EVERY_RANK` for numbers that are equal on all workers.
+            moment: Further numbers, which distinguish several blocks in one step.
+        """
         seed = derive_seed(self._seed, self.step, rank, *moment)
         self._generators.seed(seed)
         with self._generators.used(), seeded(seed, self._device):
@@ -713,12 +729,13 @@ class TorchTrainer:
 
     @contextmanager
     def _no_side_effects(self, *moment: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Run the model in evaluation mode without gradients; restore its buffers afterwards.
-
-        Yields copies of the buffers.
+        """Run the block in evaluation mode without gradients; restore the model's buffers after it.
 
         Args:
-            moment: Determines, with the seed, step and rank, the random numbers drawn.
+            moment: Numbers that, with the seed, step and rank, determine the random numbers drawn.
+
+        Yields:
+            Copies of the buffers, by name, from before the block.
         """
         self._modes.eval()
         with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.rank, *moment):
@@ -726,7 +743,17 @@ class TorchTrainer:
 
     @contextmanager
     def _naming_errors(self, what: str, batch: Batch) -> Iterator[None]:
-        """Turn exceptions of user code into errors that name the batch and the user's line."""
+        """Turn exceptions of user code in the block into errors that name the batch and the line.
+
+        Args:
+            what: The operation in the block, such as `train`, for the error message.
+            batch: The batch.
+
+        Raises:
+            DataError: A label or an id of the batch is out of range.
+            TrainingError: The GPU has too little memory.
+            UserCodeError: User code raised for another reason.
+        """
         try:
             # Metrics may draw random numbers too.
             with self._generators.used():
@@ -796,8 +823,9 @@ class TorchTrainer:
     def _find_adapter(self, example: Batch) -> Adapter:
         """Find how to pass features to `forward`, by running a copy of the model on the example.
 
-        A model that initializes itself from its first batch does so in training only. The model
-        itself is run if that creates parameters: lazy modules, and layers created in `forward`.
+        A copy, because a model that initializes itself from its first batch must do so in training.
+        If the run creates parameters (lazy modules, or layers created in `forward`), the model
+        itself is run as well, so that it has them.
         """
         tried = trial_copy(self.model)
         draws = torch.get_rng_state()
@@ -877,7 +905,10 @@ class TorchTrainer:
         check_loss(compute, loss, self._definition.where("loss"))
 
     def _find_logged(self, example: Batch) -> None:
-        """Find the metrics that the model's own steps log; a resumed run needs them."""
+        """Register the metrics that a LightningModule logs, by running its steps on the example.
+
+        Until then their names are unknown, but a resumed run needs them to interpret stored states.
+        """
         if not isinstance(self._steps, LightningSteps):
             return
         for step, metrics in (
@@ -894,12 +925,12 @@ class TorchTrainer:
 
 
 def _two(arrays: Arrays, examples: tuple[int, int] = (0, 0)) -> Arrays:
-    """Return the arrays of two of the examples."""
+    """Return the arrays reduced to two of the examples, given by position, which may be equal."""
     return map_arrays(lambda a: a[list(examples)], arrays)
 
 
 def _pair(batch: Batch, examples: tuple[int, int] = (0, 0)) -> Batch:
-    """Return a batch of two of the batch's examples, which may be the same."""
+    """Return a batch of two of the batch's examples, given by position, which may be equal."""
     features, labels, weights = (
         _two(arrays, examples) for arrays in (batch.features, batch.labels, batch.weights)
     )
@@ -924,7 +955,12 @@ def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
 def _loss_state(
     values: Sequence[float], divisors: Sequence[float]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the sum of the losses of some batches and the sum of their divisors."""
+    """Return the metric state of the loss: the sum over some batches, and the sum of divisors.
+
+    Args:
+        values: Mean loss of each batch.
+        divisors: The divisor of each mean; a loss with divisor 0 counts as 0.
+    """
     # If no target counts, the mean is NaN and the sum is 0.
     total = sum(value * by for value, by in zip(values, divisors, strict=True) if by)
     return np.asarray(float(total)), np.asarray(sum(divisors))
