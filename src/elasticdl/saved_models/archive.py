@@ -34,15 +34,15 @@ _UNKNOWN = "a name that is computed"
 
 @contextmanager
 def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive.
+    """Open a zip archive, after checking that it can be unpacked safely.
 
     Args:
         path: The file.
         content: An archive within the file; None means the file itself.
 
     Raises:
-        ModelFileError: The archive is truncated or damaged, or unpacks to more than its size
-            allows.
+        ModelFileError: The archive is truncated or damaged, has two files with the same name or too
+            many files, or unpacks to more than its size allows.
     """
     try:
         with zipfile.ZipFile(content or path) as archive:
@@ -117,15 +117,15 @@ def _inflated_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
 
 
 def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
-    """Return the bytes of an archive's member that describes a model.
+    """Return the content of a file in an archive, which is read as a whole.
 
     Args:
         archive: The archive.
-        name: Name of the member.
-        path: Path of the file, for the error.
+        name: Name of the file in the archive, such as a model's config.
+        path: Path of the archive, for the error.
 
     Raises:
-        ModelFileError: It is larger than `MAX_MEMBER_BYTES`.
+        ModelFileError: The file is larger than `MAX_MEMBER_BYTES`.
     """
     size = archive.getinfo(name).file_size
     if size > MAX_MEMBER_BYTES:
@@ -144,7 +144,7 @@ def globals_of(pickled: bytes, path: Path) -> tuple[str, ...]:
         path: Path of the file, for errors.
 
     Raises:
-        ModelFileError: It is not a complete pickle.
+        ModelFileError: `pickled` is not a complete pickle.
     """
     found: dict[str, None] = {}
     strings: list[str] = []

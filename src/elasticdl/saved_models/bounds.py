@@ -36,7 +36,7 @@ FREE_BYTES = 64 * 2**20
 
 
 def allowed_bytes(held_bytes: int) -> int:
-    """Return how many bytes of memory loading a file may allocate, by its size on disk.
+    """Return how much memory loading a file may allocate, by its size on disk.
 
     Args:
         held_bytes: Size on disk; for a folder, the size of all its files.

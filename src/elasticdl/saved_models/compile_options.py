@@ -58,8 +58,9 @@ class CompileOptions:
         create_metrics: Returns new metrics by name: Keras 3 metrics, or functions `(labels,
             predictions)` with one value per example.
         description: Optimizer, learning rate and loss, with their sources, for the log.
-        own_loss: Name of the loss if it is the user's; empty if it is from Keras.
-        hardly_learns: Whether the optimizer is Adadelta with the small default rate of later Keras.
+        own_loss: Name of the loss if the user has written it; empty if it is a loss of Keras.
+        hardly_learns: Whether the optimizer is Adadelta with so small a learning rate, such as the
+            default of later versions of Keras, that it hardly changes the weights.
     """
 
     create_optimizer: Callable[[], Any]
@@ -273,7 +274,17 @@ def _optimizer_arguments(kind: Any, config: Mapping[str, Any], where: object) ->
 
 
 def _decayed(kind: Any, rate: Any, decay: Any, where: object) -> _Schedule:
-    """Return the schedule of Keras 2's `decay`: rate / (1 + decay * step)."""
+    """Return the learning rate schedule of Keras 2's `decay`: rate / (1 + decay * step).
+
+    Args:
+        kind: Class of the optimizer.
+        rate: Initial learning rate; None means the default of the class.
+        decay: The decay per step.
+        where: Location of the options, for the error.
+
+    Raises:
+        DefinitionError: `rate` is a schedule already, or `decay` is not a number.
+    """
     if isinstance(rate, _Schedule) or not isinstance(decay, (int, float)):
         raise DefinitionError(
             f"{where}: the optimizer {kind.__name__} has decay {decay!r} and a learning rate "
@@ -375,7 +386,16 @@ def _several(declared: Any, where: object) -> list[Any]:
 
 
 def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple[Any, str]:
-    """Return a loss function `(labels, outputs)`, and its name."""
+    """Return the loss function `(labels, outputs)` that a config describes, and its name.
+
+    Args:
+        declared: The description of the loss; see the module docstring.
+        objects: The user's functions and classes, by name.
+        where: Location of the options, for errors.
+
+    Raises:
+        DefinitionError: There is no such loss, or it cannot be created with these arguments.
+    """
     name, config, path = _named(declared, "loss", where)
     if name in {"function", "LossFunctionWrapper"}:
         inner = config.get("fn") if isinstance(config, Mapping) else config
@@ -409,23 +429,23 @@ def _one_loss(declared: Any, objects: Mapping[str, Any], where: object) -> tuple
 
 @dataclass(frozen=True, eq=False)
 class _Aligned:
-    """A loss function that is called with labels and outputs of equal rank, as `compile` does.
+    """A loss function whose labels are first given the rank of the outputs, as `compile` does.
 
     Otherwise, labels [n] and outputs [n, 1] would be broadcast to [n, n]: hinge, a Kullback-Leibler
     divergence and many user functions would return different numbers.
 
     Attributes:
-        function: `(labels, outputs)`.
-        is_own: Whether it is the user's. Keras passes labels to such a function as floats; here,
-            integers remain integers, which `one_hot` and indices need, unless the function does not
-            accept them.
+        function: The loss function, `(labels, outputs)`.
+        is_own: Whether the user has written it. Keras passes labels to such a function as floats;
+            here, integers remain integers, which `one_hot` and indices need, unless the function
+            does not accept them.
     """
 
     function: Callable[[Any, Any], Any]
     is_own: bool = False
 
     def __call__(self, labels: Any, outputs: Any) -> Any:
-        """Return the result of the function."""
+        """Return the result of the loss function for aligned labels and outputs."""
         labels, outputs = _of_one_rank(labels, outputs)
         whole = keras.backend.standardize_dtype(labels.dtype).startswith(("int", "uint", "bool"))
         if not self.is_own or not whole:

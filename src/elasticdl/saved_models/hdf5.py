@@ -26,13 +26,13 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
     """Return the number of values in an HDF5 file, after checking each dataset.
 
     Args:
-        file: Open file of h5py.
+        file: The open file, as an `h5py.File`.
         path: Path, for errors.
-        held_bytes: Size on disk; of the archive, if the file is in one.
+        held_bytes: Size on disk of the file, or of the archive that contains it.
 
     Raises:
-        ModelFileError: It has a link, values in another file, missing values, complex numbers, or a
-            chunk that unpacks to more than it declares.
+        ModelFileError: The file has a link, values in another file, missing values, complex
+            numbers, or a chunk that unpacks to more than it declares.
     """
     total = claimed_bytes = 0
     groups = [file]

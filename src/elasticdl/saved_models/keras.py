@@ -132,7 +132,15 @@ def called(path: Path, name: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def naming_errors(file: ModelFile, what: str = "") -> Iterator[None]:
-    """Convert a library's exception into an error that names the file."""
+    """Convert an exception of a library in the block into an error that names the file.
+
+    Args:
+        file: The file that is loaded.
+        what: End of the phrase "cannot be loaded", such as " into the model of FILE".
+
+    Raises:
+        ModelFileError: The block raised any exception.
+    """
     try:
         yield
     except ModelFileError:
@@ -147,7 +155,7 @@ def naming_errors(file: ModelFile, what: str = "") -> Iterator[None]:
 
 
 def weights_only(file: ModelFile) -> str:
-    """Return the error text for weights that are used as a model."""
+    """Return the error message for a file that has weights but no architecture."""
     return (
         f"{file.path} contains only weights, no architecture. Specify the architecture as well: "
         f"model_architecture: <what model.to_json() returned>, model_weights: {file.path.name}."

@@ -77,7 +77,17 @@ def scan(
 def check_architecture(
     file: ModelFile, config: Mapping[str, Any], *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check all classes and sizes in a Keras config, like `scan`."""
+    """Check all classes and sizes in a Keras config; return the code that is trusted, if any.
+
+    Args:
+        file: The inspected file, for errors.
+        config: The config.
+        known: Names of the custom objects that were declared for the file.
+        trust: Trust that the user declared for the file.
+
+    Raises:
+        ModelFileError: As for `scan`.
+    """
     num_layers = 0
     findings: list[str] = []
     for place, value in _walk(file, config):
@@ -99,7 +109,11 @@ def check_architecture(
 
 
 def _walk(file: ModelFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each mapping in a config with its location, for errors."""
+    """Yield each mapping in a config, at any depth, with a description of its location for errors.
+
+    Raises:
+        ModelFileError: The config is nested too deeply.
+    """
     stack: list[tuple[str, Any, int]] = [("the model", config, 0)]
     while stack:
         place, value, depth = stack.pop()
@@ -227,7 +241,12 @@ def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
 
 
 def _num_weights(name: str, sizes: Mapping[str, int]) -> int:
-    """Return the minimum number of values in the weights of a Keras layer."""
+    """Return a lower bound for the number of weight values of a Keras layer, from its config.
+
+    Args:
+        name: Name of the layer's class.
+        sizes: The sizes in its config by name, such as `units`.
+    """
     if name == "Embedding":
         return sizes.get("input_dim", 0) * sizes.get("output_dim", 0)
     if name in {"Dense", "GRU", "LSTM", "SimpleRNN"}:

@@ -60,9 +60,9 @@ class WrappedModel(keras.Model):
 
     Args:
         inner: The tf_keras model, built.
-        generators: States of the random generators it draws from.
-        others: Its variables that are not weights.
-        specs: Tensor specs to which inputs are cast; None keeps their dtypes.
+        generators: The variables that hold the states of the random generators that it draws from.
+        others: Further variables that its computation uses and that tf_keras does not list.
+        specs: Tensor specs to whose dtypes inputs are cast; None keeps the inputs' dtypes.
     """
 
     def __init__(
@@ -177,7 +177,18 @@ def _check_variables(file: ModelFile) -> None:
 
 
 def _tried(inner: Any, file: ModelFile) -> WrappedModel:
-    """Return the wrapped model, after a test that it can be traced and, for known shapes, run."""
+    """Return a model as a `WrappedModel`, after a trial training step on zeros.
+
+    The step is traced, which finds the variables that it uses, and is run if the shapes are known.
+    Logs a warning if it draws random numbers that cannot be seeded.
+
+    Args:
+        inner: The tf_keras model.
+        file: The model's file, for errors.
+
+    Raises:
+        ModelFileError: The step fails.
+    """
     specs = _specs(inner)
     if specs is None:
         return WrappedModel(inner)
@@ -320,9 +331,9 @@ def _adopted(variable: Any, name: str, names: set[str], *, trainable: bool) -> A
 
     Args:
         variable: The variable of tf_keras.
-        name: Its name; a number is added if it is taken.
+        name: Wanted name; a number is added if it is taken.
         names: Names that are taken; receives the new one.
-        trainable: Whether it is trained.
+        trainable: Whether training changes the variable's value.
     """
     plain = re.sub(r"[^\w.-]", "_", name.replace("/", "."))
     unique, number = plain, 1

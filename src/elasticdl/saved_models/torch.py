@@ -238,10 +238,10 @@ def _is_complex(value: Any) -> bool:
 
 
 def weights_of(model: nn.Module) -> Iterator[Weight]:
-    """Yield the weights and buffers that a loaded model got from its file, one by one.
+    """Yield the weights and buffers of a model that was loaded from a file, one by one.
 
-    A buffer of a user class may be a mask of infinities; a buffer of PyTorch's own layers is a
-    statistic.
+    Infinities are allowed in a user class's buffers, which may be masks, but not in those of
+    PyTorch's own layers, which are statistics.
     """
     buffers = {
         f"{prefix}.{name}".removeprefix("."): type(module).__module__
@@ -277,11 +277,11 @@ def _naming_errors(file: ModelFile) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TorchOptimizer:
-    """An optimizer by its name.
+    """A PyTorch optimizer that a spec named as text.
 
     Attributes:
-        create: Creates one for a list of parameters.
-        description: Class and learning rate, with its source, for the log.
+        create: Called with (parameters, model), returns the optimizer; the model is ignored.
+        description: For the log, such as `Adam, learning rate 0.001 (PyTorch's default)`.
     """
 
     create: Callable[[Sequence[Any], Any], torch.optim.Optimizer]
@@ -291,10 +291,10 @@ class TorchOptimizer:
 def optimizer(
     name: str, arguments: Mapping[str, Any] | None = None, *, where: object
 ) -> TorchOptimizer:
-    """Return the optimizer that a spec names.
+    """Find the PyTorch optimizer that a spec (the YAML file that describes a saved model) names.
 
     Args:
-        name: `optim.Adam`.
+        name: Dotted name without `torch.`, such as `optim.Adam`.
         arguments: Arguments of its class: `{"lr": 0.01}`.
         where: Location in the spec, for errors.
 
@@ -331,10 +331,10 @@ def optimizer(
 def loss(
     name: str, arguments: Mapping[str, Any] | None = None, *, where: object
 ) -> Callable[[Any, Any], Any]:
-    """Return the loss that a spec names, `(outputs, labels)`.
+    """Create the PyTorch loss that a spec names; it is called with `(outputs, labels)`.
 
     Args:
-        name: `nn.NLLLoss`.
+        name: Dotted name without `torch.`, such as `nn.NLLLoss`.
         arguments: Arguments of its class.
         where: Location in the spec, for errors.
 

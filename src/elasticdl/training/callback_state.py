@@ -36,7 +36,7 @@ _TIMES: dict[str, Any] = {"date": date, "datetime": datetime, "time": time}
 
 
 class CannotKeepError(Exception):
-    """A value cannot be stored in a checkpoint; the message names its type."""
+    """Raised for a value that cannot be stored in a checkpoint; the message names its type."""
 
 
 class CallbackValues:
@@ -83,7 +83,18 @@ class CallbackValues:
                 return self.encode_other(value, path, arrays)
 
     def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
-        """Convert a value of a type that `encode` does not know; subclasses override this."""
+        """Convert a value of a type that `encode` does not know to JSON.
+
+        Subclasses override this for the types of a framework.
+
+        Args:
+            value: The value to store.
+            path: Prefix of its keys in `arrays`.
+            arrays: Receives its arrays.
+
+        Raises:
+            CannotKeepError: The value cannot be stored.
+        """
         del path, arrays
         raise CannotKeepError(name_of(value))
 
@@ -145,7 +156,7 @@ class CallbackValues:
         raise ValueError(tag)
 
     def digest(self, value: Any) -> int | None:
-        """Return a hash of a value; None if it cannot be stored."""
+        """Return a hash of a value, to detect changes; None if the value cannot be stored."""
         arrays: Arrays = {}
         try:
             text = repr(self.encode(value, "", arrays))
@@ -201,7 +212,7 @@ class CallbackValues:
 
 
 def arguments_of(callback: object) -> set[str]:
-    """Return the names of the arguments of a callback's constructors, base classes included."""
+    """Return the names of the arguments of a callback's `__init__`, and of its base classes'."""
     return {
         name
         for kind in inspect.getmro(type(callback))

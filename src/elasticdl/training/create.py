@@ -1,4 +1,7 @@
-"""Selects the trainer for a definition; frameworks are imported only here and below."""
+"""Creates the trainer for a definition's framework, and prepares the frameworks for use.
+
+Frameworks are imported only here and in the folders named after them.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,14 @@ def create_trainer(
 ) -> Trainer:
     """Create a trainer for the definition's framework, built for batches like the example.
 
+    Args:
+        definition: The model definition.
+        example: A representative batch.
+        minibatch_size: Number of examples in a full batch.
+        seed: Determines the initial weights and, with step and rank, all random numbers of steps.
+        rank: This worker's rank.
+        deterministic: Whether to use deterministic kernels, where the framework has them.
+
     Raises:
         DefinitionError: The model does not fit the batch, or no trainer supports its framework.
         MissingExtraError: The framework is not installed.
@@ -62,7 +73,7 @@ def _trainer_class(definition: ModelDefinition) -> Callable[..., Trainer]:
 
 
 def modules_of(framework: str) -> Sequence[str]:
-    """Return the modules that training with a framework eventually imports."""
+    """Return the names of the modules to import in advance for training with a framework."""
     # PyTorch imports its compiler when an optimizer is created: 1.2 s.
     later = {"torch": ["torch._dynamo"]}
     return [f"elasticdl.training.{framework}", *later.get(framework, ())]
@@ -107,8 +118,9 @@ def prepare_to_fork(framework: str) -> bool:
     """Import the modules for training, so that processes forked from this one share them.
 
     Returns:
-        Whether forked processes can train at all. TensorFlow starts threads at its first operation,
-        which may be in the user's file. Threads do not survive a fork; neither does CUDA.
+        Whether forked processes can train at all; if not, nothing may have been imported.
+        TensorFlow starts threads at its first operation, which may be in the user's file. Threads
+        do not survive a fork; neither does CUDA.
     """
     if framework != "torch":
         return False

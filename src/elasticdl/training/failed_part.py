@@ -1,7 +1,8 @@
-"""The user's function that raised, also where no line of the user's code was being executed.
+"""Finds the user's line or function to name when a model, a loss or a metric has raised.
 
 A loss or a metric of a framework, such as `loss = torch.nn.CrossEntropyLoss()`, raises in the
-framework's files. Our file that called it shows which of the user's functions it was.
+framework's files, where no line is the user's. The file of this library that called it shows which
+of the user's functions it was.
 
 Callers: `keras/failures.py`, `torch/failures.py`.
 """
@@ -26,8 +27,8 @@ def where_raised(
     Args:
         error: An exception of the model, its loss or its metrics.
         definition: The model's definition.
-        parts: Our source file -> the part of the definition that it calls; all other files call
-            the model.
+        parts: File of this library -> the part of the definition that it calls, such as `loss`; all
+            other files call the model.
     """
     files = reversed(tracebacks.files_of(error))
     part = next((parts[file] for file in files if file in parts), "model")

@@ -49,10 +49,10 @@ _thread = _Thread()
 
 
 class Generators:
-    """A trainer's own random generators, which its user code draws from.
+    """The NumPy and Python random generators of one trainer, from which its user code draws.
 
     Args:
-        refusal: Creates the error that a draw raises; None permits draws.
+        refusal: Creates the error to raise when user code draws; None permits draws.
     """
 
     def __init__(self, refusal: Callable[[], Exception] | None = None) -> None:
@@ -62,7 +62,7 @@ class Generators:
         self.seed(0)
 
     def seed(self, seed: int) -> None:
-        """Set the seed. The generators are reseeded only at the next draw, which saves time."""
+        """Set the seed of both generators; each is reseeded at its next draw, to save time."""
         self._seed = seed
         self._python_is_seeded = self._numpy_is_seeded = False
 
@@ -77,12 +77,18 @@ class Generators:
             _thread.generators = before
 
     def check(self) -> None:
-        """Raise the error that forbids draws, if there is one."""
+        """Raise the error that `refusal` creates, if draws are forbidden."""
         if self._refusal is not None:
             raise self._refusal()
 
     def python(self) -> random.Random:
-        """Return the Python generator, seeded before its first use after `seed`."""
+        """Return this trainer's `random.Random`.
+
+        The seed last set with `seed()` is applied at the first call after it.
+
+        Raises:
+            Exception: The `refusal` error, if draws are forbidden.
+        """
         self.check()
         if not self._python_is_seeded:
             self._python_is_seeded = True
@@ -90,11 +96,21 @@ class Generators:
         return self._python
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator; the caller must hold its lock."""
+        """Save the state of the process' NumPy generator here; the caller must hold its lock.
+
+        Args:
+            address: Address of the generator's state in memory.
+        """
         self._numpy.take(address)
 
     def put(self, address: int) -> None:
-        """Set the process' NumPy generator to the saved state; the caller must hold its lock."""
+        """Set the process' NumPy generator to the state saved here; the caller must hold its lock.
+
+        After a call of `seed`, the process' generator is seeded instead.
+
+        Args:
+            address: Address of the generator's state in memory.
+        """
         if self._numpy_is_seeded:
             self._numpy.put(address)
         else:
@@ -110,12 +126,20 @@ class _KeptState:
         self._normal: dict[str, Any] = {}
 
     def take(self, address: int) -> None:
-        """Save the state of the process' NumPy generator; the caller must hold its lock."""
+        """Save the state of the process' NumPy generator; the caller must hold its lock.
+
+        Args:
+            address: Address of the generator's state in memory.
+        """
         ctypes.memmove(self._bits, address, _STATE_BYTES)
         self._normal = np.random.get_state(legacy=False)  # noqa: NPY002 - as `put`
 
     def put(self, address: int) -> None:
-        """Set the process' NumPy generator to the saved state; the caller must hold its lock."""
+        """Set the process' NumPy generator to the saved state; the caller must hold its lock.
+
+        Args:
+            address: Address of the generator's state in memory.
+        """
         ctypes.memmove(address, self._bits, _STATE_BYTES)
         np.random.set_state({**_NO_BITS, **self._normal})  # noqa: NPY002 - the number, not the bits
 
@@ -125,10 +149,13 @@ _NO_BITS: dict[str, Any] = {"bit_generator": "MT19937", "state": {}}
 
 
 class _Lock:
-    """Lock of a bit generator; a thread that holds it draws from its own generators.
+    """Lock of the process' NumPy generator, which gives each thread the state of its own trainer.
+
+    A thread within `Generators.used()` that acquires the lock swaps its trainer's state into the
+    process' generator, and swaps it out again when it releases the lock.
 
     Args:
-        address: Address of the bit generator's state.
+        address: Address of the bit generator's state in memory.
     """
 
     def __init__(self, address: int) -> None:
@@ -181,7 +208,7 @@ class MT19937(np.random.MT19937):
 
     @property
     def state(self) -> Any:
-        """State as in NumPy, but without the bits while `_Lock` swaps them."""
+        """State as in NumPy; without the bits while `_Lock` swaps states: it copies them itself."""
         with self._exchanging:
             return {**_NO_BITS} if self._exchanging.is_exchanging else super().state
 
@@ -199,7 +226,10 @@ class MT19937(np.random.MT19937):
 
 
 class _Python(random.Random):
-    """A `random.Random` that draws from the current thread's generator."""
+    """The class of `random`'s shared generator: draws from the generator of the thread's trainer.
+
+    A thread outside `Generators.used()` draws from the shared generator itself.
+    """
 
     def random(self) -> float:
         generators = _thread.generators
@@ -246,9 +276,10 @@ class _Python(random.Random):
 
 @contextlib.contextmanager
 def making_batch() -> Iterator[None]:
-    """Mark this thread as preparing a batch: NumPy generators created without a seed get one.
+    """Mark this thread as preparing a batch in the block, in which unseeded generators get a seed.
 
-    The caller has seeded and locked the process' generators for this thread.
+    `np.random.default_rng()` then draws its seed from the process' generators, which the caller has
+    seeded and locked for this thread.
     """
     before = _thread.makes_batch
     _thread.makes_batch = True
@@ -259,7 +290,11 @@ def making_batch() -> Iterator[None]:
 
 
 def _new_generator(seed: Any = None) -> np.random.Generator:
-    """Replacement for `default_rng` that seeds generators which user code creates without one."""
+    """Create a NumPy generator; replaces `np.random.default_rng`.
+
+    Where user code runs, a generator without a seed gets one that is drawn from the seeded
+    generators, so that its numbers can be reproduced.
+    """
     if seed is None and (_thread.makes_batch or _thread.generators is not None):
         seed = np.random.randint(2**32, size=4, dtype=np.uint32)  # noqa: NPY002 - a seeded one
     return _default_rng(seed)

@@ -1,4 +1,7 @@
-"""Checks that a mean gradient can be weighted by its number of examples.
+"""Checks that mean gradients can be averaged with their numbers of examples as weights.
+
+That is not so if the loss was divided by something else, such as the time steps that are not
+masked.
 
 Callers: the trainers' `by_name`.
 """

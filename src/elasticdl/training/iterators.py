@@ -49,7 +49,7 @@ class RecordedIterator:
 
 
 def position_of(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Yield what determines the next items of an iterator, without advancing it."""
+    """Yield the values that determine the next items of an iterator, without advancing it."""
     if isinstance(iterator, GeneratorType):
         yield iterator.gi_frame.f_lasti if iterator.gi_frame else None
         # Its local variables, and the iterators of loops that it is in.

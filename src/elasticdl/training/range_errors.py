@@ -104,7 +104,12 @@ def num_scores(outputs: Sequence[int], labels: Arrays) -> int:
 
 
 def in_words(wrong: Sequence[int], num_outputs: int) -> str:
-    """Describe the wrong labels and the expected range."""
+    """Describe wrong labels and the range that a model expects, for an error message.
+
+    Args:
+        wrong: The distinct labels that are out of range.
+        num_outputs: Number of scores per example that the model returns.
+    """
     return (
         f"label {_listed(wrong)}, the model has {num_outputs} outputs "
         f"(expected 0 to {num_outputs - 1})"

@@ -67,7 +67,11 @@ class RepeatedChecks:
 
     @contextmanager
     def reported(self, step: int) -> Iterator[None]:
-        """Turn an error of a check in the block into a warning."""
+        """Log a `DefinitionError` of a check in the block as a warning; no check is due afterwards.
+
+        Args:
+            step: Number of the step, for the warning.
+        """
         try:
             yield
         except DefinitionError as error:

@@ -112,8 +112,10 @@ class Hooks(Protocol):
     """Passes the events of a run to the callbacks of a framework.
 
     Attributes:
-        observes_batches: Whether a callback observes single batches, so steps are not grouped.
-        observes_test_batches: Whether a callback observes the batches of an evaluation.
+        observes_batches: Whether a callback has methods that are called for each batch, so steps
+            are not grouped.
+        observes_test_batches: Whether a callback has methods that are called for each batch of an
+            evaluation.
         callbacks: The user's callbacks, whose attributes checkpoints contain.
     """
 
@@ -128,9 +130,10 @@ class Hooks(Protocol):
 
     @property
     def monitored(self) -> Mapping[str, str]:
-        """Name of each metric that a run depends on -> the object that monitors it, for errors.
+        """Name of each metric that must be measured -> the object that monitors it, for errors.
 
-        A metric that a callback may add itself is not among them.
+        For example `val_loss`, if an early stopping or a scheduler depends on it. A metric that a
+        callback may add itself is not among them.
         """
         ...
 
@@ -251,7 +254,7 @@ class Trainer(Protocol):
 
     Attributes:
         step: Number of updates so far.
-        rank: The worker's rank, for randomness; a spare worker gets it after creation.
+        rank: The worker's rank, which determines its random numbers; may be set between steps.
     """
 
     step: int
@@ -341,12 +344,12 @@ class Trainer(Protocol):
 
     @property
     def keeps_averages(self) -> bool:
-        """Whether `finish` changes the weights."""
+        """Whether the model has averages of its weights, so that `finish` changes the weights."""
         ...
 
     @property
     def measures_averages(self) -> bool:
-        """Whether `evaluate` measures the weights that `finish` leaves."""
+        """Whether `evaluate` uses averages of the weights, which `finish` puts in their place."""
         ...
 
     def state(self) -> State:
@@ -446,8 +449,11 @@ class SupportsWarmup(Protocol):
     def rehearse(self, contribution: Contribution) -> None:
         """Compile `apply`, and restore the state from before the contribution was computed.
 
-        If a trainer lacks this method, a worker applies an example's contribution before it joins,
-        and then restores the previous state.
+        For a trainer without this method, a worker compiles the update by applying an example's
+        contribution before the worker joins a job, and then restores the previous state.
+
+        Args:
+            contribution: The contribution of an example, as `gradients` returned it.
         """
         ...
 

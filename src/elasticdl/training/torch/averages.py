@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 
 class Averages:
-    """The averages of a model's weights; see the module docstring.
+    """Maintains the averages of a model's weights, and puts them into the model for an evaluation.
+
+    If the model file defines no averages, `update`, `in_place` and `finish` do nothing.
 
     Args:
-        definition: Creates the averages, if it defines any.
+        definition: The model definition, whose `create_average` creates the averages, if it has
+            one.
         model: The model to average, before its first update.
 
     Raises:
@@ -73,13 +76,13 @@ class Averages:
             self._swap()
 
     def finish(self) -> None:
-        """Put the averages into the model permanently, until a state is loaded."""
+        """Put the averages into the model permanently, if any update was averaged."""
         if self._averaged is not None and not self._is_in_place and int(self._averaged.n_averaged):
             self._swap()
             self._is_in_place = True
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the averages and the number of updates averaged; empty if there are none."""
+        """Return the averages and the number of averaged updates; empty without averages."""
         if self._averaged is None:
             return {}
         return {name: to_array(tensor) for name, tensor in self._averaged.state_dict().items()}

@@ -133,7 +133,7 @@ class Callbacks:
         return any(moment in moments for _, moment in self._methods)
 
     def with_one_of(self, moments: Sequence[str]) -> tuple[Any, str] | None:
-        """Return the first callback that has one of these methods, and the method; else None."""
+        """Return the first callback with one of these methods, and the method's name, or None."""
         return next(
             ((self.objects[n], moment) for n, moment in self._methods if moment in moments), None
         )

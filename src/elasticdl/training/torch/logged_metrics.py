@@ -88,7 +88,7 @@ class LoggedMetric:
         self._states.begin((so_far or {}).get(self._names.get(step, "")))
 
     def logged(self, step: str, name: str) -> None:
-        """Record the name under which a step logs the metric."""
+        """Store the name under which a step logs the metric; `begin` finds its states by it."""
         self._names[step] = name
 
     def _take(self, function: Any, args: Any, kwargs: Any) -> Any:

@@ -137,7 +137,7 @@ class StatefulMetric:
             )
 
     def share(self, outputs: Any, labels: Any) -> States:
-        """Return the states of this batch alone, to be added to those of other batches."""
+        """Return the states of this batch alone, which are added to those of other batches."""
         self._try_on(outputs, labels, sums=True)
         self.begin(None)
         self._update(outputs, labels)

@@ -140,7 +140,7 @@ class TorchMetrics:
         return {name: metric.end(carried=is_carried) for name, metric in metrics.items()}
 
     def problem(self, outputs: Any, labels: Any) -> DefinitionError | None:
-        """Test the metrics that have states on a representative batch; return an error found.
+        """Test the TorchMetrics metrics on a representative batch; return the error found, if any.
 
         Args:
             outputs: The model's outputs, detached.
@@ -227,7 +227,7 @@ class TorchMetrics:
         return None if better is None else "max" if better else "min"
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
-        """Return the value of each metric from summed states."""
+        """Return all metric values from metric states; a TorchMetrics metric may have several."""
         results: dict[str, float | list[float]] = {}
         for name, state in states.items():
             metric, _ = self._with_states.get(name, (self._logged.get(name), None))

@@ -45,7 +45,9 @@ _NUMBER = ":number"
 
 
 class OptimizerState:
-    """The user's optimizer, and its state as arrays, named without the prefix `optimizer/`.
+    """Applies the user's optimizer, and converts its state to arrays and back.
+
+    The names of the arrays are those in the module docstring, without the prefix `optimizer/`.
 
     Args:
         definition: Creates the optimizer.
@@ -198,7 +200,15 @@ class OptimizerState:
         return []
 
     def _add_groups(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
-        """Recreate the param groups in a saved state that a hook added; return the mismatches."""
+        """Replace the param groups that hooks have added by those in a saved state.
+
+        Args:
+            state: The saved values of all param groups.
+
+        Returns:
+            Empty; or one line of text about a parameter that the model lacks, and then the
+            replacement is incomplete.
+        """
         members: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():
             of_group, key, *more = path.split("/")
@@ -233,7 +243,9 @@ class OptimizerState:
             }
 
     def _is_of_the_code(self, number: int, key: str, value: Any) -> bool:
-        """Return whether a value of a param group is a callable that the user's code recreates.
+        """Return whether a value of a param group is a function that the user's code recreates.
+
+        Such a value is not stored in a checkpoint.
 
         Args:
             number: Index of the group.
@@ -241,7 +253,8 @@ class OptimizerState:
             value: The present value.
 
         Raises:
-            DefinitionError: The callable was replaced, so it would have to be stored.
+            DefinitionError: The value is a function, but not the one that the code created, so it
+                would have to be stored.
         """
         if not callable(value):
             return False
@@ -261,7 +274,15 @@ class OptimizerState:
     def _group_values(
         self, state: Mapping[str, np.ndarray[Any, Any]]
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Decode the values of each param group; return them, and the mismatches."""
+        """Decode the saved values of each param group.
+
+        Args:
+            state: The saved values of all param groups.
+
+        Returns:
+            The values of each group by name, and one line of text for each mismatch with the
+            present groups.
+        """
         flat: dict[tuple[int, str], dict[str, np.ndarray[Any, Any]]] = {}
         for path, array in state.items():
             of_group, key, *more = path.split("/")
@@ -365,7 +386,10 @@ def _created(
 
 
 def _what_else(returned: object) -> str:
-    """Return advice on objects that were returned with, or instead of, an optimizer."""
+    """Return advice for what the user's function returned in place of a single optimizer.
+
+    Empty unless it contains several optimizers, a GradScaler or a scheduler.
+    """
     several = leaves(returned)
     if sum(isinstance(each, torch.optim.Optimizer) for each in several) > 1:
         return (

@@ -69,14 +69,14 @@ class _Made:
 
 
 class PartCheck:
-    """Checks that a model computes the same for a batch as for its parts.
+    """Checks that a model computes the same results for a batch as for two parts of it.
 
     Args:
         origin: Prefix of errors.
         model: The module.
         steps: Computes the outputs and the loss.
-        loss: Compares losses.
-        modes: The modes of the module.
+        loss: Compares the loss of a batch with the losses of its parts.
+        modes: Sets the module's mode, training or evaluation.
         buffers: The buffers of the module, which are restored after each run.
         drawing: Number -> a context manager that seeds all random numbers drawn in its block.
     """
@@ -99,11 +99,13 @@ class PartCheck:
 
     @property
     def is_done(self) -> bool:
-        """Whether enough first batches were checked for a coupling of their examples."""
+        """Whether enough batches were checked that the check need not be made for the next one."""
         return self._num_checks >= _CHECKS
 
     def check(self, batch: Tensors) -> None:
-        """Compare a batch with its parts.
+        """Compare the results for a batch with those for its parts.
+
+        A batch of one example is joined with the previous one.
 
         Raises:
             DefinitionError: The result for an example depends on the other examples.
@@ -252,11 +254,17 @@ class PartCheck:
         ) from error
 
     def _report_coupling(self, whole: _Made, what: str) -> None:
-        """Reject a model that mixes examples; only warn if it may contain a normalization.
+        """Reject a model whose results for an example depend on the other examples of the batch.
+
+        If the model changes a buffer, it may contain a normalization, so a warning is logged
+        instead, once.
 
         Args:
             whole: Results for the batch, which state whether the model changes a buffer.
-            what: The difference that was found, for the error.
+            what: The difference that was found, for the error message.
+
+        Raises:
+            DefinitionError: The model changes no buffer.
         """
         if not whole.moves:
             raise DefinitionError(
@@ -336,13 +344,15 @@ def _matrices(features: Any, size: int) -> list[str]:
 
 
 def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torch.Tensor:
-    """Return the outputs to expect for the batch if no example affects another.
+    """Compute the outputs that a batch would have if no example affects another.
+
+    To be compared with the outputs that it has.
 
     Args:
         runs: The outputs for the batch, with its last examples replaced, with its first examples
             replaced, and with all of them replaced.
         first: Number of examples in the first part.
-        num_examples: Examples in the batch.
+        num_examples: Number of examples in the batch.
     """
     whole, one, other, neither = runs
     if whole.ndim and len(whole) == num_examples:
@@ -354,10 +364,10 @@ def _stayed(runs: Sequence[torch.Tensor], first: int, num_examples: int) -> torc
 def _joined(
     whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, first: int, num_examples: int
 ) -> torch.Tensor | None:
-    """Combine the outputs for two parts, as the batch's if no example affects another.
+    """Combine the outputs for two parts to those that the batch has if no example affects another.
 
     Args:
-        whole: The output for the batch.
+        whole: The output for the batch, which shows whether there is a row per example.
         one: The output for the first part.
         other: The output for the rest.
         first: Number of examples in the first part.

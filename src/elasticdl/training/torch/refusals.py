@@ -63,11 +63,12 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
     Args:
         model: The module.
         origin: Prefix of errors.
-        own_steps: Whether its dialect supports its training steps and hooks.
+        own_steps: Whether the module's own training steps and hooks are used, as those of a
+            LightningModule are.
 
     Raises:
-        DefinitionError: Its class has unsupported training steps or hooks, keeps state outside
-            parameters and buffers, or is a wrapper that sums gradients itself.
+        DefinitionError: The model has training steps or hooks that are not used, keeps state
+            outside parameters and buffers, or is a wrapper that sums gradients itself.
     """
     for kind in type(model).__mro__:
         mine = [name for name in _STEPS if callable(vars(kind).get(name))]
@@ -138,7 +139,7 @@ def parameters_of(
 
 
 class Refusals:
-    """Rejects unsupported changes and hooks of a model during training.
+    """Rejects a model's hooks, and changes to the model during training, that are not supported.
 
     Args:
         model: The model, as created.
@@ -252,11 +253,14 @@ class Refusals:
         )
 
     def callbacks_called(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Record the trainable parameters after callbacks, which may freeze or unfreeze them."""
+        """Record which parameters are trainable now: callbacks may freeze and unfreeze them.
+
+        `check_still_trainable` compares with this record.
+        """
         self._trainable = [p.requires_grad for p in parameters.values()]
 
     def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Check that a step has not frozen or unfrozen parameters.
+        """Check that the same parameters are trainable as after the last callbacks.
 
         Raises:
             DefinitionError: A step has changed `requires_grad` of a parameter.

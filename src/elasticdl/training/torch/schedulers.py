@@ -295,7 +295,7 @@ def _all(scheduler: Any) -> Iterator[Any]:
 
 
 def _required(step: Callable[..., Any]) -> str:
-    """Return the name of the first required argument of `step`; empty if there is none."""
+    """Return the name of the first required argument of a scheduler's `step`; empty if none."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
@@ -312,7 +312,7 @@ def _described(value: Any) -> str:
 
 
 def _too_short(scheduler: Any) -> str:
-    """Return advice for a schedule of fixed length that has run out of steps; else ""."""
+    """Return advice if a scheduler of fixed length has made all its steps; else an empty string."""
     length = getattr(scheduler, "total_steps", None)
     if not isinstance(length, int) or scheduler.last_epoch < length:
         return ""

@@ -103,7 +103,11 @@ class Steps(Protocol):
         ...
 
     def touch(self, model: nn.Module, batch: Tensors) -> Any:
-        """Call the model as a training step does, to observe side effects; return its result."""
+        """Call the model with a batch as a training step does, and return its result.
+
+        To observe the side effects of the call, such as changes of buffers: no loss is computed
+        here, unless the model itself computes it.
+        """
         ...
 
     def arguments(self, model: nn.Module, features: Any) -> Arguments | None:
@@ -127,23 +131,39 @@ class Steps(Protocol):
         ...
 
     def found_rows(self, has_rows: Sequence[bool]) -> None:
-        """Store, for each of the model's output tensors, whether it has a row per example."""
+        """Store, for each of the model's output tensors, whether it has a row per example.
+
+        `PartCheck` finds this out; only outputs with such rows are split into parts of a batch.
+        """
         ...
 
 
 class Pairs:
-    """Joins two batches of one example each, for checks that split a batch in two parts."""
+    """Joins each batch of one example with the previous one, because two can be split into parts.
+
+    The checks that compare a batch with its parts need at least two examples. The last batch is
+    stored.
+    """
 
     def __init__(self) -> None:
         self._before: tuple[Tensors, Any] | None = None
 
     def with_the_one_before(self, batch: Tensors) -> Tensors | None:
-        """Join a batch with the previous one; None if none exists, it is equal or shapes differ."""
+        """Store a batch, and return the previous one and it as one batch of two examples.
+
+        Returns:
+            None if there is no previous batch, its features are the same, or the shapes differ.
+        """
         found = self.joined(batch, None)
         return None if found is None else found[0]
 
     def joined(self, batch: Tensors, outputs: Any) -> tuple[Tensors, Any] | None:
-        """Join a batch and outputs with the previous ones; None as for `with_the_one_before`."""
+        """Store a batch and its outputs, and return both joined with the previous ones.
+
+        Returns:
+            The batch of two examples and its outputs; None in the same cases as
+            `with_the_one_before`.
+        """
         before, self._before = self._before, (batch, outputs)
         if before is None:
             return None
@@ -194,7 +214,8 @@ def check_parts(
 
     Args:
         steps: The steps of the model.
-        loss: Records what it has already checked.
+        loss: Compares the losses; it counts its checks, and leaves them out after the first batches
+            if the loss is a known one.
         looking: Returns a context manager; in its block the model is in evaluation mode, without
             gradients, and changes to its buffers are undone. A number, its argument, determines the
             random numbers drawn.
@@ -299,7 +320,10 @@ class ForwardSteps:
         self._has_rows = has_rows
 
     def of_each(self, batch: Tensors, outputs: Any) -> torch.Tensor:
-        """Return the loss of each example, computed as a batch of that example alone."""
+        """Return the loss of each example as [num_examples], from the outputs for the whole batch.
+
+        An example's loss is that of a batch of this example alone.
+        """
         alone = []
         for number in range(batch.num_examples):
             row = slice(number, number + 1)

@@ -21,8 +21,9 @@ _BITS = {
 def batch_tensors(
     arrays: Arrays, device: torch.device, where: object, *, keeps_float64: bool = False
 ) -> Any:
-    """Return a batch's features or labels as separate tensors on a device.
+    """Copy a batch's features or labels into tensors on a device, keeping their structure.
 
+    The copies share no memory with the arrays, because a module may change its arguments in place.
     Integers keep their dtype.
 
     Args:
@@ -79,16 +80,17 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def here(device: str) -> str:
-    """Return the device for a checkpoint's tensor: the CPU if this machine has no GPU.
+    """Return the device on which to restore a checkpoint's tensor on this machine.
 
     Args:
-        device: Type of the device that the tensor was on.
+        device: Type of the device that the tensor was on. It is returned unless it is a GPU and
+            this machine has none; then the CPU is.
     """
     return device if device == "cpu" or torch.cuda.is_available() else "cpu"
 
 
 def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return a copy of an array that `to_array` returned."""
+    """Return a tensor with a copy of an array that `to_array` returned, bit for bit."""
     for dtype, bits in _BITS.items():
         if array.dtype.name == str(dtype).removeprefix("torch."):
             whole = np.array(array, order="C").view(f"i{array.itemsize}")

@@ -392,7 +392,7 @@ class TorchTrainer:
         self._is_evaluation_checked = is_checked
 
     def _carried(self, so_far: MetricStates | None) -> MetricStates | None:
-        """Return `so_far` if metrics are carried from batch to batch; None if all are summed."""
+        """Return `so_far` if any metric is carried from batch to batch; None if all are summed."""
         return so_far if self.evaluation_metrics.ordered else None
 
     def _states(
@@ -431,7 +431,7 @@ class TorchTrainer:
         return bool(self._averages)
 
     def state(self) -> State:
-        """Return copies of all state; the optimizer's part grows with the parameters updated."""
+        """Return copies of all state; parameters without an update have no optimizer state yet."""
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
         state |= {f"optimizer/{path}": a for path, a in self._optimizer.state().items()}
         state |= {f"average/{path}": a for path, a in self._averages.state().items()}

@@ -122,7 +122,9 @@ def _of_earlier_examples(
     kept: Mapping[str, torch.Tensor],
     run: Callable[[nn.Module], object],
 ) -> list[str]:
-    """Return the names of values that differ if a module has seen other examples before.
+    """Return the names of values that depend on the examples that a module has seen before.
+
+    Runs two copies of the model on the same examples, and compares their values afterwards.
 
     Args:
         tried: A copy of the model that has been run, with its initial parameters and buffers.
@@ -178,7 +180,13 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
-    """Add to `found`, for a deepcopy: id of an object that cannot be copied -> replacement."""
+    """Find the objects within a value that `deepcopy` fails on, and what to use in their place.
+
+    Args:
+        value: The value to be copied.
+        depth: Maximum depth of the nested values to search.
+        found: Receives id of an object -> its replacement, as `deepcopy` takes it as `memo`.
+    """
     if depth == 0 or id(value) in found or isinstance(value, nn.Module):
         return
     try:
@@ -197,7 +205,7 @@ def _find_stand_ins(value: Any, depth: int, found: dict[int, Any]) -> None:
 
 
 def _way_out(value: Any) -> str:
-    """Return advice on a value that changes in `forward`."""
+    """Return advice for the user on how to store a value that changes in `forward`."""
     if any(_has_own_state(each) for each in _reached(value)):
         return (
             "`forward` can use no optimizer, scheduler or scaler that keeps state. If layers learn "
@@ -335,14 +343,14 @@ def digest(value: Any, depth: int = _DEPTH, without: Iterable[Any] = ()) -> str:
 
 
 def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]]) -> None:
-    """Add a value to a hash.
+    """Add a value and the values within it to a hash.
 
     Args:
         hasher: The hash.
         value: The value to add.
         depth: Maximum depth of the nested values to add.
         seen: Id of an object -> the depth with which it was added, and the object, which keeps the
-            id from being reused.
+            id from being reused. Receives the objects that are added.
     """
     if isinstance(value, (bool, int, float, str, type(None), itertools.count, range)):
         hasher.update(repr(value).encode())
@@ -363,7 +371,12 @@ def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, tuple[int, Any]])
 
 
 def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
-    """Yield the contents of a value: items, attributes, closure and global variables."""
+    """Yield the values that a value refers to: items, attributes, closure and global variables.
+
+    Args:
+        value: Any object; modules of Python and classes refer to nothing here.
+        hasher: A hash, to which the keys of its items are added.
+    """
     if isinstance(value, (ModuleType, type)):
         return
     yield from _items_of(value, hasher)
@@ -394,7 +407,12 @@ def _items_of(value: Any, hasher: Any) -> Iterator[Any]:
 
 
 def _reached(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """Yield a value and the objects that it holds, except modules and arrays."""
+    """Yield a value and all values that it refers to, except modules and arrays.
+
+    Args:
+        value: The value to start from.
+        depth: Maximum number of references to follow.
+    """
     if depth and not isinstance(value, (nn.Module, torch.Tensor, np.ndarray, str, bytes, range)):
         yield value
         for item in _held_by(value, hashlib.blake2b()):

@@ -89,7 +89,12 @@ class Used:
             self._reach(each, depth - 1)
 
     def _within(self, value: Any, *, is_new: bool) -> Iterable[Any]:
-        """Return the values that `value` refers to; record a new function or object."""
+        """Return the values that `value` refers to.
+
+        Args:
+            value: A function, a module or another object.
+            is_new: Whether it was not searched before, so that it is recorded as found.
+        """
         if isinstance(value, FunctionType):
             if not is_of_the_user(value.__code__.co_filename):
                 return [used for _, used in _cells_of(value)]
