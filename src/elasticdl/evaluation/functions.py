@@ -1,16 +1,14 @@
 """Users' evaluation functions: computes one value of each function for each example.
 
-A function takes one example, `(y_true, y_pred)`, and returns a number. It is quick to write, and it
-is the reference: every other way of computing its column must equal calling it row by row. Keras
-functions cost about a millisecond per call, so a TensorFlow function is also traced once for a
-whole block of rows; the block's column is used only if it passes checks against single calls:
+A function takes one example, `(y_true, y_pred)`, and returns a number. Its values are those that
+single calls return, row by row. A call of a Keras function takes about a millisecond, so a
+TensorFlow function is also traced once for a whole block of rows; the block's values are used only
+if they pass checks against single calls:
 
     read its code (`traceable.py`) -> first rows one by one -> trace (`tensorflow.py`)
        -> equal on those and on rows drawn at random? -> blocks; first and last row of each
           | no, ever                                     | checked one by one
           +-----------> one by one from now on <---------+ differs
-
-How the columns are used is decided elsewhere.
 
 Callers: `report_writer.py`, and through it sessions and `elasticdl evaluate --report`.
 """
@@ -184,7 +182,7 @@ def where_is(function: Any) -> str:
 
 
 class _Column:
-    """Computes the values of one function in the fastest way that is known to be correct."""
+    """Computes the values of one function, for blocks of rows where possible, else row by row."""
 
     def __init__(self, name: str, function: EvalFunction) -> None:
         self.name = name
@@ -240,6 +238,8 @@ class _Column:
     def _block(self, key: str, labels: Any, outputs: Any) -> np.ndarray[Any, Any] | None:
         """Return the function's values for a block of rows, or None if it cannot be traced.
 
+        If it cannot, all later rows are computed one by one.
+
         Args:
             key: Signature of a row (`signature`); the function is traced once for each.
             labels: The labels of the block.
@@ -266,6 +266,8 @@ class _Column:
         first: np.ndarray[Any, Any],
     ) -> bool:
         """Return whether a block's values equal those of single calls, for a sample of its rows.
+
+        If they differ, all later rows are computed one by one, and `note` says so.
 
         Args:
             ids: Ids of the rows, for messages.

@@ -1,4 +1,7 @@
-"""Sums of metric states: pure, so that one batch, one worker and many give the same result."""
+"""Adds up metric states, without side effects.
+
+The result is the same for one batch, for the batches of one worker and for those of many.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) -> MetricStates:
     """Return the sum of metric states, each weighted by its number of examples.
 
-    float64 while summing: in float32 the last of a million batches would be lost.
+    The sums are computed in float64: in float32 the last of a million batches would be lost.
 
     Args:
         states: In any order; each may contain other metrics. In the order of the batches if there

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 def running_states(
     trainer: Trainer, batches: Iterable[tuple[int, Batch]]
 ) -> Iterator[tuple[int, MetricStates]]:
-    """Yield (number of examples so far, metric states over these) after each batch.
+    """Evaluate batches one by one; yield the results so far after each.
 
     The model is not changed.
 
     Args:
         trainer: The model.
         batches: Pairs of the number of a batch's first record and the batch.
+
+    Yields:
+        The number of examples so far, and the metric states over these examples.
     """
     total: MetricStates = {}
     done = 0

@@ -1,4 +1,4 @@
-"""Report on records: like `evaluate`, but with the metrics of each record, under its key.
+"""Evaluates a model and writes a report with the metrics of each record, by the record's key.
 
 The keys are those of predictions, so that a report and a prediction on the same records can be
 joined. The model runs over the records once.
@@ -70,11 +70,14 @@ class RecordReport:
     def running_states(
         self, batches: Iterable[tuple[int, Batch]]
     ) -> Iterator[tuple[int, MetricStates]]:
-        """Yield (number of examples so far, their metric states) and report on each batch.
+        """Evaluate batches one by one, and add their examples to the report.
 
         Args:
             batches: Pairs of the number of a batch's first record and the batch, in the records'
                 order.
+
+        Yields:
+            The number of examples so far, and the metric states over these examples.
 
         Raises:
             DataError: The number of examples differs from the number of records.
@@ -102,7 +105,7 @@ class RecordReport:
         self._check_complete(self._source.num_records, done)
 
     def finish(self, title: str) -> tuple[ReportResult, list[str]]:
-        """Write the files derived from the report, after its writer is closed.
+        """Write the CSV files and the HTML page of the report; call it after `writer` is closed.
 
         Args:
             title: The page's heading.
@@ -145,9 +148,14 @@ class RecordReport:
 
 
 def pictures_of(source: RecordSource, schema: Schema | None) -> Callable[[int, str], Any]:
-    """Return a function that finds the picture in a record: the only field that may be a picture.
+    """Return a function (row, id) that returns the picture in a record, or None.
 
-    If several fields may be pictures, it finds none, because the field the model uses is unknown.
+    A record has a picture if exactly one of its fields may be one: with several, it is unknown
+    which of them the model uses.
+
+    Args:
+        source: The records.
+        schema: The schema of the model's input, if it has one.
     """
 
     def picture_of(row: int, data_id: str) -> Any:

@@ -78,11 +78,11 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Distribution of a metric over all examples with a value; quantiles are interpolated.
+    """Distribution of a metric over all examples that have a value; quantiles are interpolated.
 
     Attributes:
         count: Number of examples that have a value.
-        mean: NaN if there are none, like all that follow.
+        mean: Mean; NaN if no example has a value, as are all attributes that follow.
         std: Sample standard deviation (divided by count - 1).
         min: Smallest value.
         quartiles: 25 %, 50 %, 75 %.
@@ -205,7 +205,10 @@ class Report:
     def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Read some rows, each as a dict of column -> value, in the requested order.
 
-        Reads only the row groups that contain them.
+        Reads only the row groups of the Parquet file that contain them.
+
+        Args:
+            numbers: Row numbers, from 0.
         """
         wanted: dict[int, list[int]] = {}
         starts = np.cumsum(

@@ -1,11 +1,10 @@
-"""A report on each example of a split: one row per example, in a Parquet file.
+"""Writes a report on the examples of a split, one row per example, as a Parquet file.
 
     data_id  split  source | label  prediction  confidence  correct | weight | metric.<function> ...
 
 All other forms are derived from this file: CSV files, tables and the page (`report_views.py`,
 `report_tables.py`, `report_page.py`). There is one row per id, in the given order; an id that
-occurs twice has two rows and a note. The file appears when it is complete. The source of the
-batches is irrelevant here.
+occurs twice has two rows and a note. The file appears when it is complete.
 
 Callers: sessions and `elasticdl evaluate --report`.
 """
@@ -103,7 +102,7 @@ class _Mean:
 
 @dataclass(eq=False)
 class _Block:
-    """Rows of equal shapes whose metric functions have not been computed yet."""
+    """Collected rows of equal shapes, for which the metric functions are called together."""
 
     ids: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
@@ -290,7 +289,7 @@ class ReportWriter(AtomicWriter):
             self.discard()
 
     def discard(self) -> None:
-        """Remove everything that has not been published."""
+        """Close the writer without publishing the report, and remove its temporary files."""
         self._closed = True
         if self._writer is not None:
             self._writer.close()

@@ -3,11 +3,12 @@
     outputs (n, classes)                  the class with the highest score
     outputs (n,) or (n, 1)                class 1 from a probability of 0.5 on, else class 0
 
-`prediction` is the name of the class if the trained model knows it (`Description.classes`), else
-its number, from 0; if the model has more outputs than there are names, the classes after them have
-numbers; `probability` is that of this class. An example with a score that is NaN has no
-class: -1 or an empty name, and the probability NaN. Several outputs, and outputs of more axes
-(pixels, time steps), are written as they are.
+Two columns are added. `prediction` is the name of the class if the trained model knows the names
+(`Description.classes`), else the number of the class, from 0. If there are fewer names than
+classes, the last classes have their numbers as names. `probability` is the probability of this
+class. An example with a score that is NaN has no class: its prediction is -1 or an empty name, and
+its probability NaN. Several outputs, and outputs with more axes (pixels, time steps), are written
+without these columns.
 
 The model's loss determines whether outputs are probabilities, log-probabilities or logits
 (`training/scores.py`); this module does the row-wise arithmetic. Callers: `phase.py`.
@@ -35,7 +36,7 @@ _THRESHOLD = 0.5
 
 
 def scores_shape(columns: Columns) -> tuple[int, ...] | None:
-    """Return the shape of the scores of one example; None if the outputs cannot be scores."""
+    """Return the shape of one example's scores; None if the outputs cannot be class scores."""
     if len(columns) != 1 or {PREDICTION, PROBABILITY} & columns.keys():
         return None
     (array,) = columns.values()
@@ -53,7 +54,7 @@ def without_class(columns: Columns) -> Array:
 
 @dataclass(frozen=True)
 class ClassReading:
-    """Describes how a classifier's scores are interpreted.
+    """Describes how a classifier's scores are interpreted, and computes its predictions from them.
 
     Attributes:
         scores: Kind of the scores: probabilities, log-probabilities or logits.

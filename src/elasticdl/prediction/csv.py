@@ -67,7 +67,12 @@ class RowWriter:
 
 
 def join(parts: Iterable[Path], joined: Path) -> None:
-    """Write the rows of parts, which have the same header, into one new file."""
+    """Write the rows of CSV parts into one new file, with the header once.
+
+    Args:
+        parts: The parts, which have the same header.
+        joined: Path of the new file.
+    """
     number = -1
     with joined.open("wb") as target:
         for number, part in enumerate(parts):

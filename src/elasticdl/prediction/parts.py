@@ -1,8 +1,8 @@
 """Parts of a prediction: ranges of records, each written once and completely, by any worker.
 
 Part i holds records i * n to (i + 1) * n (exclusive), no matter which worker writes it: the same
-records always give the same part. A part counts once its description exists; `writers.py` joins the
-parts.
+records always give the same part. A part is complete once its description, a JSON file, exists;
+`writers.py` publishes the parts.
 
     staging/  part-00000.csv   part-00000.json   part-00001.csv   ...
 
@@ -55,14 +55,14 @@ class RowWriter(Protocol):
 
 @dataclass(frozen=True)
 class PartDescription:
-    """Description of a complete part.
+    """Describes a complete part; stored as JSON beside the part's file.
 
     Attributes:
-        name: Name of its file.
+        name: Name of the part's file.
         num_records: Number of rows.
         num_bytes: Size of the file.
-        sha256: Its hash.
-        fields: The fields of its rows.
+        sha256: SHA-256 of the file.
+        fields: The fields of the rows.
     """
 
     name: str
@@ -74,10 +74,11 @@ class PartDescription:
 
 @dataclass(frozen=True)
 class PredictionParts:
-    """The staging folder of a prediction, with its part files until they are published.
+    """The part files of a prediction, in a staging folder until they are published.
 
     Attributes:
-        staging: The folder. Workers on several machines need a shared file system or object store.
+        staging: The staging folder. Workers on several machines need a shared file system or object
+            store.
         file_format: Format of the parts.
         records_per_part: Number of records in a part; the last one may hold fewer.
     """
@@ -184,7 +185,7 @@ class PredictionPart(AtomicWriter):
             self._stack.close()
 
     def discard(self) -> None:
-        """Remove the part."""
+        """Close the part's file and delete it, without adding it to the staging folder."""
         # An earlier error led here, and that is the one to report.
         with suppress(OSError, OutputError):
             if self._rows is not None:

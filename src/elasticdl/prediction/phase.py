@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """A model that predicts, with the user's outputs processor if the model file has one.
+    """Predicts with a model, and calls the user's outputs processor if the model file has one.
 
     Args:
         trainer: The model.
@@ -40,7 +40,7 @@ class Predictor:
         columns: Columns of the input to write beside the outputs; None writes none.
 
     Attributes:
-        note: A notice for the user after the last batch; may be empty.
+        note: A notice for the user, complete after the last batch; empty if there is none.
 
     Raises:
         UserCodeError: The processor cannot be created.
@@ -131,7 +131,15 @@ class Predictor:
             )
 
     def _written(self, outputs: Arrays, num_examples: int) -> Arrays:
-        """Return the outputs to write for a batch, by `default_predictions` if the model has it."""
+        """Return the outputs to write for a batch.
+
+        These are the result of the model's `default_predictions`, if the model has it and it does
+        not return None; else the outputs with the predicted class.
+
+        Raises:
+            UserCodeError: `default_predictions` raised.
+            DefinitionError: `default_predictions` returned something other than a dict or None.
+        """
         hook = self._definition.predictions
         if hook is None:
             return self._with_prediction(outputs, num_examples)
@@ -147,7 +155,10 @@ class Predictor:
         return dict(made)
 
     def _with_prediction(self, outputs: Arrays, num_examples: int) -> Arrays:
-        """Return the outputs of a batch, with the predicted class if the model is a classifier."""
+        """Return the outputs of a batch, with the predicted class if the model is a classifier.
+
+        The outputs of the first batch decide whether it is one.
+        """
         columns = named_outputs(outputs, num_examples)
         if not self._is_read:
             self._is_read = True

@@ -28,7 +28,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class RowWriter:
-    """Writes predictions as records of a new RecordIO file."""
+    """Writes predictions as records of a new RecordIO file, each a serialized `tf.Example`."""
 
     def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None:
         del fields  # every record describes itself

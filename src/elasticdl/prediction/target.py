@@ -42,10 +42,10 @@ _KEY = re.compile(rb".+:\d+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Target:
-    """Output of a prediction, with the folder that contains its staging folder and its lock.
+    """Where a prediction goes: a file or a folder, and the folder for temporary files beside it.
 
     Attributes:
-        output: As named by the user.
+        output: Path or address of the file or folder, as named by the user.
         place: The folder that contains the staging folder and the lock.
         name: Base name of the staging folder and of the lock.
         staging: Name of the staging folder in `place`.
@@ -66,13 +66,13 @@ class Target:
         return self.file_format is not None
 
     def exists(self) -> bool:
-        """Return whether there is a prediction at the output."""
+        """Return whether the output exists; a folder counts only if its prediction is complete."""
         if self.is_file:
             return self.place.exists(self.name)
         return self.place.exists(MANIFEST if self.in_place else f"{self.name}/{MANIFEST}")
 
     def refuse_foreign(self) -> None:
-        """Raise if the output exists and is not a prediction.
+        """Check that nothing but an earlier prediction would be replaced by writing the output.
 
         Raises:
             OutputTakenError: The output exists and is not a prediction.
@@ -130,7 +130,11 @@ class Target:
     # --- Publishing ---------------------------------------------------------------------------
 
     def publish(self, parts: PredictionParts, described: Sequence[PartDescription]) -> None:
-        """Publish the parts at the output.
+        """Move the parts to the output in one of the ways that the module docstring shows.
+
+        Args:
+            parts: The part files.
+            described: Descriptions of all parts, in order.
 
         Raises:
             OutputError: The parts cannot be published.

@@ -155,7 +155,7 @@ class PredictionWriter(AtomicWriter):
         return self._part
 
     def part(self, index: int) -> PredictionPart:
-        """Return a new writer of one part, for callers that do not write parts in order."""
+        """Return a new writer of part `index`, for callers that do not write the parts in order."""
         return self.parts.part(index)
 
     def close(self) -> None:

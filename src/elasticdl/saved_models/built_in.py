@@ -1,9 +1,10 @@
 """Names of classes and operations that a model file may use without declaring them.
 
-These are those of Keras, TensorFlow and PyTorch that run no code from the file. The names are kept
-in tables, so that a file can be checked before any framework is imported. The tables are
-allow-lists: a layer or an operation of a later version is rejected until it has been reviewed. A
-test compares the tables with the installed libraries.
+These belong to Keras, TensorFlow and PyTorch and run no code from the file; those that would run
+such code are listed as well (`EXECUTING`). The names are kept in tables, so that a file can be
+checked before any framework is imported. The tables are allow-lists: a layer or an operation of a
+later version is rejected until it has been reviewed. A test compares the tables with the installed
+libraries.
 
 Callers: `scan.py`.
 """

@@ -461,7 +461,7 @@ class _Aligned:
 
 
 def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
-    """Return labels and outputs with equal ranks if they differ by a last axis of 1."""
+    """Return labels and outputs as tensors of one rank, if a last axis of 1 is the difference."""
     labels, outputs = keras.ops.convert_to_tensor(labels), keras.ops.convert_to_tensor(outputs)
     difference = len(outputs.shape) - len(labels.shape)
     if difference == 1 and outputs.shape[-1] == 1:

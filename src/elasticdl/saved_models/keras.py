@@ -123,7 +123,12 @@ def weights_of(model: keras.Model) -> Iterator[Weight]:
 
 @contextlib.contextmanager
 def called(path: Path, name: str) -> Iterator[str]:
-    """Yield a temporary link to a file under another name: libraries infer the format from it."""
+    """Yield a temporary link to a file, with a name from which a library infers its format.
+
+    Args:
+        path: The file.
+        name: Name of the link.
+    """
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         link = Path(folder) / name
         link.symlink_to(path.resolve())

@@ -180,7 +180,8 @@ def _tried(inner: Any, file: ModelFile) -> WrappedModel:
     """Return a model as a `WrappedModel`, after a trial training step on zeros.
 
     The step is traced, which finds the variables that it uses, and is run if the shapes are known.
-    Logs a warning if it draws random numbers that cannot be seeded.
+    A model with unknown inputs is not tried. Logs a warning if the model draws random numbers that
+    cannot be seeded.
 
     Args:
         inner: The tf_keras model.

@@ -111,16 +111,18 @@ def of(values: Mapping[str, Any] | None, where: object) -> Trust:
 
 
 def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
-    """Reject code in a file unless the declared trust allows it; return a record of it.
+    """Reject code in a file unless the declared trust allows it; return a record of the use.
+
+    The use of trust is logged once per process.
 
     Args:
-        file: File with the finding.
+        file: The file that contains the code.
         trust: Trust that the user declared.
-        flag: Flag that would allow it.
+        flag: Flag that would allow the code.
         finding: Code that would run, as the beginning of a sentence.
 
     Raises:
-        ModelFileError: It is not allowed, or the file is not the one that is trusted.
+        ModelFileError: The code is not allowed, or the file is not the one that is trusted.
     """
     if not getattr(trust, flag):
         raise ModelFileError(

@@ -1,4 +1,4 @@
-"""Metric names: rejects duplicate and reserved names, splits the stage off a logged name."""
+"""Checks the names of metrics, and removes the stage (`train_`, `val/`) from logged names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("lo
 
 
 def split_stage(logged: str) -> tuple[str, str]:
-    """Split a logged name into its reported prefix and the rest: `val/acc` -> `val_`, `acc`.
+    """Split a logged name into the prefix under which it is reported, and the rest.
+
+    For example `val/acc` into `val_` and `acc`.
 
     Args:
         logged: Name as a Lightning step logs it: `acc`, `train_loss`, `val/acc`.

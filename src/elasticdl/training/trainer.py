@@ -168,12 +168,12 @@ class Hooks(Protocol):
         ...
 
     def committed(self, *, leads: bool) -> None:
-        """Report that a commit confirmed all events reported so far.
+        """Report that the events reported so far are final: all workers have agreed on them.
 
         Args:
-            leads: Whether this process writes the callbacks' files from now on. If the previous
-                leader has died, it also writes the files for events since the last commit. Before
-                the first call, a process counts as leading.
+            leads: Whether this process is the one that writes the callbacks' files from now on. If
+                the process that did so before has died, this one also writes the files for events
+                since the last commit. Before the first call, each process counts as this one.
         """
         ...
 

@@ -33,7 +33,7 @@ def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class Buffers:
-    """The persistent buffers of a module, in a fixed order.
+    """Gives access to the persistent buffers of a module, in a fixed order.
 
     A module may write into a buffer or replace it by another tensor, so buffers are looked up each
     time.

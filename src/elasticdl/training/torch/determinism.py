@@ -35,7 +35,10 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def be_deterministic() -> None:
-    """Make PyTorch use deterministic kernels where they exist, for the whole process."""
+    """Make PyTorch use deterministic kernels where they exist, until `restore` is called.
+
+    This applies to the whole process.
+    """
     global _before  # noqa: PLW0603 - as global as what it is about
     if _before is None:
         _before = (

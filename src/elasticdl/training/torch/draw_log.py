@@ -60,7 +60,7 @@ class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def draws(self) -> Hashable:
-        """Return a value that is equal for two runs with the same seed and the same draws.
+        """Return a value that is equal for two runs that had the same seed and the same draws.
 
         Call it before the generators of the run are restored.
         """

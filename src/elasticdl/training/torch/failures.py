@@ -43,7 +43,7 @@ _DEVICE = re.compile(
 
 
 class _FoundError(Exception):
-    """A hook has found an id that is out of range for an embedding; raised to end the model's run.
+    """Raised by a hook that has found an id without a row in an embedding, to end the model's run.
 
     Attributes:
         name: Name of the embedding in the model.
@@ -64,16 +64,19 @@ def out_of_range(
     batch: Batch,
     definition: ModelDefinition,
 ) -> DataError | None:
-    """Return the error for a label or an id that is out of range; None for any other mistake.
+    """Find out whether a label or an id that is out of range has caused an error of PyTorch.
 
     Args:
         error: PyTorch's exception.
         model: The trained model.
         run: Runs the model on the batch again and returns its outputs, without side effects.
-        shape: Shape of its outputs for another batch, because after an error on a GPU the model
-            cannot run again.
+        shape: Shape of the model's outputs for another batch, if known: after an error on a GPU the
+            model cannot run again.
         batch: The batch of the failed step.
         definition: The model's definition.
+
+    Returns:
+        The error to raise, which names the label or id and the records; None for any other mistake.
     """
     text = str(error)
     if _LABEL.search(text):

@@ -54,12 +54,12 @@ _NUMBERS = (bool, int, float, str, type(None))
 
 
 class UnkeepableValueError(Exception):
-    """A value cannot be stored in a checkpoint; the message describes it."""
+    """Raised for a value that cannot be stored in a checkpoint; the message describes the value."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A variable or attribute that a hook can change: its name, how to read and how to set it."""
+    """A variable or attribute that a hook can change: its name, and functions to get and set it."""
 
     name: str
     get: Callable[[], Any]

@@ -8,8 +8,9 @@
     self.log, log_dict      a mean over the examples, of an epoch or of an evaluation; or a metric
                             of TorchMetrics, see `logged_metrics.py`
 
-In most modules the names of logged values begin with the stage (`train_acc`, `val/loss`). Here
-`val_` is the prefix of evaluation metrics, so the stage is removed first.
+In most modules the names of logged values begin with the stage, training or validation:
+`train_acc`, `val/loss`. Here `val_` is the prefix of evaluation metrics, so the stage is removed
+first.
 
 Lightning itself is not needed: a module accesses its `Trainer` only through `self.trainer`, which
 here is a small object with the epoch and the step.

@@ -426,7 +426,7 @@ def rows_of(
 
 
 def _divides_oddly(call: _Call) -> bool:
-    """Return whether the divisor of a mean loss differs from its number of values."""
+    """Return whether a mean loss was divided by another number than that of its values."""
     if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
         return False
     target, ignored = call.arguments["target"], call.arguments["ignore_index"]

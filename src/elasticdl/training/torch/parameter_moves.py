@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class ParameterMoves:
-    """A snapshot of a model's parameters, to find those that change later.
+    """Takes a snapshot of a model's parameters, to find those that have changed later.
 
     Args:
         parameters: The parameters, by name.
-        with_values: Also compare values, which detects writes through `parameter.data`. This
-            copies all parameters, so it is too slow for every step.
+        with_values: Also compare values, which detects writes through `parameter.data`. This copies
+            all parameters, so it is too slow for every step.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, with_values: bool) -> None:

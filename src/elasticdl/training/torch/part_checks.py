@@ -7,12 +7,15 @@ where gradients are summed. BatchNorm is exempt: each worker normalizes over its
 a documented difference.
 
 The model runs in training mode, but with dropout and BatchNorm in evaluation mode, because some
-models mix examples in training only. If two seeds give two results, the model draws random numbers,
-and draws others for a part than for the batch. Then, and if it raises on a part, a part stays in
-its place and the other examples are replaced: the model draws the same numbers for the part. Such a
-model is compared in evaluation mode as well. If a model changes a buffer, it may contain a
-normalization layer written by the user, which works like BatchNorm. Then differences in training
-mode only cause a warning, and the model is compared in evaluation mode as well.
+models mix examples in training only. There are two special cases, in which the model is compared in
+evaluation mode as well:
+
+* The model draws random numbers (two seeds give two results), or raises on a part. Random numbers
+  for a part alone would differ from those for the batch. Instead of a part alone, the model
+  therefore gets a whole batch in which the other examples are replaced: it draws the same numbers,
+  and the results for the part must not change.
+* The model changes a buffer, so it may contain a normalization layer written by the user, which
+  works like BatchNorm. Differences in training mode then only cause a warning.
 
 Used by `trainer.py`, before the first updates and some later ones (`repeated_checks.py`).
 """

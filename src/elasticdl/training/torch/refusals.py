@@ -181,10 +181,12 @@ class Refusals:
                 )
 
     def check_plain_updates(self, definition: ModelDefinition) -> None:
-        """Check that an update needs only gradients and an optimizer.
+        """Check that an update consists of the optimizer's step only.
+
+        A federation's party sends gradients, and the process that applies them does nothing else.
 
         Raises:
-            DefinitionError: The file clips gradients, or schedules learning rates.
+            DefinitionError: The model file clips gradients, or schedules learning rates.
         """
         given = {
             "gradient_clipping": definition.gradient_clipping,
