@@ -355,7 +355,7 @@ def _row(tree: Arrays, row: int) -> Any:
 
 
 def signature(labels: Any, outputs: Any) -> str:
-    """Return a row's nesting, dtypes and shapes as a string; equal rows form a block."""
+    """Return a row's nesting, dtypes and shapes as a string; rows with equal ones form a block."""
     described = [
         map_arrays(lambda a: (a.dtype.str, a.shape[1:]), tree) for tree in (labels, outputs)
     ]

@@ -75,7 +75,7 @@ class RowWriter:
 
 
 def join(parts: Iterable[Path], joined: Path) -> None:
-    """Write the rows of parts into one new file."""
+    """Write the rows of Parquet parts into one new file, in the order of the parts."""
     writer: Any = None
     waiting: list[Any] = []
     count = 0

@@ -41,7 +41,12 @@ class RowWriter(Protocol):
     def __init__(self, path: Path, fields: Sequence[PredictionField]) -> None: ...
 
     def write(self, keys: Sequence[str], columns: Columns) -> None:
-        """Append rows."""
+        """Append rows.
+
+        Args:
+            keys: The key of each row.
+            columns: Name -> array, with one entry per row.
+        """
         ...
 
     def close(self) -> None:

@@ -578,7 +578,7 @@ def _named(declared: Any, what: str, where: object) -> tuple[str, Any, str | Non
 
 
 def _value(value: Any) -> Any:
-    """Convert a string from YAML to its intended type: `"true"` to True, `"1e-3"` to 0.001."""
+    """Convert a string from YAML to the value it means: `"true"` to True, `"1e-3"` to 0.001."""
     if not isinstance(value, str):
         return value
     if value.lower() in {"true", "false"}:

@@ -66,7 +66,13 @@ def check_finite(path: Path, weights: Iterable[Weight]) -> None:
 
 
 def complex_error(path: Path, name: str, num_values: int) -> ModelFileError:
-    """Return the error for complex numbers in place of real weights."""
+    """Return the error for a weight that holds complex numbers where real ones are expected.
+
+    Args:
+        path: The file of the weight.
+        name: Name of the weight.
+        num_values: Number of complex values.
+    """
     return ModelFileError(
         f"{path}: {name} holds {num_values:,} complex numbers; expected real ones: their imaginary "
         "parts would be dropped. Save real weights, or pairs of real numbers."

@@ -267,10 +267,11 @@ def _too_large(file: ModelFile, place: str, declared: str) -> str:
 def check_graph(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check the operations and the Keras metadata of a SavedModel folder, like `scan`.
+    """Check the operations and the Keras metadata of a SavedModel folder.
 
-    An unknown class is harmless here: its layers are called as the graph defines them. Its module
-    is not, because Keras would import it.
+    The arguments, the result and the error are those of `scan`. An unknown class is harmless here:
+    its layers are called as the graph defines them. Its module is not, because Keras would import
+    it.
     """
     model = saved_model.read(file.path)
     used: list[TrustUsed] = []
@@ -322,7 +323,10 @@ def _foreign_operations(model: saved_model.SavedModel) -> list[str]:
 def check_globals(
     file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
 ) -> tuple[TrustUsed, ...]:
-    """Check that a PyTorch file needs only layers, tensors and declared classes, like `scan`."""
+    """Check that a PyTorch file needs only layers, tensors and declared classes.
+
+    The arguments, the result and the error are those of `scan`.
+    """
     foreign = [
         name
         for name in file.globals
@@ -343,7 +347,10 @@ def check_globals(
 
 
 def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ...]:
-    """Check a file of torch.export for code that PyTorch's loader would run, like `scan`."""
+    """Check that a file of torch.export has no code that PyTorch's loader would run.
+
+    The arguments, the result and the error are those of `scan`.
+    """
     findings: list[str] = []
     with archive.opened(file.path) as opened:
         for name in opened.namelist():

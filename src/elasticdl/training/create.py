@@ -1,6 +1,6 @@
 """Creates the trainer for a definition's framework, and prepares the frameworks for use.
 
-Frameworks are imported only here and in the folders named after them.
+Within `training/`, frameworks are imported only here and in the folders named after them.
 """
 
 from __future__ import annotations

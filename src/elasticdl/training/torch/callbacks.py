@@ -139,7 +139,9 @@ class Callbacks:
         )
 
     def give(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Pass the model and the optimizer to each callback.
+        """Pass the model and the optimizer to each callback: by `set_model`, or as attributes.
+
+        An attribute that the callback uses for something else is not set.
 
         Raises:
             UserCodeError: `set_model` raised.

@@ -36,7 +36,7 @@ _MEANS: Mapping[Any, Callable[..., torch.Tensor]] = {
 
 
 class DrawLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager that records the operations of PyTorch that draw, with their shapes."""
+    """Records, as a context manager, the PyTorch operations that draw random numbers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

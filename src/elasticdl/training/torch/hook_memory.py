@@ -246,7 +246,13 @@ _OF_EVERY_OPTIMIZER = {
 
 
 def _of_function(function: Any, name: str, seen: set[int]) -> Iterator[_Place]:
-    """Yield the locations of values that a function can change and that outlive a call."""
+    """Yield the variables and attributes that a function can change and that outlive a call.
+
+    Args:
+        function: A function, method, partial or other callable.
+        name: Its name, for errors; the prefix of the yielded names.
+        seen: Ids of the objects that were searched already; receives those searched now.
+    """
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -321,7 +327,7 @@ def _of_object(value: Any, name: str, attributes: list[str], seen: set[int]) -> 
 
 
 def _constant(name: str, value: Any) -> _Place:
-    """Return the location of an object that is never replaced; only its contents may change."""
+    """Describe an object that no hook replaces, although a hook may change its contents."""
     return _Place(name, lambda: value, lambda _: None)
 
 

@@ -416,7 +416,7 @@ def _joined(batch: Tensors) -> Any:
 
 
 def _has(model: nn.Module, name: str) -> bool:
-    """Return whether a module overrides a step of Lightning."""
+    """Return whether a module overrides the method `name` of LightningModule."""
     method = getattr(type(model), name, None)
     return str(getattr(method, "__module__", "lightning")).partition(".")[0] not in _LIGHTNING
 

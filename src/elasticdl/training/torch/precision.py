@@ -58,9 +58,12 @@ class MixedPrecision:
                 gradient.mul_(inverse.to(gradient.device, gradient.dtype))
 
     def accepts(self, gradients: Iterable[torch.Tensor]) -> bool:
-        """Return whether to update with these gradients, and adjust the next scale.
+        """Return whether to apply an update with these gradients, and adjust the scale afterwards.
 
         With loss scaling, an update with gradients that are not finite is skipped.
+
+        Args:
+            gradients: The gradients of the update, divided by the scale already.
         """
         if self._scale is None:
             return True

@@ -124,7 +124,8 @@ def _of_earlier_examples(
 ) -> list[str]:
     """Return the names of values that depend on the examples that a module has seen before.
 
-    Runs two copies of the model on the same examples, and compares their values afterwards.
+    Runs both copies of the model on the same examples, and compares their values afterwards. Then
+    restores `tried`.
 
     Args:
         tried: A copy of the model that has been run, with its initial parameters and buffers.
