@@ -1,4 +1,9 @@
-"""Rules for the model: last layer, loss, labels and metrics must fit, and so must `export`."""
+"""Checks of a session's model.
+
+They compare input shapes with x, the last layer with the loss, labels with outputs and loss,
+`export.metric` with the metrics measured, `export.mode` with the direction in which that metric
+improves, and the metrics that callbacks monitor with those measured.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ def shapes(facts: ModelFacts, batch: Batch, where: str, places: Places) -> Itera
     """Yield mismatches between x and the model's inputs.
 
     Args:
-        facts: Facts about the model.
+        facts: The shapes of the model's inputs.
         batch: A batch of a split.
         where: The method that creates the model.
         places: Locations of the code that produces the split.
@@ -60,10 +65,12 @@ def shapes(facts: ModelFacts, batch: Batch, where: str, places: Places) -> Itera
 
 
 def last_layers(facts: ModelFacts, outputs: Any, where: str, logits: str) -> Iterator[CheckFinding]:
-    """Yield disagreements between the last layer's activation and a loss on logits.
+    """Yield warnings if the loss expects logits but the last layer has an activation, or vice versa.
+
+    A softmax of one unit is reported as well.
 
     Args:
-        facts: Facts about the model.
+        facts: The activation and the loss of each output of the model.
         outputs: The model's outputs for a batch.
         where: The method that creates the model.
         logits: The line with `from_logits`, or `where` if there is none.
@@ -104,7 +111,7 @@ def targets(
     """Yield mismatches between y, the model's outputs and the loss.
 
     Args:
-        facts: Facts about the model.
+        facts: The loss of each output of the model.
         batches: Batches of the training split.
         outputs: The model's outputs for the first batch.
         where: The method that preprocesses y.
@@ -184,7 +191,7 @@ def best(
     Args:
         config: Config of the session.
         metrics: Metrics of a batch, under their names in the evaluation.
-        direction: Returns `min` or `max` for a metric of the framework; None for any other.
+        direction: Metric name -> `min` if lower values are better, or `max`; None if unknown.
     """
     names = [name for name, value in metrics.items() if isinstance(value, float)]
     known = [*names, *(f"val_{name}" for name in names)]
@@ -212,7 +219,13 @@ def best(
 def monitors(
     callbacks: Sequence[Any], metrics: Mapping[str, Any], where: str
 ) -> Iterator[CheckFinding]:
-    """Yield callbacks that monitor a metric that is not measured."""
+    """Yield a warning for each callback that monitors a metric that is not measured.
+
+    Args:
+        callbacks: Keras callbacks; those without a `monitor` are ignored.
+        metrics: Metrics of a batch, under their names in the evaluation.
+        where: The method that creates the callbacks.
+    """
     names = [*metrics, *(f"val_{name}" for name in metrics), "learning_rate", "lr"]
     for callback in callbacks:
         wanted = getattr(callback, "monitor", None)
@@ -247,5 +260,10 @@ def _are_numbers(array: Any) -> bool:
 
 
 def _broadcasts(y: tuple[int, ...], out: tuple[int, ...]) -> bool:
-    """Return whether y has one number where an output has several, so that it is broadcast."""
+    """Return whether a loss would compare one number of y with several numbers of an output.
+
+    Args:
+        y: Shape of an example's label.
+        out: Shape of an example's output.
+    """
     return math.prod(y) == 1 and math.prod(out) > 1

@@ -27,9 +27,11 @@ _MAX_SEED = 2**63 - 1
 
 
 def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
-    """Read the section `fusion`: return the fusion, and the params that its IBM FL name implies.
+    """Read the section `fusion`, recording problems in it.
 
-    The fusion is None if its name is missing or unknown.
+    Returns:
+        The fusion, None if its name is missing or unknown; and the params that its IBM FL name
+        implies, such as the centre of Fed+.
     """
     found = look_up(section, ibmfl_names.FUSION_NAMES)
     if "name" not in section:
@@ -55,7 +57,7 @@ def read_rounds(
     has_data: bool,
     waits: bool = True,
 ) -> tuple[Rounds | None, dict[str, Any]]:
-    """Read `hyperparams.global`: return the settings of rounds, and the fusion's params.
+    """Read `hyperparams.global`, recording problems and warnings in it.
 
     Args:
         section: `hyperparams.global`.
@@ -63,6 +65,10 @@ def read_rounds(
         preset: Params that the name of the fusion implies.
         has_data: Whether the aggregator has its own data.
         waits: Whether a party can be late; then a missing timeout causes a warning.
+
+    Returns:
+        The settings of rounds, None if the number of rounds or of parties is missing or invalid;
+        and the fusion's params, with defaults.
     """
     num_rounds = section.whole("rounds")
     if "rounds" not in section:
@@ -115,7 +121,18 @@ def _num_parties(section: Section) -> int | None:
 
 
 def _params(section: Section, fusion: Fusion | None, preset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of the fusion: the remaining keys of `hyperparams.global`."""
+    """Check the keys of `hyperparams.global` that have not been read yet as params of the fusion.
+
+    Problems are recorded in `section`.
+
+    Args:
+        section: `hyperparams.global`.
+        fusion: The fusion; None if it is unknown.
+        preset: Values that the fusion's name implies; the config must not contradict them.
+
+    Returns:
+        The valid params, with `preset` and the fusion's defaults; empty without a fusion.
+    """
     given = section.others()
     if fusion is None:
         # Without a fusion, its params cannot be checked.
@@ -172,7 +189,17 @@ def _check_enough(
 
 
 def read_local(section: Section, fusion: Fusion | None) -> Local:
-    """Read `hyperparams.local`: how parties train between two rounds."""
+    """Read `hyperparams.local`: how parties train between two rounds.
+
+    Problems are recorded, such as several local epochs with a fusion of gradients.
+
+    Args:
+        section: `hyperparams.local`.
+        fusion: None if it is unknown.
+
+    Returns:
+        The settings; missing or invalid ones have their defaults.
+    """
     training, optimizer = section.section("training"), section.section("optimizer")
     num_epochs = training.whole("epochs")
     minibatch_size = training.whole("batch_size")

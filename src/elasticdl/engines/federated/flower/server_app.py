@@ -8,9 +8,9 @@
     FAILED number, reason        <--  a party's error, or an invalid answer
     LOST number                  <--  Flower no longer has the message or the party
 
-It makes no decisions and only tracks which messages are unanswered. If it is killed, the aggregator
-starts another run and resends the pending letters. It ends when the aggregator closes the
-connection.
+A letter is a message to one party, which is one node for Flower. The ServerApp makes no decisions
+and only tracks which letters are unanswered. If it is killed, the aggregator starts another run and
+resends the pending letters. It ends when the aggregator closes the connection.
 
 Flower's own `send_and_receive` is not used because it sleeps 3 s between two polls. Also, one
 answer that it cannot parse makes it fail for all answers fetched with it. In that case the letters
@@ -60,14 +60,23 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Forward messages until the aggregator closes the connection."""
+    """Entry point of the ServerApp, called by Flower.
+
+    It forwards messages between the aggregator's socket and Flower's grid until the aggregator
+    closes the socket.
+    """
     del context
     with wire.connect(Path(os.environ[AGGREGATOR_SOCKET])) as stream:
         relay(grid, stream)
 
 
 def relay(grid: Grid, stream: socket.socket) -> None:
-    """Forward messages between a grid and a stream until the stream's other end is closed."""
+    """Forward messages between the aggregator and the parties until the aggregator disconnects.
+
+    Args:
+        grid: Flower's connection to the parties.
+        stream: Socket to the aggregator's process.
+    """
     _Relay(grid, stream).run()
 
 
@@ -153,7 +162,11 @@ class _Relay:
                 self._fail(id_, f"its reply could not be decoded: {error}")
 
     def _pulled(self) -> Iterator[Message]:
-        """Yield received messages; one that Flower cannot parse counts as its sender's failure."""
+        """Yield the answers that have arrived.
+
+        If Flower cannot parse one, all pending letters are reported as lost, and from then on
+        answers are fetched one by one; then an unparseable answer is reported as failed.
+        """
         outstanding = list(self._out)
         for numbers in [[one] for one in outstanding] if self._one_by_one else [outstanding]:
             try:

@@ -29,15 +29,18 @@ class Backoff:
         self._of: dict[str, tuple[int, int]] = {}
 
     def is_over(self, party: str, number: int) -> bool:
-        """Return whether a round waits for a party: its backoff is over, or there was none."""
+        """Return whether round `number` waits for a party: it has no backoff that still lasts."""
         _, again = self._of.get(party, (0, 0))
         return number >= again
 
     def begin(self, party: str, number: int) -> None:
-        """Record that a party let a round time out, so that the next rounds do not wait for it."""
+        """Begin or prolong a party's backoff, because it did not reply in round `number`.
+
+        The next rounds do not wait for it: one at first, twice as many each time, at most eight.
+        """
         times = self._of.get(party, (0, 0))[0] + 1
         self._of[party] = times, number + 1 + min(2 ** (times - 1), _MAX_ROUNDS)
 
     def end(self, party: str) -> None:
-        """Record that a party has replied, so that rounds wait for it again."""
+        """End a party's backoff, because it has replied: rounds wait for it again."""
         self._of.pop(party, None)

@@ -1,4 +1,7 @@
-"""Client registry: which parties take part, and which of them reply.
+"""Client registry: admits parties, sends them a round's requests and collects their answers.
+
+Answers are collected within the round's timeout; for every party without a usable answer, the
+reason is returned.
 
     here ---join---> joined ---train, evaluate, sync---> usable replies, and why others are missing
       |                ^
@@ -96,9 +99,9 @@ class ClientRegistry:
         return max(1, math.ceil(share - 1e-9), self.needs)
 
     def wait(self, safe_point: Callable[[], bool]) -> bool:
-        """Wait until all parties have joined.
+        """Admit parties until all have joined.
 
-        Once a quorum has joined, it waits for the others at most `max_timeout_s`.
+        Once a quorum has joined, the others are waited for at most `max_timeout_s`.
 
         Args:
             safe_point: Returns whether to stop waiting.
@@ -109,6 +112,7 @@ class ClientRegistry:
         Raises:
             TrainingError: Too few joined in time, or the connected parties could not be
                 determined.
+            ElasticDLError: The aggregator's model cannot be built for the parties' examples.
         """
         wanted = self.federation.num_parties
         deadline = time.monotonic() + self.federation.join_timeout_s
@@ -158,10 +162,14 @@ class ClientRegistry:
         }
 
     def join_newcomers(self) -> None:
-        """Send a join request to newly connected parties; admit or refuse each.
+        """Send a join request to connected parties that have not joined; admit or refuse each.
+
+        A refused party is asked again after a pause. The first party that joins determines the
+        aggregator's own model.
 
         Raises:
             TrainingError: The connected parties could not be determined.
+            ElasticDLError: The aggregator's model cannot be built for the parties' examples.
         """
         here, now = sorted(self.parties.here()), time.monotonic()
         # A party that reconnects may have been fixed, so its pause no longer applies.
@@ -199,7 +207,13 @@ class ClientRegistry:
             self._refuse(name, f"Party {name!r} did not answer the join request.")
 
     def _made_for(self, reply: Reply) -> str | None:
-        """Build the model for the first party's examples; on failure, return why it cannot join.
+        """Build the aggregator's model for the examples of the first party that joins.
+
+        Args:
+            reply: The party's reply to the join request, with the shapes of its examples.
+
+        Returns:
+            Why the party cannot join; None if there is a model, perhaps from an earlier party.
 
         Raises:
             ElasticDLError: The model cannot be built, and too few other parties are left to try.
@@ -222,7 +236,7 @@ class ClientRegistry:
         return None
 
     def _problem_of(self, reply: Reply, request: RoundRequest) -> str | None:
-        """Return why a reply cannot be used; see `replies.py`."""
+        """Return why a reply cannot be used, None if it can; see `replies.py`."""
         problem = problem_of(reply, request, self._architecture)
         if problem is not None or self.trainer is None:
             return problem
@@ -243,6 +257,8 @@ class ClientRegistry:
         self, kind: Kind, number: int, history: str, weights: Weights
     ) -> tuple[list[Reply], dict[str, str]]:
         """Send a request to all connected parties that have joined, and collect the replies.
+
+        An `evaluate` request is sent only to the parties that report evaluation metrics.
 
         Args:
             kind: Kind of the request.

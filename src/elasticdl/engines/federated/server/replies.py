@@ -163,7 +163,16 @@ def _of_its_weights(reply: Reply, request: RoundRequest, expected: Architecture)
 
 
 def _unlike(verb: str, found: Architecture, expected: Architecture) -> str:
-    """Describe how two architectures differ; empty if they do not."""
+    """Describe how a party's architecture differs from the global model's.
+
+    Args:
+        verb: `has` or `sent`; begins the description.
+        found: The party's architecture.
+        expected: The global model's architecture.
+
+    Returns:
+        One difference, in a sentence without its subject; empty if there is none.
+    """
     missing = sorted(expected.keys() - found.keys())
     more = sorted(found.keys() - expected.keys())
     if missing or more:
@@ -191,7 +200,12 @@ def _unlike(verb: str, found: Architecture, expected: Architecture) -> str:
 
 
 def _near(missing: list[str], more: list[str]) -> str:
-    """Format the names missing from a reply, with the most similar of its unexpected names."""
+    """Format missing names, with the unexpected name most similar to the first: a likely typo.
+
+    Args:
+        missing: Names that the reply lacks.
+        more: Names that the reply has unexpectedly.
+    """
     near = difflib.get_close_matches(missing[0], more, n=1)
     return f"{named(missing)}{f' (it has {near[0]})' if near else ''}"
 
