@@ -334,8 +334,13 @@ def _check_storage_packages(job: Job) -> None:
 def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:
     """Connect to a Kubernetes cluster that the user's kubeconfig lists.
 
+    Args:
+        context: Context of the kubeconfig; None means the current one.
+        namespace: Namespace to use; None means that of the context.
+
     Raises:
         UsageError: There is no kubeconfig, or it has no such context.
+        MissingExtraError: The Kubernetes client is not installed.
     """
     with _kubernetes_client():
         from elasticdl.cluster.kubernetes_client import Kubernetes  # noqa: PLC0415 - imports the client
@@ -345,7 +350,9 @@ def connect_cluster(context: str | None = None, namespace: str | None = None) ->
 def check_cluster(
     job: Job, options: ClusterOptions, *, context: str | None = None, has_image: bool = True
 ) -> ClusterReport:
-    """Check whether a job could be submitted to a Kubernetes cluster; nothing is created.
+    """Check whether a job could be submitted to a Kubernetes cluster, without creating anything.
+
+    Problems are returned in the report, not raised.
 
     Args:
         job: The job that would be submitted.

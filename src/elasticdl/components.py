@@ -88,7 +88,10 @@ class DataLoaderBase(BaseClass):
 
     @abstractmethod
     def create_validation_generator(self) -> tuple[Any, int]:
-        """Return a generator and the number of examples, of validation data in a fixed order."""
+        """Return a generator of `(x, y, sample weight)` for validation, and the number of examples.
+
+        The order of the examples must be the same each time.
+        """
 
     @abstractmethod
     def create_test_generator(self) -> tuple[Any, int]:
@@ -119,11 +122,11 @@ class PreprocessorBase(BaseClass):
     _METHODS = ("add_image_preprocess", "add_label_preprocess", "batchify")
 
     def image_preprocess(self, image: Any) -> Any:
-        """Return the model's input for one `x`."""
+        """Convert one `x` to the model's input; unchanged by default."""
         return image
 
     def label_preprocess(self, label: Any) -> Any:
-        """Return the loss's input for one `y`."""
+        """Convert one `y` to the label that the loss expects; unchanged by default."""
         return label
 
     @abstractmethod
@@ -140,10 +143,26 @@ class PreprocessorBase(BaseClass):
 
     @abstractmethod
     def batchify(self, generator: Any, n_data_points: int) -> tuple[Any, int]:
-        """Return an endless generator of batches, and the number of batches in an epoch."""
+        """Build batches of preprocessed examples.
+
+        Args:
+            generator: Yields the examples.
+            n_data_points: Number of examples in an epoch.
+
+        Returns:
+            An endless generator of batches, and the number of batches in an epoch.
+        """
 
     def add_preprocess(self, generator: Any, n_data_points: int) -> tuple[Any, int]:
-        """Return an endless generator of preprocessed batches, and their number in an epoch."""
+        """Preprocess examples and build batches: call all `add_...` methods, then `batchify`.
+
+        Args:
+            generator: Yields the examples.
+            n_data_points: Number of examples in an epoch.
+
+        Returns:
+            An endless generator of batches, and the number of batches in an epoch.
+        """
         generator = self.add_image_preprocess(generator)
         generator = self.add_label_preprocess(generator)
         generator = self.add_weight_preprocess(generator)

@@ -45,8 +45,8 @@ class Origin:
     Attributes:
         dialect: Name of the dialect that made the definition.
         file: The user's file, as a path or `package:resource`.
-        line: Line of the requested symbol; 1 where that is the file itself.
-        symbol: The symbol that `model_def` named.
+        line: Line of `file` on which the definition begins; 1 if it is the whole file.
+        symbol: The dotted name in `model_def`: file, then class or function.
         zoo: The folder or URL in which the file was found.
         zoo_commit: Commit of the zoo, where it is a git repository.
     """
@@ -102,7 +102,8 @@ class Epochs:
             and returns its batches, starting with the given one. The pipeline draws from the
             process's random number generators, which are seeded before the call.
         indexed: `begin` can start at any batch directly. Otherwise it can only start at the first.
-        elsewhere: Whether another process gets the same batches.
+        elsewhere: Whether a pipeline that another process builds yields the same batches, so that
+            several workers can share an epoch.
         name: The user's name for the pipeline, for errors.
         preserved: Returns a context manager; reading batches within its block does not advance
             the state of the pipeline.
@@ -126,7 +127,7 @@ class BatchesInput:
     """Input defined by a user's pipeline that reads the data itself and yields batches.
 
     Attributes:
-        open_epochs: Takes the location of the data, and the mode.
+        open_epochs: Takes the location of the data and the mode; returns the `Epochs`.
         validates: Whether `open_epochs` also finds the validation data at the location of the
             training data, if no other location is given.
         predicts: Whether `open_epochs` supports prediction.
@@ -211,7 +212,7 @@ class WeighableLoss(Protocol):
 
     @property
     def loss(self) -> Any:
-        """The Keras object."""
+        """The Keras loss object that this loss calls."""
         ...
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
@@ -225,7 +226,7 @@ class WeighableLoss(Protocol):
 
 @runtime_checkable
 class LateLoss(Protocol):
-    """A loss whose object is created by a user's function when it is first needed."""
+    """A loss that a user's function creates when it is first needed, not when it is defined."""
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
         """Return the loss of a batch."""
@@ -237,7 +238,7 @@ class LateLoss(Protocol):
 
 
 def resolved(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a loss unchanged, or the loss that a `LateLoss` creates."""
+    """Return the loss that a `LateLoss` creates, or any other loss unchanged."""
     return resolved(loss.resolved()) if isinstance(loss, LateLoss) else loss
 
 
@@ -339,7 +340,10 @@ class ModelDefinition:
         return replace(self.origin, file=file, line=line)
 
     def with_undeclared_schema(self) -> ModelDefinition:
-        """Return the definition with its schema marked as derived, not declared by the user."""
+        """Return the definition with its schema marked as not declared by the user.
+
+        Error messages then say that the schema follows from the training data.
+        """
         if not isinstance(self.input, RecordInput) or self.input.schema is None:
             return self
         return replace(self, input=replace(self.input, schema=self.input.schema.undeclared()))

@@ -25,6 +25,10 @@ def sync(path: Path) -> None:
 def replace(aside: Path, target: Path) -> None:
     """Rename a closed file, replacing the target in one durable step.
 
+    Args:
+        aside: The complete new file, in the target's folder.
+        target: The name it gets; a file of this name is replaced.
+
     Raises:
         OSError: The target cannot be replaced; it keeps its content.
     """

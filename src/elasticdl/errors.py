@@ -183,7 +183,7 @@ def framework_needed(needed_for: str) -> Iterator[None]:
 def kind_of(error: BaseException) -> str:
     """Return the name of an error's class, or of its nearest base class in this module.
 
-    Another process makes an error with the same exit code from this name and the message.
+    It is sent to another process, which raises an error with the same exit code and message.
     """
     bases = [each.__name__ for each in type(error).__mro__ if each.__module__ == __name__]
     return bases[0] if bases else type(error).__name__

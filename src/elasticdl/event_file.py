@@ -181,7 +181,10 @@ def _step_of(event: Event) -> int:
 
 
 def _superseding_key(event: Event) -> tuple[Any, ...]:
-    """Return a key for an event; an event supersedes earlier ones with the same key."""
+    """Return the key of an event: of all events with the same key, only the last is valid.
+
+    An event that is never repeated gets a key of its own.
+    """
     match event:
         case EpochFinished():
             return (event.event, event.epoch)

@@ -91,7 +91,7 @@ class JobStarted(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepCommitted(_Event):
-    """Committed steps, logged together about once a second.
+    """Training steps whose updates are part of the model, logged together about once a second.
 
     Attributes:
         step: Updates made so far, including the last one of this event.
@@ -101,7 +101,7 @@ class StepCommitted(_Event):
         records_per_s: `num_records` divided by the seconds since the previous event.
         rows: The committed batches, in order, each a `CommittedRow`.
         num_left_out: Records of those batches that were left out (`--skip_bad_records`).
-        longest_s: Longest time between two successive commits of these, in seconds: how long
+        longest_s: Longest time between the commits of two successive steps, in seconds: how long
             training paused. 0 if unknown.
     """
 
@@ -148,7 +148,7 @@ class EpochFinished(_Event):
         epoch: The epoch, from 0.
         step: Updates made so far.
         metrics: Training metrics over the epoch; validation metrics as `val_...`.
-        stopped: A callback ended training before all records were trained on.
+        stopped: Whether a callback ended training before all records were trained on.
     """
 
     event: ClassVar[str] = "epoch_finished"

@@ -188,7 +188,15 @@ def init(
 
 
 def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLError:
-    """Convert an error about a config that `init` wrote into an error about its flags."""
+    """Convert an error about a config that `init` wrote into an error about the options of `init`.
+
+    Args:
+        error: The error of reading a config that was just written.
+        made: The files that were written.
+
+    Returns:
+        The error about options; `error` itself if a problem has no corresponding option.
+    """
     text = str(error)
     for path in (made.aggregator, *made.parties):
         text = re.sub(rf"{re.escape(str(path))}(:\d+)?: ", "", text)
@@ -480,7 +488,7 @@ def train(
 
 
 def sync(config: str) -> Synced:
-    """Send the global model to all parties, which adopt it as their own.
+    """Send the global model to all parties; it becomes each party's current model.
 
     Args:
         config: The aggregator's config.
@@ -518,7 +526,7 @@ def save(config: str, *, output: str | None = None) -> Saved:
     Args:
         config: The aggregator's or a party's config.
         output: A new or empty folder, or one with an earlier saved model; None means
-            `saved/round-N` beside the process's own folder.
+            `saved/round-N` beside the aggregator's output or the party's state folder.
 
     Raises:
         UsageError: No process is running, or there is no model yet.

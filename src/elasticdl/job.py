@@ -72,7 +72,8 @@ class TrainingOptions:
             or a training metric at an epoch's end (`loss`).
         best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto`
             decides by the metric, then by its name.
-        restore_best_weights: The trained model is that of the best checkpoint, not the last.
+        restore_best_weights: Whether the trained model has the weights of the best checkpoint, not
+            of the last one.
     """
 
     num_epochs: int = 1
@@ -102,10 +103,9 @@ class Workers:
         give_up_after_s: The job fails if it has not trained for this long.
         heartbeat_timeout_s: The other workers stop waiting for a worker that has sent no heartbeat
             for this long.
-        join_timeout_s: How long the other workers wait for a late but live one. If a step takes
-            longer than this, the workers take turns in being left out of a step: the time counts
-            from the first worker that waits, and a worker that was left out has waited a whole
-            step.
+        join_timeout_s: How long the other workers wait for one that is alive but late, counted from
+            the first worker that waits. It should exceed the duration of a step; otherwise the
+            workers are left out of steps in turn.
         batch_timeout_s: A worker that computes on one batch for this long is considered hung and
             replaced. This timeout and the next one are minimums: a batch, or a sum over the
             workers, may take ten times the slowest one seen so far.

@@ -70,7 +70,7 @@ def training_job(
     """Build the `Job` for a call of `train` from its arguments.
 
     Args:
-        data: See `train`, as `output`, `model_def`, `model_zoo` and `params`.
+        data: See `train`.
         output: See `train`.
         model_def: See `train`.
         spec: YAML file of a saved model, instead of `model_def`. Code that it names is taken from
@@ -85,8 +85,8 @@ def training_job(
         eval_metrics_fn: See `input_fn`.
         validation_data: Records to evaluate on while training.
         validation_split: Share of the records of `data` to evaluate on instead, such as 0.2; the
-            others are trained on. A record's side depends only on the name of its file and its
-            number in it.
+            others are trained on. Whether a record is held out depends only on the name of its
+            file and its position in the file.
         num_workers: Number of training processes: `3`, or `2..4` for at least 2 and at most 4; None
             trains in this process. See `job.Workers` for the options that follow.
         num_spare_workers: Additional processes in reserve.
@@ -101,9 +101,10 @@ def training_job(
         sum_timeout: Seconds after which a sum over the workers is retried, or ten times the slowest
             one if that is longer.
         transfer_timeout: Seconds without progress after which a transfer of state is abandoned.
-        priority: `low` or `high`, relative to other jobs on the cluster.
+        priority: `low` or `high`; while a job of higher priority on the cluster waits for workers,
+            this one shrinks to its minimum.
         skip_bad_records: Whether to skip the records of a batch that kills five workers from then
-            on; otherwise the job ends with their names. Needs `num_workers`.
+            on; otherwise the job fails and lists them. Needs `num_workers`.
         tracking_uri: An MLflow server, a database or a folder to track the job in. If only
             `experiment` is set, the default is `MLFLOW_TRACKING_URI` of the environment, or
             `mlflow.db` in the current folder; if neither is set, the environment is ignored.
@@ -259,7 +260,7 @@ def evaluation_job(
     """Build the `Job` for a call of `evaluate` from its arguments.
 
     Args:
-        trained_model: See `evaluate`, as `data` and `output`.
+        trained_model: See `evaluate`.
         data: See `evaluate`.
         output: See `evaluate`.
         validation_split: Evaluate only the records that training on `data` with this
@@ -307,7 +308,7 @@ def prediction_job(
     """Build the `Job` for a call of `predict` from its arguments.
 
     Args:
-        trained_model: See `predict`, as `data` and `output`.
+        trained_model: See `predict`.
         data: See `predict`.
         output: See `predict`.
         minibatch_size: Number of examples per call of the model.
@@ -360,7 +361,7 @@ def tracking_of(
     """Build the tracking options of a training job; None if it is not tracked.
 
     Args:
-        uri: See `training_job`, as the others.
+        uri: See `tracking_uri` of `training_job`.
         experiment: See `training_job`.
         run_name: See `training_job`.
         tensorboard: See `training_job`.
@@ -493,7 +494,7 @@ def workers(
     """Parse the options of a training job's workers; None means training in this process.
 
     Args:
-        num_workers: See `training_job`, as the others.
+        num_workers: See `training_job`.
         num_spare_workers: Additional processes in reserve.
         ray_address: Address of a Ray cluster; None starts Ray on this machine.
 

@@ -132,7 +132,15 @@ def shows_options_of(job_function: Callable[..., Any]) -> Callable[[_Function], 
 
 
 def _described(documented: Any, section: str) -> dict[str, str]:
-    """Parse a docstring section into name -> its lines, indented as in `function.__doc__`."""
+    """Return the entries of a docstring's section, to insert them into another docstring.
+
+    Args:
+        documented: A class or function.
+        section: `Args` or `Attributes`.
+
+    Returns:
+        Name of an argument or attribute -> its lines, indented as in `function.__doc__`.
+    """
     text = f"{inspect.getdoc(documented)}\n"
     found = re.search(rf"^{section}:\n(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
     entries = re.findall(

@@ -152,10 +152,11 @@ def no_room(folder: Path, where: str = "") -> str:
 
 
 def own(folder: Path) -> int:
-    """Mark a folder as used by this process and its forked children.
+    """Mark a folder as used by this process and its forked children, by a lock on a file in it.
 
     Returns:
-        A descriptor; the mark lasts as long as it is open in one of them.
+        An open file descriptor that holds the lock; forked children inherit it. The folder counts
+        as unused when all of these processes have closed it or ended.
 
     Raises:
         OSError: The folder cannot be written.

@@ -43,7 +43,12 @@ class ElasticDLSpec:
 
     @abstractmethod
     def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:
-        """Return the loss of a batch."""
+        """Return the loss of a batch.
+
+        Args:
+            outputs: The model's outputs.
+            labels: As `create_dataset` returned them.
+        """
 
     def create_metrics(
         self,

@@ -103,9 +103,10 @@ def running_at(thread: int) -> tuple[str, str] | None:
 
 
 def calling_at(otherwise: object) -> str:
-    """Return `file:line` of the user's code on the current call stack, innermost first.
+    """Return `file:line` of the innermost line of the user's code on the current call stack.
 
-    For functions that the user's code calls, after ElasticDL has called the user's code.
+    It is for functions that a user's model code calls: frames outside of ElasticDL's first one,
+    such as those of a script that called `train`, are ignored.
 
     Args:
         otherwise: Returned if no user code is on the stack.

@@ -118,7 +118,13 @@ def _group(
 
 
 def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding) -> None:
-    """Add a finding, unless another one has the same message."""
+    """Add a finding to `found`, unless the check has already reported its cause.
+
+    Args:
+        context: Has the messages reported so far, which include undefined names.
+        found: Findings of the current group.
+        finding: The finding to add.
+    """
     text = str(finding)
     already = text in context.reported or any(
         f"NameError: name '{name}' is not defined" in text for name in _unbound(context.reported)

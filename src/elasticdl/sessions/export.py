@@ -54,8 +54,10 @@ def exported(session: SessionProject) -> dict[str, Any] | None:
 def export(trained: TrainedSession) -> dict[str, Any]:
     """Publish the trained model as `exported/`, unless it is already there.
 
+    Then delete all checkpoints except the newest and the best.
+
     Returns:
-        The description of the export.
+        The manifest of the export.
 
     Raises:
         TrainingError: The exported model cannot be loaded, or its predictions differ.
@@ -93,7 +95,12 @@ def export(trained: TrainedSession) -> dict[str, Any]:
 
 
 def verify_command(probe: Path, models: Sequence[Path]) -> list[str]:
-    """Return the command that runs exported models on the batch in the file `probe`."""
+    """Return the command line that verifies exported models in a new process.
+
+    Args:
+        probe: File with a batch and the outputs that the models must predict for it.
+        models: The exported models.
+    """
     # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
     python = [sys.executable, "-P", "-m", "elasticdl.training.keras.verify_export"]
     return [*python, str(probe), *map(str, models)]

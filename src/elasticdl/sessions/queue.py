@@ -87,7 +87,7 @@ class Queue:
 
     @property
     def changed(self) -> int:
-        """Time of the latest change of the queue, in ns; differs after each change."""
+        """Time of the latest change of the queue, in nanoseconds; every change sets a new one."""
         with self._descriptor() as descriptor:
             return os.fstat(descriptor).st_mtime_ns
 

@@ -1,10 +1,13 @@
-"""Runs a submitted session as a Ray job; this process represents the job in the queue.
+"""Runs a submitted session as a Ray job; this process waits for the job to end.
+
+The queue treats this process as the session's.
 
     runner --> this process --> a job on the cluster: session run ... >> HOME/ID/session.log
                  SIGTERM, job stopped <-- cancel
 
-Folder, log and states are the same as for any submission, so the cluster must have the home under
-the same path. If this process is killed, the job continues, and the next process waits for it.
+Folder, log and states are the same as for any submission, so the machines of the cluster must have
+the queue's folder (HOME) under the same path. If this process is killed, the job continues, and the
+next process waits for it.
 """
 
 from __future__ import annotations
@@ -62,7 +65,15 @@ def entrypoint(folder: Path, session: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a session as a Ray job; return its exit code."""
+    """Run a session as a Ray job, and wait for its end; SIGTERM stops the job.
+
+    Args:
+        arguments: `--address=CLUSTER --folder=SUBMISSION -- COMMAND ...`; None means those of the
+            command line.
+
+    Returns:
+        The exit code of the session, or of the error that prevented it; errors are printed.
+    """
     parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.ray_job")
     parser.add_argument("--address", required=True)
     parser.add_argument("--folder", required=True)

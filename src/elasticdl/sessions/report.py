@@ -271,9 +271,18 @@ def _weights(thirds: Sequence[Any]) -> Any:
 
 
 def _pictures(table: Report, split: Split) -> Callable[[int, str], Any]:
-    """Return a function that looks up the raw inputs of each metric's worst examples.
+    """Return a function that looks up pictures of each metric's worst examples for a report.
 
-    It reads the data once more, up to the last of these examples or to a time limit.
+    At its first call it reads the split once more, up to the last of these examples or to a time
+    limit.
+
+    Args:
+        table: The report, which determines the worst examples.
+        split: The split that was evaluated.
+
+    Returns:
+        A function (row, id of the example) -> raw x of this row; None if x is not an array, or the
+        row was not read.
     """
     found: dict[int, Any] = {}
     asked = False

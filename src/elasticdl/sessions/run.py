@@ -67,14 +67,15 @@ def run(
         num_epochs: Replaces the config's number; a finished session is trained further.
         workers: Training processes; None trains in this process.
         checkpoint_steps: Save a checkpoint every N steps; 0 decides by time, so that saving takes
-            at most 1 % of it.
+            at most 1 % of the training time.
         tracked: Whether to track it in MLflow and TensorBoard.
         tracking_uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
             environment, or `runs/mlflow.db` of the project.
         reporter: Reports progress to the user; None chooses one that suits the terminal.
 
     Raises:
-        OutputBusyError: Another process is running it.
+        OutputBusyError: Another process is running the session.
+        OutputTakenError: An earlier run of the session had different settings.
         ElasticDLError: See `elasticdl.errors`; the reason is in the session's status as well.
     """
     reporter = progress.for_stream() if reporter is None else reporter
@@ -140,7 +141,11 @@ def _means(reported: dict[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _recording_the_end(running: _Running) -> Iterator[None]:
-    """Record in the session's status that the block failed or was interrupted, if it was."""
+    """Context manager that records in the session's status if its block raises.
+
+    An error is recorded as `failed`, Ctrl-C and SIGTERM as `killed`. An `OutputTakenError` is not
+    recorded: the output belongs to a run with other settings, whose status stays.
+    """
     try:
         yield
     except OutputTakenError:
@@ -156,7 +161,9 @@ def _recording_the_end(running: _Running) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _untouched(session: SessionProject, before: SessionStatus) -> Iterator[None]:
-    """Restore the earlier status if the block fails because the output belongs to other settings.
+    """Context manager that restores the session's status if its settings have changed.
+
+    The output of the session then belongs to the earlier settings, so the block cannot train.
 
     Args:
         session: The session that the block runs.

@@ -1,11 +1,12 @@
-"""Queue runner: runs queued sessions, up to N at a time, each in a fresh process; then exits.
+"""Queue runner: runs queued sessions, up to N at a time, each in a new process; then exits.
 
     submit --> queue --> runner, one per home --> python -m elasticdl.cli.main session run ...
 
-A runner is a process that no other process waits for. If it is killed, its sessions continue; the
-next runner, started by the next submit or list command, takes over living sessions and restarts
-dead ones. A runner exits only while it holds the queue's lock, after checking the queue once more:
-a process that has queued something and finds a runner alive can rely on it.
+A home is the folder of a queue. A runner is a process that no other process waits for. If it is
+killed, its sessions continue; the next runner, started by the next submit or list command, takes
+over those whose process is alive, and restarts the others. A runner exits only while it holds the
+queue's lock, after checking the queue once more: a process that has queued something and finds a
+runner alive can rely on it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ _detached: list[subprocess.Popen[bytes]] = []
 
 
 def session_command(submission: Submission, folder: Path) -> list[str]:
-    """Return the command that runs a submitted session; `folder` is that of the submission."""
+    """Return the command line that runs a submitted session, perhaps as a Ray job.
+
+    Args:
+        submission: The submission.
+        folder: Folder of the submission.
+    """
     # -P: modules in the working folder must not shadow those of libraries.
     python = [submission.python or sys.executable, "-P", "-m"]
     session = [*python, "elasticdl.cli.main", *submission.arguments(folder)]
@@ -231,7 +237,7 @@ def _print(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, command: Command = session_command) -> None:
-    """Work on a queue, unless another runner does."""
+    """Entry point of the runner's process: work on a queue, unless another runner does."""
     parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.runner")
     parser.add_argument("--home", required=True)
     parser.add_argument("--slots", type=int, default=1)

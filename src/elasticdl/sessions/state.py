@@ -82,7 +82,7 @@ class SessionStatus:
     pid: int = 0
 
     def now(self, state: SessionState, **changes: Any) -> SessionStatus:
-        """Return the status with another state, reached now."""
+        """Return a copy with another state, reached now, and further `changes` of fields."""
         return replace(self, state=state, since=time.time(), **changes)
 
 
@@ -99,7 +99,7 @@ def read_status(folder: Path) -> SessionStatus:
 
 
 def write_status(folder: Path, status: SessionStatus) -> None:
-    """Write the status of a session; the caller must have locked (`held`) or just queued it.
+    """Write the status of a session, of which the caller must hold the lock (`held`).
 
     Raises:
         OutputError: The status file cannot be written.
@@ -110,10 +110,14 @@ def write_status(folder: Path, status: SessionStatus) -> None:
 
 @contextlib.contextmanager
 def held(folder: Path, name: str) -> Iterator[SessionStatus]:
-    """Lock a session for a run; yield its status, with the attempt number incremented.
+    """Context manager that locks a session for a run.
+
+    On entry it writes the status `running`, with the attempt number incremented, and yields it. It
+    also removes unfinished files of a killed run, and makes git ignore the session's output.
 
     Raises:
-        OutputBusyError: Another process is running it.
+        OutputBusyError: Another process is running the session.
+        OutputError: The status file cannot be read or written.
     """
     lock = hold(OutputFolder(folder), _LOCK_FILE, f"the session {name}")
     try:

@@ -109,7 +109,7 @@ class Submission:
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """Training options; not part of the identity, so a new submission may change them."""
+        """Values of the options that a new submission of the same session may change."""
         return (
             self.epochs,
             self.num_workers,
@@ -148,7 +148,7 @@ class Submission:
         ]
 
     def now(self, state: SessionState, **changes: Any) -> Submission:
-        """Return the submission with another state, reached now."""
+        """Return a copy with another state, reached now, and further `changes` of fields."""
         return replace(self, state=state, since=time.time(), **changes)
 
     def ended(self, code: int | None, status: SessionStatus, said: str = "") -> Submission:

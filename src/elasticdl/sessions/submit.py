@@ -189,7 +189,23 @@ def submit(
 
 
 def _queued(queue: Queue, new: Submission, aside: Path, max_queued: int) -> Submission:
-    """Add a submission to the queue, unless the same one is in progress or done."""
+    """Add a submission to the queue, unless the same one is in progress or done.
+
+    The caller must hold the queue's lock.
+
+    Args:
+        queue: The queue.
+        new: The submission.
+        aside: Folder with the checkout and the patch, which are moved to the submission's folder.
+        max_queued: Maximum number of waiting submissions.
+
+    Returns:
+        The queued submission; the earlier one if it is in progress or done.
+
+    Raises:
+        UsageError: The queue is full, or the same submission is being cancelled, or is running with
+            other options.
+    """
     folder = queue.folder(new.id)
     others = queue.all()
     before = next((one for one in others if one.id == new.id), None)

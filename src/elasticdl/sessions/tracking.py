@@ -102,10 +102,10 @@ class SessionTrackers:
 def followed(
     session: SessionProject, job: Job, attempt: int, reporter: Reporter
 ) -> Iterator[SessionTrackers]:
-    """Continue the tracked run of a session for the phases after training; end it on exit.
+    """Context manager that continues a session's tracked run for the phases after training.
 
-    If a tracker cannot be reached, only a note is shown: training is over, and its results are
-    saved.
+    It yields the trackers, and ends the run on exit: as finished, failed or killed. If a tracker
+    cannot be reached, only a note is shown: training is over, and its results are saved.
     """
     followers = SessionTrackers(_started(session, job, attempt, reporter), reporter)
     try:

@@ -69,7 +69,7 @@ class Trainer:
 
         Args:
             model_builder: Has `get_compiled_model()`.
-            active_run: Not used: `--tracking_uri` of a session tracks it.
+            active_run: Ignored; only `elasticdl session run` tracks, with `--tracking_uri`.
             train_data_gen: Yields batches `(x, y, sample weight)`.
             n_iter_train: Number of batches per epoch.
             val_data_gen: The same for the evaluation after each epoch; None does not evaluate.
@@ -158,7 +158,13 @@ class _LiveBatches:
         self._is_first_taken = False
 
     def epochs(self) -> Epochs:
-        """Return the epochs of the generator, one after the other."""
+        """Return the batches of the generator by epoch, in the form that training takes.
+
+        The first batch is read, to know its number of examples, and is still trained on.
+
+        Raises:
+            UsageError: The generator yields nothing.
+        """
         if self._first is None:
             self._going = self._restarted()
             self._first = next(self._going, None)

@@ -1,10 +1,10 @@
-"""Federated training job, from claiming its output to publishing its TrainedModel; like `run.py`.
+"""Federated training job, from claiming its output folder to publishing its TrainedModel.
 
     claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
 
-A serving aggregator repeats the last two stages on command (`aggregator_commands.py`). The global
-model is published as a TrainedModel like any other. The callers pass in the connection to the
-parties and the source of the commands.
+This is the federated counterpart of `engines/run.py`. A serving aggregator repeats the last two
+steps on command (`aggregator_commands.py`). The callers pass in how to connect to the parties
+(`PARTIES`), and how to receive commands.
 
 Callers: `simulate.py` and `flower/`.
 """
@@ -70,10 +70,10 @@ def train(
     Args:
         job: The federated training job.
         reporter: Shows progress and notes to the user.
-        open_parties: Opens the connection to the parties while the block runs.
+        open_parties: Model definition -> context manager that connects to the parties.
         make_trainer: Builds the aggregator's own model; None means `trainer_for`.
-        open_control: Opens the source of user commands; it receives the functions that answer
-            commands immediately.
+        open_control: Returns a context manager that receives user commands and queues them. Its
+            argument is a function that answers some commands immediately.
         serves: Whether to train on command, and run until commanded to stop.
         address: The address that parties connect to, for display.
 
@@ -160,7 +160,11 @@ class _Recorder:
         )
 
     def publish(self, one: Aggregator) -> None:
-        """Publish the global model as a TrainedModel, and record that the training run is done."""
+        """Publish the global model as a TrainedModel, and record that the training run is done.
+
+        Args:
+            one: The aggregator that has the model.
+        """
         model, trainer = one.trained()
         begun = self.begun
         begun.reporter.ended()

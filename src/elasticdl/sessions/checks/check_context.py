@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 def made(value: T | None) -> T:
-    """Return the value, which must not be None: groups run only if the results they need exist."""
+    """Return a result of an earlier group of checks, which must not be None.
+
+    A group runs only if the results that it needs exist.
+    """
     assert value is not None  # noqa: S101 - as above
     return value
 
@@ -37,17 +40,17 @@ class CheckContext:
         run_name: Name of the session.
         project: The repository's folder.
         config: Content of the config.
-        data_dir: Data folder, as requested.
+        data_dir: Data folder on the command line; None uses `data_dir` of the config.
         started: Start time, on the monotonic clock.
-        said: One-line summary of what the current group has checked.
+        said: One-line summary of what the current group has checked; each group sets it.
         session: The session.
         asked: Keys of the config that the user's components have read.
         components: Created from the user's classes.
         batches: The first batches of the training split.
-        others: The first batch of the validation split and of the test split.
+        others: Split (`validation` or `test`) -> its first batch.
         trainer: A trainer with the model.
-        metrics: Metrics of a batch.
-        reported: Messages of all findings so far.
+        metrics: Metrics of a batch, under their names in the evaluation.
+        reported: Messages of all findings so far, so that none is reported twice.
     """
 
     run_name: str

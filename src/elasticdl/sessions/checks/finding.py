@@ -45,23 +45,29 @@ class CheckFinding:
 
 
 def of_error(problem: ElasticDLError) -> CheckFinding:
-    """Return a raised error as a finding with the same message."""
+    """Convert a raised error to a finding; a `file:line` before its message becomes `where`."""
     found = re.match(r"(\S+:\d+): (.*)", str(problem), re.DOTALL)
     return error(str(problem)) if found is None else error(found[2], found[1])
 
 
 def error(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding about a problem that would make the session fail."""
+    """Return a finding about a problem that would make the session fail.
+
+    Args:
+        what: See `CheckFinding`.
+        where: See `CheckFinding`; converted to a string.
+        fix: See `CheckFinding`.
+    """
     return CheckFinding(Severity.ERROR, what, str(where), fix)
 
 
 def warning(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding that lets the session run, though probably not as intended."""
+    """Return a finding that lets the session run, though probably not as intended; see `error`."""
     return CheckFinding(Severity.WARNING, what, str(where), fix)
 
 
 def info(what: str, where: object = "", fix: str = "") -> CheckFinding:
-    """Return a finding for information only."""
+    """Return a finding for information only; the arguments are those of `error`."""
     return CheckFinding(Severity.INFO, what, str(where), fix)
 
 

@@ -65,9 +65,10 @@ def shapes(facts: ModelFacts, batch: Batch, where: str, places: Places) -> Itera
 
 
 def last_layers(facts: ModelFacts, outputs: Any, where: str, logits: str) -> Iterator[CheckFinding]:
-    """Yield warnings if the loss expects logits but the last layer has an activation, or vice versa.
+    """Yield warnings if the last layer's activation does not fit the loss.
 
-    A softmax of one unit is reported as well.
+    A loss on logits needs no activation, a loss on probabilities needs one, and a softmax needs
+    more than one unit.
 
     Args:
         facts: The activation and the loss of each output of the model.

@@ -168,7 +168,15 @@ def digest(batches: Iterable[Batch]) -> int:
 
 
 def order(split: Split, seed: int) -> list[int]:
-    """Return hashes of a split's examples in the order that a seed gives, up to a time limit."""
+    """Return a hash of each example of a split, to see whether its order depends on the seed.
+
+    Args:
+        split: The split.
+        seed: Seeds the random number generators while the split is read.
+
+    Returns:
+        The hashes in the order in which the examples come, as far as the time limit allows.
+    """
     found = []
     started = time.monotonic()
     examples = Stream(seed).drawn(split.raw)

@@ -149,7 +149,13 @@ def check_test(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def _repeated(ids: Sequence[Any], split: str, where: str) -> Iterator[CheckFinding]:
-    """Yield a finding if several examples have the same id."""
+    """Yield a finding if several examples of a split have the same id.
+
+    Args:
+        ids: Ids of the examples.
+        split: Name of the split.
+        where: Location of the code that returns the ids.
+    """
     texts = as_texts(ids)
     twice = [text for text, number in collections.Counter(texts).items() if number > 1]
     if twice:

@@ -234,7 +234,13 @@ def _why_no_trainer(
 
 
 def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[CheckFinding]:
-    """Run one step; yield its problems."""
+    """Train on one batch; yield a finding if the loss or the state is not finite, or is unchanged.
+
+    Args:
+        context: Has the batch.
+        trainer: A trainer with the model; its state is changed.
+        where: Location of the model, for findings.
+    """
     before = {name: array.copy() for name, array in trainer.state().items()}
     result = trainer.train_steps([made(context.batches)[0]])
     after = trainer.state()
@@ -264,7 +270,15 @@ def _step(context: CheckContext, trainer: Trainer, where: str) -> Iterator[Check
 
 
 def _line_with(text: str, where: str) -> str:
-    """Return `file:line` of the first line with `text` in the file of `where`, else `where`."""
+    """Find a text in the code of a file, to point a finding at a more exact line.
+
+    Args:
+        text: The text to find; comments are ignored.
+        where: `file:line`; the file to search.
+
+    Returns:
+        `file:line` of the first line with the text; `where` if there is none.
+    """
     file = where.rpartition(":")[0]
     try:
         lines = user_files.read_text(file).splitlines()

@@ -77,7 +77,7 @@ class ClientState(Protocol):
         ...
 
     def which(self) -> PartyModel | None:
-        """Return which model `current` would return, without loading it; None if it has none."""
+        """Return which model `current` would return, without loading it; None without a model."""
         ...
 
 

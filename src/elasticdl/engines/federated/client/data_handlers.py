@@ -31,8 +31,14 @@ _NUM_SPLITS = 2
 def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
     """Return a function that opens the training or test data of a user's data handler.
 
-    Its argument is the name `NAME: training` or `NAME: test`. The class is imported and called only
-    when the first of the two is opened.
+    The class is imported and called only when the first of the two is opened, and then raises the
+    errors below.
+
+    Args:
+        handler: The user's class, with its file and the argument of its constructor.
+
+    Returns:
+        A function that takes the name `NAME: training` or `NAME: test` and returns the records.
 
     Raises:
         DefinitionError: The file has no such class.

@@ -70,7 +70,15 @@ _METRICS = ("training_metrics", "evaluation_metrics")
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    """Data and trainer of a party; reused while requests have the same batch size and seed."""
+    """Data and trainer of a party; reused while requests have the same batch size and seed.
+
+    Attributes:
+        way: Batch size and seed.
+        context: The party's data, opened for training.
+        trainer: The party's trainer.
+        start: The trainer's initial state.
+        has_callbacks: Whether the model's definition has callbacks.
+    """
 
     way: tuple[Any, ...]
     context: TrainingContext
@@ -84,13 +92,13 @@ class Party:
     """Replies to the aggregator's requests for one party.
 
     Attributes:
-        name: Its name in the federation.
-        job: Its model and its data; the requests specify how to train.
-        definition: The model that it trains.
-        memory: Stores its client state: its checkpoints of the last rounds.
-        create_trainer: Builds its trainer; parties of one process may share one.
-        shares_metrics: Whether its metrics may be sent to the aggregator.
-        recorder: The file for its own metrics.
+        name: The party's name in the federation.
+        job: The party's model and data; the requests specify how to train.
+        definition: Definition of the model.
+        memory: Stores the party's client state: its checkpoints of the last rounds.
+        create_trainer: Builds the party's trainer; parties of one process may share one.
+        shares_metrics: Whether the party's metrics may be sent to the aggregator.
+        recorder: Writes the party's own metrics file; None if its config requests none.
         redacts: Whether errors are sent only in redacted form, because they may quote the data.
             False for requests that the party makes itself.
     """
@@ -479,7 +487,12 @@ class _NullSink:
 
 
 def _at_epoch(opened: _Opened, epoch: int) -> Checkpoint:
-    """Return a checkpoint with the initial weights and optimizer, whose next epoch is `epoch`."""
+    """Return the checkpoint from which a party trains if it has none of the previous round.
+
+    Args:
+        opened: The party's data and trainer.
+        epoch: The epoch to train next; weights and optimizer have their initial state.
+    """
     progress = opened.context.initial_progress()
     progress = replace(progress, ledger=replace(progress.ledger, epoch=epoch))
     return Checkpoint(

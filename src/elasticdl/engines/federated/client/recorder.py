@@ -49,7 +49,9 @@ class MetricsFile:
         before: MetricStates,
         after: MetricStates,
     ) -> None:
-        """Write a round's metrics to the file.
+        """Add a round's metrics to the file, or replace them if the round was repeated.
+
+        Entries of other training runs are removed.
 
         Args:
             history: ID of the training run that the round belongs to.

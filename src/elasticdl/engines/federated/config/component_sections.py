@@ -198,6 +198,6 @@ def _folder(file: Path) -> Path:
 
 
 def minibatch_size_of(model: ModelChoice) -> int | None:
-    """Return `batch_size` of a `model` section with components; None if it has none."""
+    """Return the valid `batch_size` of a `model` section with components; None without one."""
     size: Any = model.written.get("batch_size") if model.has_components else None
     return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None

@@ -227,7 +227,19 @@ _PARTY = """\
 
 
 def _labels_of(source: RecordSource, label: str | None, *, needed: bool) -> Any:
-    """Return one label per record; zeros if labels are neither needed nor found."""
+    """Return one label per record, by which a split distributes the records.
+
+    Args:
+        source: The records.
+        label: Name of the label's field; None searches for it.
+        needed: Whether the split depends on labels.
+
+    Returns:
+        An array of labels; zeros if there is no label field and none is needed.
+
+    Raises:
+        DataError: The records have no such field, although it is needed or was named.
+    """
     fields = list(source.read_records(0, 1, None)[0])
     wanted = _LABELS if label is None else (label,)
     name = next((each for each in wanted if each in fields), None)

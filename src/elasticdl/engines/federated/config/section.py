@@ -52,6 +52,8 @@ class Notes:
 class Section:
     """A section of a config, read key by key; see the module.
 
+    An invalid value is recorded as a problem, and then read as if the key were missing.
+
     Args:
         values: Its values in the file; None if the file has no such section.
         path: Its dotted key; empty for the whole file.
@@ -83,11 +85,16 @@ class Section:
         return self._values.where(key) if self.there else self._where
 
     def problem(self, key: str, text: str) -> None:
-        """Record a problem with a key: what is wrong, what was expected, what to do."""
+        """Record a problem with a key.
+
+        Args:
+            key: The key; empty for the section itself.
+            text: What is wrong, what was expected and what to do; it follows the key's name.
+        """
         self._notes.problems.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def warning(self, key: str, text: str) -> None:
-        """Record a warning about a key."""
+        """Record a warning about a key; the arguments are those of `problem`."""
         self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
 
     def missing(self, key: str, what: str) -> None:
@@ -103,7 +110,12 @@ class Section:
         return Section(value, self._name(key), self._notes, self.where(key))
 
     def text(self, key: str, expected: str = "a string") -> str | None:
-        """Return a string; None if the key is missing."""
+        """Return a string that is not blank; None if the key is missing.
+
+        Args:
+            key: The key.
+            expected: Description of the expected value, for errors.
+        """
         value = self._asked(key)
         if value is None or (isinstance(value, str) and value.strip()):
             return value
@@ -111,7 +123,10 @@ class Section:
         return None
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """Return true or false; words such as "yes" are accepted too, as templates produce them."""
+        """Return a boolean, or `default` if the key is missing.
+
+        Words such as "yes" are accepted too, because templates produce them.
+        """
         value = self._asked(key)
         if isinstance(value, str):
             value = _FLAGS.get(value.strip().lower(), value)
@@ -152,7 +167,7 @@ class Section:
         return None
 
     def values(self, key: str) -> dict[str, Any]:
-        """Return an inner section as a dict, without checking its keys; the caller does that."""
+        """Return an inner section as a dict, empty if it is missing; the caller checks its keys."""
         value = self._asked(key)
         if value is None or isinstance(value, ConfigStruct):
             return {} if value is None else value.to_dict()

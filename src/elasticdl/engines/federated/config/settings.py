@@ -161,7 +161,10 @@ class ModelChoice:
         return self.reference.dialect == "abstractions"
 
     def is_same(self, other: ModelChoice) -> bool:
-        """Return whether another config in the same folder has the same `model` section."""
+        """Return whether another config has the same `model` section and is in the same folder.
+
+        In another folder it could mean another model: its paths are relative to the folder.
+        """
         folders = {Path(str(each.reference.config_file)).parent for each in (self, other)}
         return len(folders) == 1 and self.written == other.written
 

@@ -44,7 +44,18 @@ def _folder(file: Path) -> Path:
 
 
 def path_of(section: Section, key: str, file: Path) -> Path | None:
-    """Return the path that a key names, relative to the config's folder."""
+    """Return the path that a key names, which is relative to the config's folder.
+
+    A URI is recorded as a problem.
+
+    Args:
+        section: The section with the key.
+        key: The key.
+        file: The config.
+
+    Returns:
+        The absolute path; None if the key is missing.
+    """
     text = section.text(key, "the path of a file")
     if text is not None and "://" in text:
         section.problem(key, f"is {text!r}; expected a path on this machine")
@@ -54,9 +65,17 @@ def path_of(section: Section, key: str, file: Path) -> Path | None:
 def read_connection(
     section: Section, file: Path, *, own_name: bool
 ) -> tuple[Address | None, Tls | None, str]:
-    """Read `connection`: return a listening address, the files for TLS, and a name.
+    """Read `connection`, recording problems and warnings in it.
 
-    The address is that of an aggregator, None for a party. `own_name` is true for a party.
+    Args:
+        section: `connection` of a config.
+        file: The config; paths are relative to its folder.
+        own_name: Whether it is a party's config: then the name must be valid as the name of a
+            folder, and an address is ignored with a warning.
+
+    Returns:
+        The address on which an aggregator listens, None for a party or if it is not set; the files
+        for TLS, None without encryption; and `info.id`, by default the name of the config file.
     """
     if section:
         look_up(section, ibmfl_names.CONNECTION_NAMES)
@@ -88,7 +107,17 @@ def read_connection(
 
 
 def read_aggregator_address(section: Section, tls: Tls | None) -> Address | None:
-    """Read the aggregator's address from a party's config."""
+    """Read the aggregator's address from a party's config.
+
+    An address of another machine without TLS causes a warning.
+
+    Args:
+        section: `aggregator` of the party's config.
+        tls: The files for TLS; None without encryption.
+
+    Returns:
+        The address; None if the section is missing, or if it has a problem, which is recorded.
+    """
     address = _address(section, tls) if section else None
     section.close()
     return address
@@ -126,9 +155,12 @@ def _tls(section: Section, file: Path, *, at_party: bool) -> Tls | None:
 
 
 def look_up(section: Section, table: ibmfl_names.NameTable) -> ibmfl_names.Known | None:
-    """Look up `name` and `path` of a section among IBM FL's names; None if there is none.
+    """Look up `name` and `path` of a section in a table of IBM FL's names.
 
-    A missing name is not recorded as a problem; the caller decides whether it is one.
+    An unsupported name is recorded as a problem. A missing name is not: the caller decides.
+
+    Returns:
+        ElasticDL's equivalent; None if the name is missing or unsupported.
     """
     name = section.text("name", "a name")
     path = section.text("path", "a dotted path")
@@ -142,7 +174,12 @@ def look_up(section: Section, table: ibmfl_names.NameTable) -> ibmfl_names.Known
 
 
 def read_protocol(section: Section, role: str) -> None:
-    """Check that `protocol_handler` matches the role, "aggregator" or "party"."""
+    """Record a problem if `protocol_handler` does not match the config's role.
+
+    Args:
+        section: `protocol_handler` of a config.
+        role: "aggregator" or "party".
+    """
     found = look_up(section, ibmfl_names.PROTOCOL_NAMES)
     if found is not None and found.ours != role:
         section.problem(
@@ -152,7 +189,15 @@ def read_protocol(section: Section, role: str) -> None:
 
 
 def read_data(section: Section, file: Path) -> Data | None:
-    """Read `data`: the source of the examples."""
+    """Read `data`: the source of the examples.
+
+    Args:
+        section: `data` of a config.
+        file: The config; paths are relative to its folder.
+
+    Returns:
+        The source; None if the section is missing, or if it has a problem, which is recorded.
+    """
     if not section:
         return None
     uri, validation_uri = section.text("uri"), section.text("validation_uri")
@@ -178,7 +223,18 @@ def read_data(section: Section, file: Path) -> Data | None:
 def _handled(
     section: Section, file: Path, name: str | None, path: str | None, info: dict[str, Any]
 ) -> Data | None:
-    """Return data that a user's class reads; None if the class or its file is not valid."""
+    """Return data that a user's class reads; a missing or invalid name or path is a problem.
+
+    Args:
+        section: `data` of a config, where problems are recorded.
+        file: The config.
+        name: Name of the class.
+        path: The Python file that defines the class, relative to the config's folder.
+        info: Argument of the class's constructor.
+
+    Returns:
+        The data; None if the name is missing, or if the file is missing or cannot be used.
+    """
     if name is None or path is None:
         for key, what in (
             ("name", "set the uri of the records, or name a class with get_data()"),
@@ -202,9 +258,15 @@ def _located(uri: str, file: Path) -> str:
 
 
 def _own_file(section: Section, path: str, file: Path) -> Path | None:
-    """Return the Python file that a path names, dotted or not; None if it is not valid.
+    """Return the Python file that a path names; it must be inside the folder of the config.
 
-    It must be in the folder of the config.
+    Args:
+        section: `data` of a config, where problems are recorded.
+        path: A path, or the dotted name of a module.
+        file: The config.
+
+    Returns:
+        The file; None if it is missing, outside the folder, or one of IBM FL's own.
     """
     problem = ibmfl_names.data_handler_problem(path)
     if problem:
@@ -233,7 +295,15 @@ def _own_file(section: Section, path: str, file: Path) -> Path | None:
 
 
 def read_model(section: Section, file: Path) -> ModelChoice | None:
-    """Read `model`: ElasticDL's own keys, a session's components, or a saved file with its spec."""
+    """Read `model`: ElasticDL's own keys, a session's components, or a saved file with its spec.
+
+    Args:
+        section: `model` of a config.
+        file: The config; paths are relative to its folder.
+
+    Returns:
+        The model; None if the section is missing, or if it has a problem, which is recorded.
+    """
     if not section:
         return None
     if names_components(section):
@@ -245,7 +315,7 @@ def read_model(section: Section, file: Path) -> ModelChoice | None:
 
 
 def _own_model(section: Section, file: Path) -> ModelChoice | None:
-    """Return a model that is described by ElasticDL's own keys."""
+    """Read a model that is described by ElasticDL's own keys; None without a valid `model_def`."""
     zoo, model_def = section.text("model_zoo"), section.text("model_def")
     dialect, params = section.text("dialect"), _params(section)
     for key in ("name", "path", "spec", "info", "trust"):
@@ -271,7 +341,10 @@ def _own_model(section: Section, file: Path) -> ModelChoice | None:
 
 
 def _params(section: Section) -> dict[str, Any]:
-    """Return the model's params; they must be JSON values, to be saved beside the model."""
+    """Return the model's params; record a problem if one is not a JSON value.
+
+    They are saved with the model as JSON.
+    """
     params = section.values("params")
     for key, value in params.items():
         if (odd := _not_plain(value)) is not None:
@@ -299,7 +372,10 @@ def _zoo(zoo: str, file: Path) -> str:
 
 
 def _saved_model(section: Section, file: Path) -> ModelChoice | None:
-    """Return a model that is a saved file; its spec is read by the dialect."""
+    """Read a model that is a saved file; None if its `name` is missing or unsupported.
+
+    The contents of `spec` are not checked here: the dialect `ibmfl_spec` reads them.
+    """
     found = look_up(section, ibmfl_names.MODEL_NAMES)
     if "name" not in section:
         section.missing(
@@ -332,7 +408,13 @@ def _saved_model(section: Section, file: Path) -> ModelChoice | None:
 
 
 def _trust(section: Section) -> dict[str, Any]:
-    """Read `model.trust`: which code in a saved file may run. Requires the file's SHA-256."""
+    """Read `model.trust`: which code in a saved file may run.
+
+    If any is allowed, the SHA-256 of the file is required; otherwise a problem is recorded.
+
+    Returns:
+        `allow_pickle`, `allow_lambda` and `sha256`; empty if there is no such section.
+    """
     allowed = {key: section.flag(key, default=False) for key in ("allow_pickle", "allow_lambda")}
     digest = section.text("sha256", "the SHA-256 of the file: 64 hexadecimal digits")
     if digest is not None and not _SHA256.fullmatch(digest):

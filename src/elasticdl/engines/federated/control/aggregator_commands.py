@@ -50,7 +50,7 @@ _VERBS = ("train", "sync", "eval", "save", "stop")
 
 
 class Followed:
-    """Reporter that also sends the progress to the user's command that started training.
+    """Reporter that also sends progress to the caller of the command `train`.
 
     Args:
         reporter: The job's own reporter.
@@ -216,7 +216,11 @@ class AggregatorCommands:
     # --- between two rounds -----------------------------------------------------------------
 
     def between_rounds(self) -> bool:
-        """Execute the queued commands between two rounds; return whether to stop training."""
+        """Execute the queued commands, while no request is in flight.
+
+        Returns:
+            Whether to stop training: the command `stop` has been executed.
+        """
         while not self.stopping and (order := self.orders.take()) is not None:
             self._answer(order)
         return self.stopping
@@ -283,6 +287,8 @@ class AggregatorCommands:
     def train_once(self, publish: Callable[[Aggregator], None]) -> None:
         """Train to the last round, executing commands between the rounds.
 
+        If the command `stop` ends training early, nothing is published.
+
         Args:
             publish: Publishes the TrainedModel, and records it.
 
@@ -304,7 +310,7 @@ class AggregatorCommands:
         return Outcome(found.output, found.round, found.metrics, stopped=self._ended_early)
 
     def report_stopped(self) -> None:
-        """Record that a command stopped the training run before its last round."""
+        """Log that a command stopped the training run early, and tell the user how to resume."""
         status, self._ended_early = self.status(), True
         what = f"Stopped after round {status.round:,} of {status.num_rounds:,}"
         self.begun.events.write(
@@ -314,7 +320,7 @@ class AggregatorCommands:
         self.reporter.note(f"{what}; run the same command to resume.")
 
     def published(self) -> None:
-        """Record that the TrainedModel of the current round is written."""
+        """Remember, for `status`, that the model of the current round has been published."""
         self._published_round = self.status().round
 
     def serve(
@@ -350,7 +356,11 @@ class AggregatorCommands:
         return None
 
     def _wait(self, one: Aggregator) -> Command | None:
-        """Execute commands until `train` arrives, and return it; None after `stop`."""
+        """Execute commands and admit parties until `train` arrives; return it, None after `stop`.
+
+        Args:
+            one: The aggregator that parties join.
+        """
         while not self.stopping:
             one.attendance.join_newcomers()
             order = self.orders.take(_IDLE_S)

@@ -141,6 +141,12 @@ def send(
 ) -> Facts:
     """Send a command to the process of a config, and return the result.
 
+    Args:
+        address: The process.
+        verb: The command, such as `train`.
+        options: Options of the command; JSON values.
+        note: Called with each line of progress; None discards them.
+
     Raises:
         UsageError: No process is running, or its role does not have this command.
         OutputBusyError: A process is using the folder but does not listen.
@@ -171,7 +177,7 @@ def send(
 
 
 def wait_until_ended(address: ProcessAddress) -> None:
-    """Wait until no process uses the folder.
+    """Wait until the process has ended and released the lock of its folder.
 
     Raises:
         OutputBusyError: A process still uses it after a minute.

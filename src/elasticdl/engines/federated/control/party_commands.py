@@ -47,14 +47,14 @@ class PartyCommands:
     """Executes commands to a party and reports its status; see the module.
 
     Attributes:
-        config: Its config file, for messages.
-        folder: Holds its client state.
-        stands: Its status; replaced as a whole, because another thread reads it.
+        config: The party's config file, for messages.
+        folder: Folder of the party's client state.
+        stands: The party's status; replaced as a whole, because another thread reads it.
         stop: Function that ends the process after the current request is answered.
         is_connected: Returns whether the aggregator has accepted the connection.
         orders: The queue of commands.
-        party: None while it is starting.
-        code: A copy of the code of its model.
+        party: The party; None while it is starting.
+        code: A copy of the code of the party's model.
     """
 
     config: Path
@@ -67,7 +67,13 @@ class PartyCommands:
     code: Path = Path()
 
     def opened(self, party: Party, num_examples: int, code: Path) -> None:
-        """Record that the party is ready for requests."""
+        """Record that the party is ready for requests and connecting to the aggregator.
+
+        Args:
+            party: The party, with its data open.
+            num_examples: Number of its training examples.
+            code: A copy of the code of its model.
+        """
         self.party, self.code = party, code
         self.stands = replace(
             self.stands,
@@ -122,7 +128,7 @@ class PartyCommands:
     # --- between two requests ---------------------------------------------------------------
 
     def between(self) -> None:
-        """Execute the queued commands, between two requests of the aggregator."""
+        """Execute the queued commands; called between two requests of the aggregator."""
         answers: Mapping[str, Callable[[Command], Facts]] = {
             "eval": self._eval,
             "save": self._save,

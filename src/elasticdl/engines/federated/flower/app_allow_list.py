@@ -87,7 +87,10 @@ class _FrozenPathFinder:
 
 
 def lock() -> None:
-    """Allow only ElasticDL's Flower app and the current import locations in this process."""
+    """Allow only ElasticDL's Flower app and the current import locations in this process.
+
+    This replaces `zipfile.ZipFile` and the import system's path finder, until the process ends.
+    """
     zipfile.ZipFile = _OurArchive  # type: ignore[misc]
     sys.meta_path[:] = [
         _FrozenPathFinder(sys.path) if finder is PathFinder else finder for finder in sys.meta_path

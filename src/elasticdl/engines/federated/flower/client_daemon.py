@@ -49,7 +49,8 @@ class ClientDaemon:
         name: The party's name.
         answer: Called with each request's arrays and facts, one at a time. Exceptions are only
             written to this process's log, because they may quote data.
-        between: Called several times a second between answers, in the same thread.
+        between: Called several times a second while no message is being answered, in the same
+            thread; executes the commands of the user.
 
     Attributes:
         is_answering: Whether the thread of `run` is in `answer` or `between`, which may take long.

@@ -123,10 +123,11 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
 
     Args:
         config: The party's config.
-        job: Its model and data.
+        job: The party's model and data.
         reporter: Shows progress and notes to the user.
-        state: Folder for its client state.
-        **opens: `open_source`, if the party's own code reads its data.
+        state: Folder for the party's client state.
+        **opens: Fields of the model's definition to replace: `open_source`, if the party's own code
+            reads its data.
 
     Raises:
         OutputBusyError: Another process is already running this party.
@@ -219,7 +220,10 @@ def _what_is_kept(memory: DiskClientState, supernode: Supernode, address: str) -
 
 
 def _watch(supernode: Supernode, daemon: ClientDaemon, reporter: Reporter) -> None:
-    """Report when the aggregator accepts the party; stop the daemon on a permanent refusal."""
+    """Tell the user when the party is connected; stop the daemon if the supernode gives up.
+
+    Runs in a separate thread.
+    """
     with contextlib.suppress(TrainingError):
         while not supernode.wait(_CONNECT_S):
             pass

@@ -67,7 +67,7 @@ class _PendingMessage:
     """A message to a party that has not been answered yet.
 
     Attributes:
-        party: Its name; for a new node without a name, the number of the node.
+        party: Name of the party; for a new node without a name, the number of the node.
         kind: TASK, or JOIN for a new node.
         arrays: The arrays of the message.
         facts: The facts of the message.
@@ -227,7 +227,10 @@ class Exchange:
     # --- letters; the lock is held -----------------------------------------------------------
 
     def _post(self) -> None:
-        """Send the pending messages that this run has not sent yet to the connected parties."""
+        """Pass the pending messages for connected parties to the ServerApp.
+
+        Messages that the current ServerApp has already received are not passed again.
+        """
         if self._outbox is None:
             return
         nodes = self._membership.nodes

@@ -74,7 +74,7 @@ class FlowerParties:
             yield _read(party, requests[party], arrays, facts)
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
-        """Return nothing: the parties save their client state themselves."""
+        """Return an empty state: the parties save their client states themselves."""
         return {}, {}
 
     def load_state(self, arrays: Weights, values: Mapping[str, Any]) -> None:

@@ -90,17 +90,17 @@ class Supernode:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the aggregator has accepted it, according to the latest output of Flower."""
+        """Whether the aggregator has accepted the supernode, by the latest output of Flower."""
         return self._connected
 
     @property
     def was_connected(self) -> bool:
-        """Whether the aggregator has ever accepted it, even if it is not connected now."""
+        """Whether the aggregator has ever accepted the supernode, even if disconnected now."""
         return self._was_connected
 
     @property
     def error(self) -> str | None:
-        """Reason for giving up; None if it has not given up."""
+        """Why the supernode has given up connecting; None if it has not given up."""
         return self._error
 
     def start(self) -> None:
@@ -251,8 +251,12 @@ class Supernode:
 def refusal(output: str, keys: PartyKeys | None) -> str | None:
     """Explain to the user why the aggregator refused a supernode, from the supernode's output.
 
+    Args:
+        output: What the supernode has printed.
+        keys: Keys of the party; None if it has none.
+
     Returns:
-        The explanation; None if it was not refused, as far as is known here.
+        The explanation; None if the output contains no refusal that is known here.
     """
     if "registration is disabled" in output or "must be registered" in output:
         return (

@@ -54,7 +54,7 @@ def enclose(command: str) -> None:
     """Patch Flower in this process to communicate over a unix socket instead of TCP.
 
     Args:
-        command: The command's name.
+        command: Name of the Flower command that this process runs; it decides what to patch.
 
     Raises:
         PermissionError: Other users can enter the folder of the socket.

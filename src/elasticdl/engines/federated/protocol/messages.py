@@ -217,7 +217,7 @@ class Refusal:
     Attributes:
         party: Name of the party.
         error_kind: Name of the error's class.
-        text: What went wrong, redacted (`redacted`).
+        text: What went wrong, without data of the party (see `redaction.py`).
         history: Training run of the request.
         round: Round of the request.
     """

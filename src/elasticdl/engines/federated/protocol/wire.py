@@ -47,7 +47,7 @@ class Frame:
     """One message on a stream.
 
     Attributes:
-        kind: Its type, by which the receiver dispatches.
+        kind: Type of the message; the receiver chooses by it what to do.
         facts: JSON values.
         arrays: By name; not modified, and must not be modified during sending.
     """
@@ -132,7 +132,7 @@ def empty_arrays(plan: Any, num_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
     """Allocate arrays as a received plan describes them, after checking the plan.
 
     Args:
-        plan: From `flatten`, or from an attacker.
+        plan: A layout as `flatten` returns it. It was received, so it may be malformed or hostile.
         num_bytes: Number of bytes that will fill the arrays.
 
     Raises:

@@ -97,7 +97,7 @@ class Aggregator:
         until: The last round to train; stored in the checkpoints.
         model: The current global model; None until a party has described its examples.
         phase: What `run` is doing.
-        attendance: Which parties take part.
+        attendance: Registry of the parties that take part; sends them requests.
     """
 
     attempt: Attempt
@@ -175,7 +175,8 @@ class Aggregator:
     def begin(self) -> GlobalModel:
         """Return the model to continue from: the initial one, or that of the last saved round.
 
-        A party must have joined if there is no checkpoint.
+        With a checkpoint, the parties' saved client states are restored as well. Without one, a
+        party must have joined, because the initial model is built for the examples it describes.
         """
         if self.model is None:
             self.model = self._beginning()
@@ -288,7 +289,7 @@ class Aggregator:
 
     @property
     def _evaluates_at_once(self) -> bool:
-        """Whether to evaluate a model right after its round; else the next round evaluates it.
+        """Whether to evaluate a model right after its round, not with the next round's training.
 
         True if the result may end training, or if the aggregator evaluates on its own data.
         """
@@ -311,7 +312,11 @@ class Aggregator:
         self._write_evaluation(model, {r.party: r.evaluation_metrics for r in replies})
 
     def evaluated(self) -> RoundEvaluation:
-        """Have the parties evaluate the global model now, and return each party's metrics.
+        """Evaluate the global model now, at the parties and on the aggregator's own data.
+
+        Returns:
+            Each party's metrics or why it has none, the metrics over all of their records, and
+            those on the aggregator's own data, empty if it has none.
 
         Raises:
             UsageError: There is no global model yet.
@@ -407,9 +412,11 @@ class Aggregator:
         return wanted is not None and float(model.metrics.get("val_accuracy", 0.0)) >= wanted
 
     def _results(self, which: str, states: list[MetricStates]) -> dict[str, Any]:
-        """Compute metrics from the parties' metric states, which are summed first.
+        """Compute metrics over several parties from their metric states, which are summed first.
 
-        `which` is `training_metrics` or `evaluation_metrics`.
+        Args:
+            which: `training_metrics` or `evaluation_metrics`.
+            states: Metric states of the parties.
         """
         assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
         summed = add_states(states)

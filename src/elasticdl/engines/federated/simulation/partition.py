@@ -226,7 +226,7 @@ def _checked(
 
 
 def _none_empty(parts: list[Positions]) -> list[Positions]:
-    """Return the parts with at least one example in each, taken from the largest part."""
+    """Give each empty part one example of the largest part; changes and returns the list."""
     for i, part in enumerate(parts):
         if not part.size:
             largest = max(range(len(parts)), key=lambda at: parts[at].size)

@@ -49,9 +49,10 @@ class SimulatedMember:
         data: Location of the party's records.
         validation_data: Records to evaluate on; None means none.
         shares_metrics: Whether its metrics are sent to the aggregator.
-        open_source: Opens its records by their names; None opens them like those of any other job.
-        recorder: Settings of its own metrics file.
-        model: Its model, if its config has another section `model` than the aggregator's.
+        open_source: Takes `data` or `validation_data` and opens these records; None opens them like
+            those of any other job.
+        recorder: Settings of the party's own metrics file; None writes none.
+        model: The party's model if it differs from the aggregator's; None if it is the same.
     """
 
     name: str
@@ -139,7 +140,10 @@ class _Trainers:
         self._made: dict[str, tuple[Trainer, State]] = {}
 
     def of(self, member: SimulatedMember) -> Callable[[TrainingContext], Trainer]:
-        """Return a function (party's data) -> trainer, in its initial state."""
+        """Return a function that takes a party's data and returns its trainer in initial state.
+
+        Parties with the same model and shapes get the same trainer, so they must take turns.
+        """
         own = "" if member.model is None else repr(replace(member.model, config_file=None))
         return lambda context: self._at_start(
             own + repr(shapes_of(context.example())), context.create_trainer
@@ -148,7 +152,7 @@ class _Trainers:
     def for_shapes(
         self, job: Job, definition: ModelDefinition, example: Mapping[str, Any]
     ) -> Trainer:
-        """Return the trainer for examples of these shapes, in its initial state."""
+        """Return the aggregator's trainer for examples of these shapes, in its initial state."""
         return self._at_start(repr(example), lambda: training.trainer_for(job, definition, example))
 
     def _at_start(self, look: str, make: Callable[[], Trainer]) -> Trainer:

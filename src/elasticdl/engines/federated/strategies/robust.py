@@ -215,17 +215,21 @@ def geometric_median(
 
 
 def weiszfeld_shares(squared: Floats, counted: Floats, smoothing: float) -> Floats:
-    """Return each point's weight in the mean of points that is their geometric median.
+    """Compute the weights with which the mean of some points is their geometric median.
 
-    The points are needed only for their distances, so an iteration of Weiszfeld's algorithm costs
-    the same in any number of dimensions.
+    This is Weiszfeld's algorithm on distances between the points instead of their coordinates, so
+    that the cost of an iteration does not depend on the number of dimensions.
 
     Args:
-        squared: float64[points, points]: squared distances.
-        counted: Given weight of each point; they sum to 1.
+        squared: float64[points, points]: squared distances between the points.
+        counted: Weight of each point in the geometric median; the weights sum to 1.
         smoothing: Lower bound of the distances in the divisions.
+
+    Returns:
+        One weight per point, summing to 1.
     """
-    # If more than half of the weight is on one point, it is the median; no step reaches it exactly.
+    # If one point has more than half of the weight, it is the median. The steps only approach it,
+    # so they end when they hardly change the weights.
     shares = counted
     for _ in range(_MAX_STEPS):
         inside = shares @ squared @ shares / 2

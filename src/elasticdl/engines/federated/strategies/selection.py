@@ -192,7 +192,19 @@ def zeno(
 
 
 def _by_krum(global_weights: Weights, ordered: Sequence[PartyUpdate], num_liars: int) -> list[int]:
-    """Return the positions of the parties, sorted by Krum's score, the best first."""
+    """Rank the parties by Krum's score.
+
+    Args:
+        global_weights: The weights that the parties started from.
+        ordered: Updates, sorted by party.
+        num_liars: f, the number of parties that may lie.
+
+    Returns:
+        Positions in `ordered`, the best first.
+
+    Raises:
+        AggregationError: There are fewer than 2f + 3 updates.
+    """
     num_parties = len(ordered)
     if num_parties < 2 * num_liars + 3:
         raise AggregationError(

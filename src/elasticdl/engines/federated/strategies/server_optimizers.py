@@ -242,7 +242,9 @@ def _stepped(
 
 
 def _remembered(state: FusionState, what: str, name: str, like: Floats, first: float) -> Floats:
-    """Return a parameter's optimizer state, such as its momentum, or in the first round a default.
+    """Return one quantity of the optimizer's state for a parameter, such as its momentum.
+
+    In the first round, when there is no state, return an array filled with `first`.
 
     Args:
         state: The fusion's state; empty in the first round.

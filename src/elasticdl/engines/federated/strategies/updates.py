@@ -226,7 +226,10 @@ def _sum(updates: Sequence[PartyUpdate], shares: Floats, name: str) -> Floats:
 
 
 def by_name(updates: Sequence[PartyUpdate], fused: Callable[[str], Floats]) -> dict[str, Array]:
-    """Complete fused weights: round the fused floats, and copy the arrays of whole numbers.
+    """Build the next global weights array by array.
+
+    Arrays of real numbers are fused and rounded; arrays of whole numbers are copied. If there is
+    only one update, all its arrays are copied.
 
     Args:
         updates: As `in_order` returns them. Arrays of whole numbers are taken from the update with
@@ -272,13 +275,21 @@ def averaged_names(weights: Weights) -> Iterator[str]:
 
 
 def means(ordered: Sequence[PartyUpdate], like: Weights) -> dict[str, Floats]:
-    """Return the mean of each array, in float64, each party counted by its number of examples."""
+    """Return the mean of each array over the parties, weighted by their numbers of examples.
+
+    Args:
+        ordered: Updates as `in_order` returns them.
+        like: Weights of the model; means are computed for their arrays of real numbers only.
+
+    Returns:
+        Name -> mean in float64.
+    """
     shares = shares_by_examples(ordered)
     return {name: _sum(ordered, shares, name) for name in averaged_names(like)}
 
 
 def shares_by_examples(ordered: Sequence[PartyUpdate]) -> Floats:
-    """Return each party's share in a mean weighted by numbers of examples."""
+    """Return each party's share in a mean weighted by numbers of examples; the shares sum to 1."""
     counts = np.array([update.num_examples for update in ordered], np.float64)
     shares: Floats = counts / counts.sum()
     return shares
