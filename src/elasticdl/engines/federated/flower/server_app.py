@@ -164,8 +164,8 @@ class _Relay:
     def _pulled(self) -> Iterator[Message]:
         """Yield the answers that have arrived.
 
-        If Flower cannot parse one, all pending letters are reported as lost, and from then on
-        answers are fetched one by one; then an unparseable answer is reported as failed.
+        If Flower cannot parse one of several, all pending letters are reported as lost, and then
+        answers are fetched one by one; an answer that cannot be parsed alone is reported as failed.
         """
         outstanding = list(self._out)
         for numbers in [[one] for one in outstanding] if self._one_by_one else [outstanding]:
