@@ -81,10 +81,10 @@ class Attributes:
 
     @contextlib.contextmanager
     def as_in_file(self) -> Iterator[None]:
-        """Context manager: resets attributes to the model file's values, for compiling a step.
+        """Reset attributes to the values they had when the user's Python file created the model.
 
-        The present values are restored at the end, except that an attribute that changes in the
-        block keeps its new value.
+        A context manager, for compiling a step. On exit the previous values are restored; an
+        attribute changed inside the block keeps its new value.
         """
         moved = []
         for owner, made in zip(self._owners, self._made, strict=True):
@@ -157,10 +157,12 @@ def _name(owner: Any) -> str:
 def _held(owner: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield (name, object) for each object stored in `owner` whose attributes a step may read.
 
+    Such objects are regularizers, constraints, learning rate schedules and the user's own.
+
     Args:
         owner: A model, layer, weight, optimizer, or an object found in one of these.
-        name: Its name, for messages.
-        depth: Maximum depth of objects within objects.
+        name: How messages name `owner`.
+        depth: How many levels of objects within objects to search.
     """
     for attribute, value in list(vars(owner).items()):
         if attribute.startswith("_") and attribute != _LEARNING_RATE:
@@ -192,7 +194,10 @@ def _is_of_user(value: Any) -> bool:
 
 
 def _values_within(owner: Any) -> dict[str, Any]:
-    """Return name -> plain value; a value inside an attribute is named by its place, `a[0]`."""
+    """Return name -> number, string or bool of `owner`, also from inside lists and dicts: `a[0]`.
+
+    An iterator is represented by its current position.
+    """
     values = {name: each for name, each in _values(owner).items() if type(each) in _PLAIN}
     for name, value in list(vars(owner).items()):
         if not name.startswith("_") and type(value) not in _PLAIN:
@@ -225,9 +230,10 @@ def _number(value: Any) -> Any:
 
 
 def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of `owner` in `now` whose values differ from those in `before`.
+    """Return name -> new value for the attributes in `now` that differ from those in `before`.
 
-    One that is not in `before` is compared with the default in the class of `owner`.
+    An attribute missing from `before` is compared with the default in the class of `owner`; if the
+    class has none, it is left out.
     """
     return {
         name: value

@@ -42,7 +42,8 @@ class CallbackFiles:
         model: Their model.
 
     Attributes:
-        leads: Whether this process writes to the final paths. A single process always does.
+        leads: Whether this process writes to the final paths: it is a single process, or the
+            worker with the lowest rank.
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model) -> None:
@@ -61,7 +62,10 @@ class CallbackFiles:
         self._has_begun = self._is_shared = False
 
     def set_model(self, callbacks: keras.callbacks.CallbackList) -> None:
-        """Set the model of the callbacks; `TensorBoard` writes its graph then."""
+        """Pass the model to the callbacks.
+
+        `TensorBoard` then writes the model's graph: to a temporary folder unless `leads`.
+        """
         with contextlib.ExitStack() as aside:
             for board in self._boards:
                 if not self.leads:
@@ -70,7 +74,10 @@ class CallbackFiles:
         self._has_begun = True
 
     def begin(self, callbacks: keras.callbacks.CallbackList) -> None:
-        """Call `on_train_begin`; only the process that leads opens or empties a file."""
+        """Call `on_train_begin`, then make each `CSVLogger` write to a `LoggedRows`.
+
+        So a `CSVLogger` opens or empties its file only if this process writes it (`leads`).
+        """
         arguments = [(each.filename, each.append) for each in self._loggers]
         for each in self._loggers:
             each.filename, each.append = os.devnull, False
@@ -88,7 +95,11 @@ class CallbackFiles:
             each.csv_file.flush()
 
     def redirected(self) -> dict[str, Callable[..., Any]]:
-        """Return name -> save method that writes to a temporary folder; empty if `leads`."""
+        """Return replacements for the model's save methods, which write to a temporary folder.
+
+        Returns:
+            Name of the method -> replacement; empty if this process writes final files (`leads`).
+        """
         if self.leads:
             return {}
         return {
@@ -98,7 +109,12 @@ class CallbackFiles:
         }
 
     def committed(self, *, leads: bool) -> None:
-        """Move held-back files to their final paths if this process now leads; else drop them."""
+        """Release or delete the held-back files after a commit of all workers.
+
+        Args:
+            leads: Whether this process now writes to the final paths. If so, its held-back files
+                are moved there; else they are deleted, because another worker has written them.
+        """
         self.leads = leads
         if not leads:
             self._is_shared = True
@@ -116,7 +132,10 @@ class CallbackFiles:
         self._drop()
 
     def forget(self) -> None:
-        """Drop files that were held back; called when another state has been loaded."""
+        """Delete files that were held back; called when another state has been loaded.
+
+        If this process `leads`, also write each `CSVLogger`'s file as of the loaded state.
+        """
         self._drop()
         for board in self._boards:
             board.drop()
@@ -124,12 +143,16 @@ class CallbackFiles:
             self.committed(leads=True)
 
     def flush(self) -> None:
-        """Write buffered data; called before a checkpoint, which assumes that it is written."""
+        """Write buffered TensorBoard events; called before a checkpoint, which has no copy of them."""
         for board in self._boards:
             board.flush()
 
     def flush_for_others(self) -> None:
-        """Write buffered data before a commit, after which the other workers drop theirs."""
+        """Call `flush` if this process `leads` and there have been several workers.
+
+        After a commit the other workers delete their copies of the events, so those of this process
+        must be on disk.
+        """
         if self._is_shared and self.leads:
             self.flush()
 
@@ -164,17 +187,17 @@ class CallbackFiles:
 
 
 class LoggedRows:
-    """The file of a `CSVLogger`: holds all rows logged since the job began.
+    """File-like object that a `CSVLogger` writes to; holds all rows logged since the job began.
 
     After a restart, the file can therefore be rewritten as of the checkpoint, by any process, even
     if a killed process had written more rows.
 
     Args:
-        path: Path of the file, possibly in a store.
+        path: Path of the file; may be a URL of cloud storage.
         append: Whether rows are appended to those already in the file.
 
     Attributes:
-        leads: Whether this process writes the file.
+        leads: Whether this process writes the file; False until set.
         closed: As for a file object.
     """
 
@@ -192,7 +215,7 @@ class LoggedRows:
         return not self._before and not self._rows
 
     def write(self, text: str) -> int:
-        """Append a part of a row."""
+        """Add text to the rows in memory; `flush` writes them. Return the number of characters."""
         self._rows += text.encode()
         return len(text)
 
@@ -222,11 +245,18 @@ class LoggedRows:
             self.closed = True
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the length of the earlier content, and the rows."""
+        """Return the state for a checkpoint.
+
+        It consists of the rows and of the length, in bytes, of what the file held before them.
+        """
         return {"before": len(self._before), "rows": self._rows.decode()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the rows of a checkpoint; the file is rewritten once this process leads."""
+        """Restore the rows from a checkpoint.
+
+        The file itself is rewritten at the next `flush` at which this process is the one that
+        writes it (`leads`).
+        """
         self._before = (self._before or _read(self._path))[: state["before"]]
         self._rows, self._num_written = state["rows"].encode(), None
 
@@ -246,7 +276,10 @@ class TensorBoardFiles:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Hold back the callback's events while its model is set."""
+        """Let the callback write events to a temporary folder when its model is set in the block.
+
+        On exit its `log_dir` is restored, but events stay in that folder until `committed`.
+        """
         log_dir = self._callback.log_dir
         self._folder = self._private()
         self._callback.log_dir = str(self._folder)
@@ -256,7 +289,12 @@ class TensorBoardFiles:
             self._callback.log_dir = log_dir
 
     def committed(self, *, leads: bool) -> None:
-        """Move held-back events to the callback's folder if this process leads; else drop them."""
+        """Release or delete the held-back events after a commit of all workers.
+
+        Args:
+            leads: Whether this process now writes to the callback's own folder. If so, held-back
+                events are moved there; else they are deleted, and later ones are held back.
+        """
         held = self._folder
         if not leads:
             self.drop()
@@ -271,7 +309,7 @@ class TensorBoardFiles:
             _remove(held)
 
     def drop(self) -> None:
-        """Drop the events that are held back, if there are any."""
+        """Delete the events held back so far, if any; later ones go to a new temporary folder."""
         if self._folder is not None and any(self._folder.iterdir()):
             before, self._folder = self._folder, self._private()
             self._write_to(str(self._folder))
@@ -301,7 +339,7 @@ class TensorBoardFiles:
 
 
 def _put(private: Path, target: str) -> None:
-    """Move a file or a folder to its final path, possibly in a store."""
+    """Copy a file or a folder to its final path, which may be a URL of cloud storage."""
     if private.is_dir():
         shutil.copytree(private, target, dirs_exist_ok=True)
     else:

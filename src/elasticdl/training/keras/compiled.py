@@ -42,7 +42,17 @@ def check(model: keras.Model, origin: Origin) -> None:
 def loss(
     model: keras.Model, features: Arrays, outputs: Any, labels: Arrays, *, training: bool = True
 ) -> Any:
-    """Return the batch's loss, including losses added by layers."""
+    """Return the batch's loss as compiled, including losses added by layers.
+
+    Resets the metrics that track the loss of each output first.
+
+    Args:
+        model: A compiled model.
+        features: Features of the batch.
+        outputs: The model's outputs for them.
+        labels: A pair (labels, sample weights).
+        training: Whether it is for a training step.
+    """
     targets, weights = labels
     for tracker in _trackers(model):
         tracker.reset_state()
@@ -88,7 +98,7 @@ class _GivenLoss(keras.losses.Loss):
 
 
 class CompiledMetrics:
-    """Computes and reads the states of a compiled model's metrics; see `KerasMetrics`.
+    """Computes the metrics that a model was compiled with; has the interface of `KerasMetrics`.
 
     Args:
         model: The model.
@@ -145,7 +155,7 @@ class CompiledMetrics:
         num_examples: tf.Tensor,
         weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the batch's states, traced into a step; see `KerasMetrics.states`."""
+        """Return the batch's states; see `KerasMetrics.states`. `weights` is ignored."""
         # The sample weights of a compiled model come with its labels.
         del weights
         states: dict[str, tuple[tf.Tensor, ...]] = {}
@@ -169,7 +179,11 @@ class CompiledMetrics:
         return next((direction_of(each) for each in flat if each.name == name), None)
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
-        """Return the value of each metric from summed states."""
+        """Return the value of each metric.
+
+        Args:
+            states: Name of the metric -> its states, summed over batches and workers.
+        """
         results: dict[str, float | list[float]] = {}
         for name in ("loss", *(tracker.name for tracker in self._trackers)):
             if name in states:
@@ -182,7 +196,12 @@ class CompiledMetrics:
 
 
 def _members(metrics: list[Any], taken: Collection[str]) -> dict[str, Any]:
-    """Return name -> metric, splitting the compound metric that `compile` creates."""
+    """Return unique name -> metric.
+
+    Args:
+        metrics: Metrics of a model; the compound metric that `compile` creates is split.
+        taken: Names that are not available. Equal names get a suffix, `#2`.
+    """
     members: dict[str, Any] = {}
     for metric in metrics:
         parts = metric.metrics if hasattr(metric, "output_names") else [metric]

@@ -2,9 +2,9 @@
 
 Keras keeps a metric's state in variables; `metric_states.py` computes the share that a batch adds.
 The shares are summed, and the sum is written into the variables to read the result. Metrics that
-are attributes of layers or the model are updated while the model is called, and reported as by
-Keras. Plain scalars (first-generation `eval_metrics_fn`, a spec's `create_metrics`) become
-example-weighted means.
+are attributes of layers or the model are updated while the model is called, and reported under the
+names Keras gives them. Functions that return plain scalars (`eval_metrics_fn` of model files with
+`input_fn(records)`, a spec's `create_metrics`) become example-weighted means.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 
 class KerasMetrics:
-    """Computes the metrics of training or of evaluation: states in compiled steps, then values.
+    """Computes the metrics of training or of evaluation.
+
+    A compiled step computes their states, which are added up; `results` turns sums into values.
 
     Args:
-        functions: The metrics.
+        functions: The metrics that the model file defines.
         labels_as_numpy: Whether the user's functions treat labels as numpy arrays.
         where: The user's file, for errors.
         tracked: Metrics that the model updates itself.
@@ -81,13 +83,15 @@ class KerasMetrics:
         num_examples: tf.Tensor,
         weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the batch's states, traced into a step that has called `variables.begin`.
+        """Return the batch's states: name of the metric -> tensors that add up over batches.
+
+        Runs within a compiled step, after `variables.begin`.
 
         Args:
             loss: The batch's mean loss, or None.
             outputs: The model's outputs.
             labels: As tensors.
-            num_examples: float32 scalar.
+            num_examples: Number of examples in the batch, a float32 scalar.
             weights: Sample weights, for metrics that are `weighted`, as in Keras.
         """
         states: dict[str, tuple[tf.Tensor, ...]] = {}
@@ -116,7 +120,7 @@ class KerasMetrics:
         return {**states, **self.variables.shares()}
 
     def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
-        """Return per-example values of metrics that are functions, traced into a step.
+        """Return per-example values of metrics that are functions; runs within a compiled step.
 
         Args:
             outputs: The model's outputs.
@@ -140,7 +144,11 @@ class KerasMetrics:
         return direction_of(self.variables.members.get(name))
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
-        """Return the value of each metric from summed states."""
+        """Return the value of each metric.
+
+        Args:
+            states: Name of the metric -> its states, summed over batches and workers.
+        """
         results: dict[str, float | list[float]] = {}
         for name, arrays in states.items():
             if name not in self.variables.members:
@@ -157,7 +165,13 @@ class KerasMetrics:
 def _summed(
     values: tf.Tensor, mask: Any | None, num_examples: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the sum of a metric function's values and its divisor; uses the mask as Keras does."""
+    """Return a numerator and a divisor whose sums over batches give a metric's mean.
+
+    Args:
+        values: What the metric function returned.
+        mask: Mask of the outputs; applied, as in Keras, if it has as many axes as `values`.
+        num_examples: Number of examples in the batch.
+    """
     if mask is not None and values.shape.rank and values.shape.rank == mask.shape.rank:
         counted = tf.cast(mask, tf.float32)
         return tf.reduce_sum(values * counted), tf.reduce_sum(counted)
@@ -172,7 +186,12 @@ def direction_of(metric: Any) -> Literal["min", "max"] | None:
 
 
 def in_numbers(name: str, result: Any) -> dict[str, float | list[float]]:
-    """Return a metric's result as numbers, by name: a Keras metric may have several values."""
+    """Convert a metric's result to name -> number, or list of numbers if it is an array.
+
+    Args:
+        name: Name of the metric.
+        result: What its `result()` returned; a dict yields one entry for each of its values.
+    """
     named = result if isinstance(result, dict) else {name: result}
     arrays = {each: np.asarray(value) for each, value in named.items()}
     return {
@@ -181,7 +200,10 @@ def in_numbers(name: str, result: Any) -> dict[str, float | list[float]]:
 
 
 def tracked_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
-    """Return the metrics that the model updates itself, without those that Keras adds."""
+    """Return the metrics that the model updates when called, without those Keras adds itself.
+
+    Keras adds the mean loss and the metrics passed to `compile`.
+    """
     # Keras has no public names for its own metrics among them.
     own = [getattr(model, "_loss_tracker", None), getattr(model, "_compile_metrics", None)]
     own += getattr(getattr(model, "_compile_loss", None), "metrics", [])

@@ -45,16 +45,17 @@ _MODELS_OF_KERAS = {"distillation", "premade_models"}
 
 
 def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
-    """Make sure that everything a model class defines about training takes effect.
+    """Reject a model that overrides training methods, such as `train_step`, not called here.
 
     Args:
         model: The user's model.
         origin: Prefix of the error.
-        is_compiled: Whether it is trained as it was compiled.
+        is_compiled: Whether training uses the loss, optimizer and metrics passed to `compile`,
+            not those that the model file defines separately.
 
     Raises:
-        DefinitionError: It overrides a method that would not be called; or it was compiled with a
-            loss or metrics, although the model file defines its training.
+        DefinitionError: The model overrides a method that would not be called; or it was compiled
+            with a loss or metrics, although the model file defines them separately.
     """
     names = _NOT_CALLED if is_compiled else (*_NOT_CALLED, *_OF_COMPILED)
     # A model loaded by tf_keras is wrapped in a Keras 3 model.
@@ -74,7 +75,7 @@ def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
 
 
 def _place_of(method: Any, model: Any, origin: Origin) -> object:
-    """Return the location to report: that of the user's method, or that of the model."""
+    """Return where errors about a method point: at its `file:line`, else at the model's origin."""
     return origin if is_of_keras(model) else place(method) or origin
 
 
@@ -134,7 +135,12 @@ class TrainedWeights:
 
 
 def own(model: Any, name: str) -> Any | None:
-    """Return a model's method if it is not Keras' own."""
+    """Return a method or property that a user's class or model overrides; None if it is Keras'.
+
+    Args:
+        model: The model.
+        name: Name of the method or property.
+    """
     if name in vars(model):
         method = vars(model)[name]
         inner = getattr(method, "__func__", method)
@@ -169,7 +175,11 @@ def is_of_keras(loss: Any) -> bool:
 
 
 def _is_base(kind: type) -> bool:
-    """Return whether a class is Keras' own and does not have its own way of training."""
+    """Return whether a class belongs to Keras and trains with the standard `train_step`.
+
+    False for user classes, and for Keras' `distillation` and `premade_models`, which train
+    differently.
+    """
     return _is_of_library(kind.__module__) and not _MODELS_OF_KERAS & {*kind.__module__.split(".")}
 
 
