@@ -78,7 +78,7 @@ def define(reference: Reference) -> ModelDefinition:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The examples of one split, both raw and preprocessed, one at a time.
+    """The examples of the validation or test split, both raw and preprocessed, one at a time.
 
     Attributes:
         name: The user's name for the generator, for errors.
@@ -154,7 +154,7 @@ class Components:
         )
 
     def create_model(self) -> Any:
-        """Create a compiled model."""
+        """Create a compiled model by the user's model builder; keep it as `newest_model`."""
         self.newest_model = _call(self.model_builder, "get_compiled_model")
         return self.newest_model
 
@@ -169,7 +169,14 @@ class Components:
     # --- the data -------------------------------------------------------------------------
 
     def loader(self, data: str) -> Any:
-        """Create a data loader for a folder."""
+        """Create an object of the user's data loader class.
+
+        The data folder is in its config (`data_dir`), and is passed separately if the constructor
+        takes it.
+
+        Args:
+            data: The data folder.
+        """
         symbol = self._symbols["data_loader_class"]
         parameters = signature_of(symbol).parameters.values()
         takes = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -181,7 +188,16 @@ class Components:
         return call(symbol, config, **({"data_dir": Path(data)} if by_name else {}))
 
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
-        """Return the epochs of the user's batches: of the training or the validation generator."""
+        """Return the user's batches, epoch by epoch; see `definition.BatchesInput`.
+
+        Args:
+            data: The data folder.
+            mode: TRAINING takes the training generator, other modes the validation generator.
+
+        Raises:
+            DefinitionError: A component returned something else than a generator and a number.
+            UserCodeError: A component raised.
+        """
         training = mode is Mode.TRAINING
         method = "create_training_generator" if training else "create_validation_generator"
         name = self._name("data_loader_class", method)
@@ -224,6 +240,10 @@ class Components:
         """Return the examples of the `validation` or `test` split, one by one.
 
         No example is lost or repeated at the end of the user's batches (`split_examples.py`).
+
+        Args:
+            data: The data folder.
+            name: `validation` or `test`.
         """
         method = f"create_{name}_generator"
         called = self._name("data_loader_class", method)
@@ -245,7 +265,7 @@ class Components:
         return Split(called, num_examples, raw, preprocessed, notes)
 
     def _ways(self, *, has_ids: bool) -> list[SplitMethod]:
-        """Return methods to preprocess and batch a split; those after the first are fallbacks.
+        """Return methods to preprocess and batch a split: the usual one, then fallbacks.
 
         Args:
             has_ids: Whether examples have ids in place of sample weights, as in the test split.
@@ -281,7 +301,7 @@ class Components:
         return ways
 
     def eval_functions(self) -> Any:
-        """Return the result of the evaluator's `get_eval_funcs`; None without an evaluator."""
+        """Return what the evaluator's `get_eval_funcs` returns; None without an evaluator."""
         if self.evaluator is None:
             return None
         return _call(self.evaluator, "get_eval_funcs")
@@ -366,10 +386,16 @@ class Components:
 
 
 def _check_length(generator: Any, length: int | None, epoch: int, name: str) -> None:
-    """Check that a generator still has the length that it had when it was made.
+    """Check that the user's `on_epoch_end()` has not changed a generator's number of batches.
+
+    Args:
+        generator: The generator.
+        length: Its number of batches in the first epoch; None if unknown.
+        epoch: The epoch that begins, from 0.
+        name: The user's name for the generator, for the error.
 
     Raises:
-        DefinitionError: `on_epoch_end()` has changed it.
+        DefinitionError: The number has changed.
     """
     now = pipelines.length_of(generator)
     if now != length:
@@ -424,7 +450,10 @@ def _call(component: Any, method: str, *args: Any) -> Any:
 
 
 def is_replaced(callback: Any) -> bool:
-    """Return whether ElasticDL replaces a Keras callback, such as `ModelCheckpoint`."""
+    """Return whether a Keras callback is left out, because ElasticDL does its work itself.
+
+    An example is `ModelCheckpoint`: ElasticDL writes checkpoints.
+    """
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"
         for kind in inspect.getmro(type(callback))

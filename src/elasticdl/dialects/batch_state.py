@@ -74,7 +74,9 @@ class BatchState:
         self._states: list[Any] = []
 
     def check(self, read: Callable[[int], Sequence[Any]]) -> None:
-        """Check, on the first call only, that the first batches are the same when read repeatedly.
+        """Check that the first batches are the same when read repeatedly; only on the first call.
+
+        Logs a warning if state changes without affecting the batches.
 
         Args:
             read: Returns the given number of batches, starting with the first.
@@ -94,12 +96,13 @@ class BatchState:
             return
 
     def check_generators(self) -> None:
-        """Check that no random generator has drawn since the first batches were checked.
+        """Check that the dataset has not drawn from a random generator of its own.
 
-        Called after each batch, because a dataset may draw for a few items only.
+        Call it after each batch, because a dataset may draw for a few items only. Generators that
+        are seeded for each item are allowed.
 
         Raises:
-            DefinitionError: A generator has drawn.
+            DefinitionError: Such a generator has drawn since `check`.
         """
         for value, state in zip(self._watched, self._states, strict=True):
             if state_of(value.value) != state:
@@ -107,7 +110,10 @@ class BatchState:
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager: restores the counters that reading batches in the block has advanced."""
+        """Context manager: on exit, restores counters that reading batches in the block advanced.
+
+        These are the values that `check` found to change without affecting the batches.
+        """
         before = self._snapshot()
         try:
             yield
@@ -197,12 +203,12 @@ class BatchState:
 
 @dataclass(frozen=True, eq=False)
 class _Value:
-    """A value that a loader can reach.
+    """A value that the code of a dataset or `collate_fn` can reach: an attribute, an item, ...
 
     Attributes:
-        name: For messages.
+        name: Name for messages: `dataset.items[0]`.
         value: The value.
-        put: Sets a new value in the same place; None if that is not possible.
+        put: Sets the attribute or item to another value; None if that is not possible.
     """
 
     name: str
@@ -211,9 +217,10 @@ class _Value:
 
 
 class _Snapshot:
-    """The state of a loader's values at one time, to find and undo later changes.
+    """The state of the values that a loader can reach, at one time, to find and undo changes.
 
-    It keeps the values alive, so that no id is used again.
+    Args:
+        values: The values. They are kept alive, so that no id is used again.
     """
 
     def __init__(self, values: Iterator[_Value]) -> None:
@@ -262,7 +269,10 @@ def _all_begin(readings: Sequence[Sequence[str]], results: Sequence[str]) -> boo
 
 
 def _token(value: Any) -> Any:
-    """Return a value's own state in comparable form, without values in it; None if it has none."""
+    """Return a value's state in a comparable form; None if it has none.
+
+    It excludes the state of the values within it: for a list, it is the length.
+    """
     if isinstance(value, _PLAIN):
         return repr(value)
     if is_generator(value):
@@ -280,7 +290,10 @@ def _token(value: Any) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Return a copy of the content of a small value that may be changed in place; else None."""
+    """Return a copy of a small container, array or tensor, which may be changed in place.
+
+    None for other values.
+    """
     if type(value) in _CONTAINERS and len(value) <= _MAX_ITEMS:
         return value.copy()
     if (array := _array(value)) is not None and array.size <= _MAX_ELEMENTS:
@@ -289,7 +302,7 @@ def _content(value: Any) -> Any:
 
 
 def _array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return an array, or a tensor of main memory as one; None for other values."""
+    """Return an array, or a CPU tensor converted to one; None for other values."""
     if isinstance(value, np.ndarray):
         return value
     if not isinstance(value, sys.modules["torch"].Tensor) or value.device.type != "cpu":
@@ -307,7 +320,9 @@ def _is_iterator(value: Any) -> bool:
 
 
 def _reachable(roots: Mapping[str, Any]) -> Iterator[_Value]:
-    """Yield the values that the code of a dataset or `collate_fn` can reach by name, nearest first.
+    """Yield the values that the code of a dataset or `collate_fn` can reach, nearest first.
+
+    Follows items, attributes, closures and global variables, up to a maximum number of values.
 
     Args:
         roots: Name for messages -> the dataset or `collate_fn`.

@@ -1,4 +1,4 @@
-"""Converts a file's `callbacks` for the definition: to a function that creates new ones."""
+"""Converts a model file's `callbacks`, a list or function, to a function that creates new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Converts a user's class weights, a dict or a function, for the definition."""
+"""Converts a user's class weights, a dict `{class: weight}` or a function that returns one.
+
+The result becomes `class_weight` of the `ModelDefinition`.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ if TYPE_CHECKING:
 def as_class_weight(
     symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[], Mapping[int, float] | None] | None:
-    """Return a function that returns the class weights; it runs the user's code only once.
+    """Return a function that returns the class weights; None if the user defines none.
 
-    It is first called when the first batch is prepared.
+    It runs the user's code only once, when the first batch is prepared.
 
     Args:
         symbol: The user's dict or function; None if there is none.

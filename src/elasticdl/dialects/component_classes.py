@@ -44,7 +44,12 @@ _METHODS = {
 
 
 def lines_in(file: str) -> Mapping[str, int]:
-    """Return key -> line of a session's config, or of the section `model` of a party's config."""
+    """Return key -> line in a config file.
+
+    Args:
+        file: The config of a session; or that of a party in federated training, whose section
+            `model` has the keys.
+    """
     lines = lines_of(file)
     if f"{_SECTION}.model_builder_class" not in lines:
         return lines
@@ -87,7 +92,7 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
 
 
 def has_parts(preprocessor: type) -> bool:
-    """Return whether a preprocessor has all of its single steps: images, labels and batches."""
+    """Return whether a preprocessor has a method for each single step: images, labels, batches."""
     return all(
         callable(method := getattr(preprocessor, name, None))
         and not getattr(method, "__isabstractmethod__", False)

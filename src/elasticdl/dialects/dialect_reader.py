@@ -108,10 +108,10 @@ def locations_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
 
 
 class LateBoundFunction:
-    """Late-bound function: looked up at each call, so that the newest version is called.
+    """Callable that looks a function up at each call, so that the newest version is called.
 
     Importing a file again creates new functions, and a new object has new methods; code that holds
-    one of these needs no update. It has the signature of the function it was created for.
+    a `LateBoundFunction` then needs no update. It shows the signature of `function`.
 
     Args:
         function: The current function.

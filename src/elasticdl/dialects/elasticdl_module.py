@@ -1,4 +1,4 @@
-"""ElasticDL module: a model file with functions of known names, in both contract generations.
+"""ElasticDL module: a model file with functions of known names, those of 2019 or later ones.
 
     2019                                    later
     model = keras.Model(...)                def custom_model(): ... / class CustomModel
@@ -9,7 +9,7 @@
     def data_schema(): ...                  callbacks, PredictionOutputsProcessor,
                                             custom_data_reader
 
-Names of both generations may be mixed. A function's signature determines its arguments.
+The names of 2019 and later ones may be mixed. A function's signature determines its arguments.
 
 A model that is created when its file is imported would have weights from before seeding, and a
 second run in the same process would continue with the weights of the first. Therefore its
@@ -223,12 +223,19 @@ class _LatestImport:
         self._is_late = is_late
 
     def reload(self) -> Reference:
-        """Import the zoo's files again; functions found before then call the new ones."""
+        """Import the zoo's files again, and return the reference to the new modules.
+
+        If `is_late`, functions found before then call the new ones.
+        """
         self._reference = self._reference.reload()
         return self._reference
 
     def find(self, name: str) -> Symbol | None:
-        """Return a function by name: the user's override, or that in the file; None if missing."""
+        """Return a model file's function by name; None if missing.
+
+        A function that the user passed in its place (an override) comes first. If `is_late`, the
+        result looks the function up again at each call.
+        """
         symbol = self._lookup(name)
         if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
             # A Keras loss or a class: its type matters, and it keeps no state of a run.
@@ -239,7 +246,7 @@ class _LatestImport:
         )
 
     def required(self, name: str, *, late: bool = True) -> Symbol:
-        """Return a function that existed at the first import; an error if it has been removed.
+        """Return a function that existed when the file was first imported.
 
         Args:
             name: Name of the function.
@@ -271,7 +278,11 @@ def _found(reference: Reference) -> list[str]:
 
 
 def _missing(reference: Reference) -> dict[str, str]:
-    """Return the missing required functions: name of the flag -> description for the user."""
+    """Return the required parts that a model file lacks.
+
+    Returns:
+        Name of the flag that can supply the part -> name of the part, for messages.
+    """
 
     def has(*names: str) -> bool:
         return any(name in reference.overrides or reference.find(name) for name in names)
@@ -289,7 +300,7 @@ def _has_input(reference: Reference) -> bool:
 
 
 def _framework_there(reference: Reference) -> Framework | None:
-    """Return the framework that the model files use; None if it is unclear."""
+    """Return the framework of the model that the files define; None if it is unclear."""
     there = [s for name in MODELS if (s := reference.find(name))] or [reference.symbol]
     frameworks = {framework_of(symbol, reference.modules) for symbol in there}
     return frameworks.pop() if len(frameworks) == 1 else None
@@ -308,7 +319,11 @@ def _has_loader(reference: Reference) -> bool:
 
 
 def _model(reference: Reference, reading: DialectReader) -> Symbol:
-    """Return the model, or the function or class that creates it."""
+    """Return the model, or the function or class that creates it.
+
+    Raises:
+        DefinitionError: The named file has several, or the named object is not a model.
+    """
     model = reference.symbol
     if reference.names_a_file:
         there = [symbol for name in MODELS if (symbol := reference.find(name))]
@@ -343,7 +358,7 @@ def _framework(model: Symbol, reading: DialectReader) -> Framework:
 def _checked(
     create_model: Callable[[], Any], model: Symbol, reading: DialectReader
 ) -> Callable[[], Any]:
-    """Return a model factory that rejects a model if its framework is not the detected one.
+    """Wrap a function that creates models, to reject a model of another framework than detected.
 
     Args:
         create_model: Calls the user's code to create a model.
@@ -367,7 +382,18 @@ def _checked(
 
 
 def _import_model(newest: _LatestImport, name: str, reading: DialectReader) -> Any:
-    """Import the zoo's files again and return the model that the import created."""
+    """Import the zoo's files again and return the model that the import created.
+
+    For a file that creates its model at the top level (`model = keras.Model(...)`).
+
+    Args:
+        newest: Imports the files.
+        name: Name of the model in its file.
+        reading: For errors.
+
+    Raises:
+        DefinitionError: The file no longer has the name.
+    """
     reference = newest.reload()
     symbol = reference.find(name.rpartition(".")[2]) if reference.names_a_file else reference.symbol
     if symbol is None:
@@ -376,7 +402,11 @@ def _import_model(newest: _LatestImport, name: str, reading: DialectReader) -> A
 
 
 def _input_name(reference: Reference, reading: DialectReader) -> str | None:
-    """Return the name of the input function; None if there is none."""
+    """Return the name of the model file's input function; None if there is none.
+
+    Raises:
+        DefinitionError: The file has several different ones.
+    """
     if "input_fn" in reference.overrides:
         return "input_fn"
     there = [symbol for name in INPUT_FUNCTIONS if (symbol := reference.find(name))]
@@ -393,7 +423,10 @@ def _input_name(reference: Reference, reading: DialectReader) -> str | None:
 
 
 def _is_first_generation(model_input: Input) -> bool:
-    """Return whether labels are numpy arrays: `input_fn(records)`, not a `tf.data` pipeline."""
+    """Return whether the user's functions may treat labels as numpy arrays.
+
+    This holds for model files with `input_fn(records)`, not for those with a `tf.data` pipeline.
+    """
     return isinstance(model_input, RecordInput)
 
 

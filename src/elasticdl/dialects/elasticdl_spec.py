@@ -118,7 +118,7 @@ class _Maker:
         self.newest: Any = None
 
     def make(self) -> None:
-        """Create an object, which becomes the newest."""
+        """Create an object of the user's class and keep it as `newest`."""
         self.newest = call(self._spec, **self._given)
 
 

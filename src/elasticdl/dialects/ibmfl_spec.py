@@ -125,7 +125,10 @@ class _Saved(ABC):
         )
 
     def input(self, reading: DialectReader) -> Input:
-        """Return the user's `input_fn`, or else an input that fits the model's input shapes."""
+        """Return the model's input.
+
+        Without the user's `input_fn`, `SavedInput` fits records to the model's input shapes.
+        """
         own = reading.reference.overrides.get("input_fn")
         if own is not None:
             return as_input(own, reading)
@@ -268,7 +271,11 @@ class _SavedKeras(_Saved):
         )
 
     def _compares_rows(self, num_classes: int) -> bool:
-        """Whether the loss expects one-hot labels; a user's own loss is tested by calling it."""
+        """Return whether the loss expects one-hot labels; a user's loss is tested by calling it.
+
+        Args:
+            num_classes: Number of the model's scores per example.
+        """
         if not self._options.own_loss:
             return _is_categorical(self._given, self._main.training_config)
         from elasticdl.saved_models import compile_options  # noqa: PLC0415 - imports Keras
@@ -311,7 +318,15 @@ class _SavedTorch(_Saved):
         )
 
     def _named(self, key: str, example: str) -> tuple[str, Mapping[str, Any]]:
-        """Return name and arguments from a key: `NAME`, or `{value: NAME, args: {...}}`."""
+        """Return the name and the arguments that a key of the spec gives.
+
+        Args:
+            key: The key. Its value is `NAME`, or `{value: NAME, args: {...}}`.
+            example: A valid name, for the error.
+
+        Raises:
+            DefinitionError: The key is missing or has another form.
+        """
         given = _plain(self._spec.get(key))
         if isinstance(given, Mapping) and set(given) <= {"value", "args"} and "value" in given:
             return str(given["value"]), dict(given.get("args") or {})
@@ -351,7 +366,10 @@ def _saved_inputs(model: Any) -> list[Any]:
 
 
 def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
-    """Return the size of a model's output per example; 0 if it has no output or several."""
+    """Return the number of scores in a model's output for an example.
+
+    0 if it is unknown, or if the model has several outputs.
+    """
     outputs = _symbolic(getattr(model, "inner", model), "outputs")
     shape = inputs[0].shape if len(inputs) == 1 else None
     if not outputs and shape is not None and None not in shape:
@@ -364,7 +382,7 @@ def _scores(model: Any, inputs: Sequence[InputSignature]) -> int:
 
 
 def _is_categorical(*saved: Mapping[str, Any] | None) -> bool:
-    """Whether saved compile settings name a categorical loss, which expects one-hot labels.
+    """Return whether compile settings name a categorical loss, which expects one-hot labels.
 
     Args:
         saved: Compile settings, in order of preference; the first that name a loss are used.

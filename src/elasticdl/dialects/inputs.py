@@ -110,7 +110,12 @@ def schema_of(
 
 
 def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) -> Input:
-    """Add a schema to an input; a pipeline is unchanged, because it parses records itself."""
+    """Return an input with a schema added.
+
+    Args:
+        model_input: Any input; only a `RecordInput` needs a schema, others are returned unchanged.
+        read_schema: Returns the schema; called only if it is needed.
+    """
     if not isinstance(model_input, RecordInput):
         return model_input
     return dataclasses.replace(model_input, schema=read_schema())
@@ -130,7 +135,15 @@ def _record_input(
 
 
 def _roles(symbol: Symbol, reading: DialectReader) -> tuple[Kind, list[_Role]]:
-    """Return the kind of data that an input function takes, and its data and mode arguments."""
+    """Find out what each argument of an input function is for, by its name or position.
+
+    Returns:
+        Whether the function takes records or a dataset, and the arguments that ElasticDL passes:
+        data, mode and metadata, in order. Other arguments are params.
+
+    Raises:
+        DefinitionError: No argument takes data, or it is unclear which kind of data.
+    """
     parameters = list(enumerate(signature_of(symbol).parameters.values()))
     data = next(
         ((i, p) for i, p in parameters if p.kind in _POSITIONAL and p.name not in _NAMED), None
@@ -184,7 +197,13 @@ def _kind(argument: str, symbol: Symbol, reading: DialectReader) -> Kind:
 
 
 def _placed(roles: Sequence[_Role], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return positional and keyword arguments: by position up to the first gap, then by name."""
+    """Return the positional and keyword arguments to call an input function with.
+
+    Args:
+        roles: The arguments that ElasticDL passes. If a param precedes an argument in the
+            signature, that argument and later ones are passed by name.
+        values: Role -> value.
+    """
     positional = []
     named = {}
     for number, role in enumerate(roles):

@@ -149,7 +149,15 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Objects:
-    """Creates objects of the user's class, and chooses the object that a method is called on."""
+    """Creates objects of the user's class, and chooses the object that a method is called on.
+
+    Methods about data, such as `default_input`, are called on an object that is not trained, other
+    methods on the newest model.
+
+    Args:
+        model: The user's class.
+        reading: For params and errors.
+    """
 
     def __init__(self, model: Symbol, reading: DialectReader) -> None:
         self._class = model
@@ -165,7 +173,7 @@ class _Objects:
         return self._newest
 
     def prepare(self) -> None:
-        """Create an object that is not trained, for settings that need `self`, if there are any."""
+        """Create the object that is not trained, if `default` has found a setting that needs it."""
         if self._asked and self._untrained is None:
             self._untrained = self._made()
 
@@ -210,7 +218,11 @@ class _Objects:
 
 
 def _completion(model: Symbol, reference: Reference) -> Any:
-    """Return `complete_params`, which derives params from the training data; None if unused."""
+    """Return the function that derives the params that the user left out from the training data.
+
+    The class's `complete_params` makes it; None if the class has none, or another input function
+    is used.
+    """
     found = getattr(model.value, "complete_params", None)
     # With another input function, the class does not determine the features.
     if found is None or "input_fn" in reference.overrides:

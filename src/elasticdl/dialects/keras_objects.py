@@ -16,7 +16,15 @@ _SHORT_NAMES = ("mse", "mae", "mape", "msle", "bce", "kld")
 
 
 def loss(name: str, where: object) -> Any:
-    """Create the loss of this name, as `compile(loss=name)` does."""
+    """Create the loss of this name, as `compile(loss=name)` does.
+
+    Args:
+        name: A name that Keras knows.
+        where: `file:line` of the name, for errors.
+
+    Raises:
+        DefinitionError: Keras has no such loss.
+    """
     return as_loss_object(_get(_keras(where).losses, name, where))
 
 
@@ -37,12 +45,12 @@ def as_loss_object(value: Any) -> Any:
 
 
 def optimizer(name: str, where: object) -> Any:
-    """Create the optimizer of this name."""
+    """Create the optimizer of this name, with Keras' default settings; see `loss`."""
     return _get(_keras(where).optimizers, name, where)
 
 
 def metric(name: str, where: object) -> Any:
-    """Create the metric of this name, or return it as a function `(y_true, y_pred)`."""
+    """Return the metric of this name: a new object or a function `(y_true, y_pred)`; see `loss`."""
     if name in {"accuracy", "acc"}:
         return _accuracy
     return _get(_keras(where).metrics, name, where)
@@ -50,6 +58,10 @@ def metric(name: str, where: object) -> Any:
 
 def copied(value: Any, where: object) -> Any:
     """Create a metric or optimizer with the settings of an existing one.
+
+    Args:
+        value: The existing metric or optimizer.
+        where: `file:line` of its definition, for errors.
 
     Raises:
         DefinitionError: Its config is not enough to create it again.

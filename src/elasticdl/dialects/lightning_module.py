@@ -176,7 +176,12 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Models:
-    """Creates models of the user's class; the newest model provides optimizer and schedulers."""
+    """Creates models of the user's class, and their optimizers and schedulers.
+
+    Args:
+        module: The user's LightningModule class.
+        reading: For params and errors.
+    """
 
     def __init__(self, module: Symbol, reading: DialectReader) -> None:
         self._module, self._reading = module, reading
@@ -227,12 +232,24 @@ class _Models:
             )
 
     def newest(self, data: str, mode: Mode) -> Any:
-        """Return the newest model, whose own loaders are used; create one if none exists."""
+        """Return the newest model, whose own loaders are used; create one if none exists.
+
+        The arguments are ignored: a module's `train_dataloader` takes none.
+        """
         del data, mode
         return self._newest if self._newest is not None else self.create()
 
     def optimizer(self, parameters: Sequence[Any], model: Any) -> Any:
-        """Call the model's `configure_optimizers` for these parameters; return the optimizer."""
+        """Call the model's `configure_optimizers` and return the optimizer; keep its schedulers.
+
+        Args:
+            parameters: The parameters to optimize, in the order of the model's own.
+            model: The model, or a copy of it.
+
+        Raises:
+            DefinitionError: The method uses `self.trainer`, or returned something unsupported.
+            UserCodeError: The method raised.
+        """
         symbol = _method(self._module, "configure_optimizers")
         model = with_parameters(model, parameters, symbol, self._reading)
         configure = Symbol(symbol.name, model.configure_optimizers, symbol.file, symbol.line)
@@ -251,13 +268,17 @@ class _Models:
         return optimizer
 
     def schedulers(self, optimizer: Any) -> Any:
-        """Return the schedulers that were configured with the newest optimizer."""
+        """Return the schedulers that came with the newest optimizer; the argument is ignored."""
         del optimizer
         return self._schedulers
 
 
 def _parts(made: Any, symbol: Symbol, reading: DialectReader) -> tuple[Any, Any]:
-    """Return the optimizer and the schedulers from the result of `configure_optimizers`."""
+    """Return the optimizer and the schedulers from the result of `configure_optimizers`.
+
+    Raises:
+        DefinitionError: There is not exactly one optimizer, or a dict has unknown keys.
+    """
     if isinstance(made, (list, tuple)) and len(made) == 1 and isinstance(made[0], dict):
         made = made[0]
     if isinstance(made, dict):
@@ -413,10 +434,10 @@ def _input(module: Symbol, models: _Models, reading: DialectReader) -> tuple[Inp
 
 
 class _Loaders:
-    """The loaders of an object that has `train_dataloader` and may have others.
+    """Input from the dataloader methods of a LightningModule or LightningDataModule.
 
     Args:
-        owner: Returns the object, for the location of the data and the mode.
+        owner: (Location of the data, mode) -> the object with the methods.
         symbol: The object's class, for errors.
         reading: For errors.
     """
@@ -428,7 +449,11 @@ class _Loaders:
         self._own_generators = SharedGeneratorCheck()
 
     def input(self, validates: bool) -> BatchesInput:
-        """Return the loaders as the model's input; `validates`: whether the model can validate."""
+        """Return the loaders as the model's input.
+
+        Args:
+            validates: Whether the model can be validated, if there is a loader for it.
+        """
         has = {mode: overridden(self._symbol.value, name) for mode, name in _LOADERS.items()}
         return BatchesInput(
             self.open_epochs,
@@ -437,7 +462,12 @@ class _Loaders:
         )
 
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
-        """Return the epochs of the loader for a mode."""
+        """Return the batches of the loader for a mode, epoch by epoch; see `BatchesInput`.
+
+        Raises:
+            DefinitionError: The method is missing, or does not return one suitable DataLoader.
+            UserCodeError: The method raised.
+        """
         name = _LOADERS[mode]
         symbol = _method(self._symbol, name)
         if not overridden(self._symbol.value, name):
@@ -460,7 +490,10 @@ class _Loaders:
 
 
 class _DataModules(_Loaders):
-    """The loaders of a LightningDataModule, which is created once for each data location."""
+    """Input from a LightningDataModule.
+
+    An object is created and set up once for each data location, separately for predictions.
+    """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         super().__init__(self._data_module, symbol, reading)

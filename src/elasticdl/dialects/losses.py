@@ -117,7 +117,12 @@ def _takes_nothing(symbol: Symbol) -> bool:
 
 
 class _FromFactory:
-    """A loss that the user's function creates when it is first needed; a `definition.LateLoss`."""
+    """A loss that the user's function creates when it is first needed; a `definition.LateLoss`.
+
+    Args:
+        symbol: The user's function, which takes no outputs and labels.
+        reading: For params and errors.
+    """
 
     def __init__(self, symbol: Symbol, reading: DialectReader) -> None:
         self._symbol = symbol

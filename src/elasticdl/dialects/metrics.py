@@ -24,7 +24,11 @@ from elasticdl.dialects.reference import Symbol
 
 
 def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], MetricFunctions]:
-    """Return a factory that creates new metrics each time, because states must not be shared.
+    """Return a function that creates new metrics each time, because states must not be shared.
+
+    Args:
+        symbol: The user's metrics, or the function that computes or returns them.
+        reading: For params and errors.
 
     Raises:
         DefinitionError: They are not metrics, or a function's arguments do not show their order.
@@ -54,7 +58,12 @@ def as_metrics_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], M
 def evaluation_metrics(
     symbol: Symbol | None, reading: DialectReader
 ) -> Callable[[Mode], MetricFunctions]:
-    """Return a factory of metrics that are used only in evaluation, from `eval_metrics_fn`."""
+    """Return a function that creates the metrics for a mode: those of the user in evaluation only.
+
+    Args:
+        symbol: The user's `eval_metrics_fn`; None if there is none.
+        reading: For params and errors.
+    """
     if symbol is None:
         return no_metrics
     create = as_metrics_factory(symbol, reading)
@@ -106,7 +115,17 @@ def _place_of(symbol: Symbol) -> str:
 def _named(
     symbol: Symbol, value: Any, reading: DialectReader, *, shared: bool
 ) -> tuple[NamedMetric, ...]:
-    """Return a user's metrics with names; if `shared`, copies, because the value is used again."""
+    """Return a user's metrics with names.
+
+    Args:
+        symbol: The user's source of the metrics.
+        value: A metric, or a list, dict or collection of metrics.
+        reading: For params and errors.
+        shared: Whether `value` will be used again, so that its metrics are copied.
+
+    Raises:
+        DefinitionError: There is something that is not a metric of the model's framework.
+    """
 
     def metric(name: str, item: Any) -> Any:
         return _metric(symbol, name, item, reading, shared=shared)

@@ -1,4 +1,7 @@
-"""Model factory: a user's function or class, called with the params it declares."""
+"""Converts a user's model for the definition: to a function that creates a new model.
+
+It calls the user's function or class with the params (`--params`) that this declares.
+"""
 
 from __future__ import annotations
 

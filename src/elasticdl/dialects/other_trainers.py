@@ -203,7 +203,10 @@ def _dicts(reference: Reference) -> Iterator[_Found]:
 
 
 def _calls(reference: Reference) -> Iterator[_Found]:
-    """Yield the calls of a class named `Trainer`, with those arguments that Lightning's has."""
+    """Yield the calls of a class named `Trainer`, with their arguments that Lightning knows.
+
+    They are read from the source, because the code may not run on import.
+    """
     for module in reference.modules:
         file = Path(module.__file__ or "")
         for call in calls_of(file, "Trainer"):
@@ -223,7 +226,7 @@ def _calls(reference: Reference) -> Iterator[_Found]:
 
 
 class _Source(str):
-    """The source text of an argument, or the name of a callback."""
+    """The source text of an argument, or the name of a callback; its `repr` has no quotes."""
 
     __slots__ = ()
 

@@ -144,18 +144,32 @@ class Params:
         }
 
     def rest(self, symbol: Symbol) -> dict[str, Any]:
-        """Return the undeclared params for a function with `**kwargs`; call after all `declare`."""
+        """Return the params that no function declares by name, for a function with `**kwargs`.
+
+        Call it after all functions were declared.
+
+        Args:
+            symbol: A declared function; without `**kwargs`, the result is empty.
+        """
         if not any(d.takes_rest and d.function is symbol for d in self._declared):
             return {}
         known = {name for declared in self._declared for name in declared.parameters}
         return {name: value for name, value in self._values.items() if name not in known}
 
     def check(self) -> None:
-        """Check all values against all functions that were declared; see `check_params`."""
+        """Check all values against all functions that were declared.
+
+        Raises:
+            UsageError: No function declares a param, or a value has the wrong type.
+        """
         check_params(self._values, self._declared)
 
     def check_declared(self) -> None:
-        """Check the params declared so far; the remaining ones may be declared later."""
+        """Check only the values of params that were declared so far; others may follow.
+
+        Raises:
+            UsageError: A value has the wrong type.
+        """
         known = {name for declared in self._declared for name in declared.parameters}
         check_params({n: v for n, v in self._values.items() if n in known}, self._declared)
 

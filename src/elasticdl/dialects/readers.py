@@ -60,7 +60,7 @@ class AbstractDataReader(ABC):
 
     @abstractmethod
     def read_records(self, task: Any) -> Iterable[Any]:
-        """Yield records `task.shard.start` to `task.shard.end` of shard `task.shard.name`."""
+        """Yield records `task.shard.start` to `task.shard.end`, exclusive, of `task.shard.name`."""
 
     @property
     def records_output_types(self) -> Any:
@@ -119,7 +119,7 @@ class ReaderSource:
         return sum(shard.count for shard in self._shards)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
-        """Return records `start` to `stop` as bytes; strings are encoded as UTF-8.
+        """Return records `start` to before `stop` as bytes; strings are encoded as UTF-8.
 
         Raises:
             DataError: A record is neither bytes nor a string.
@@ -127,7 +127,17 @@ class ReaderSource:
         return [self._as_bytes(record) for record in self._read(start, stop)]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """Return records `start` to `stop`, decoded; mappings are already decoded."""
+        """Return records `start` to `stop`, decoded.
+
+        Args:
+            start: Number of the first record.
+            stop: Number after the last record.
+            schema: Schema for decoding bytes; None decodes a tf.Example without one. Records that
+                the reader yields as mappings are not decoded.
+
+        Raises:
+            DataError: A record cannot be decoded.
+        """
         records = self._read(start, stop)
         if all(isinstance(record, Mapping) for record in records):
             return [

@@ -40,8 +40,8 @@ class SamplerChanges:
     `set_epoch` method, which may change them.
 
     Args:
-        loader: A DataLoader, just made.
-        orders: Its orders.
+        loader: A DataLoader that has not been used yet.
+        orders: Draws the orders of this loader; has copies of its samplers.
     """
 
     def __init__(self, loader: Any, orders: SamplerOrders) -> None:

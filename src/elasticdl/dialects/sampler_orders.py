@@ -28,15 +28,16 @@ class SamplerOrders:
     """Draws the order of the examples in each epoch of a `DataLoader`.
 
     A loader without its own generator draws from the generators of the process, which the caller
-    seeds by (seed, epoch). State of the samplers continues from epoch to epoch, as in a plain loop.
+    seeds by (seed, epoch). The samplers' state carries over from one epoch to the next, as in a
+    plain loop.
 
     Args:
-        loader: A DataLoader whose dataset has items.
+        loader: A DataLoader over a map-style dataset.
 
     Attributes:
         generators: The random generators of the loader and of its samplers, at any depth.
-        initial: Copies of the samplers in their initial state, in the order of `samplers_of`, which
-            are not to be changed; None if they cannot be copied.
+        initial: Copies of (sampler, batch_sampler, generator) as they were at first; do not modify
+            them. None if they cannot be copied.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -56,9 +57,9 @@ class SamplerOrders:
         self._has_state = bool(self.generators)
 
     def find_state(self) -> bool:
-        """Find out whether the samplers have state, which decides how orders are drawn.
+        """Find out whether the samplers have state, by drawing the first epoch several times.
 
-        Call it once.
+        Call it once, before `of`: for samplers with state, `of` also draws all earlier epochs.
 
         Returns:
             Whether orders are reproducible: with the same seeds, an epoch has the same order.
@@ -79,7 +80,13 @@ class SamplerOrders:
         return repeated == first
 
     def of(self, epoch: int) -> list[Any]:
-        """Return the dataset indexes of each batch of an epoch."""
+        """Return the dataset indexes of each batch of an epoch, in order.
+
+        Without automatic batching (`batch_size=None`), each is a single index.
+
+        Args:
+            epoch: The epoch, from 0.
+        """
         parts = self._fresh()
         order: list[Any] = []
         for number in range(0 if self._has_state else epoch, epoch + 1):
@@ -137,7 +144,10 @@ def is_generator(value: Any) -> bool:
 
 
 def is_of_process(value: Any) -> bool:
-    """Return whether a value is one of the global generators, which are seeded for each batch."""
+    """Return whether a value is a global generator of PyTorch, NumPy or Python.
+
+    ElasticDL seeds these for each batch, so they need no checks.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Generator):
         # An operation receives a new object for the same generator each time.
@@ -146,7 +156,7 @@ def is_of_process(value: Any) -> bool:
 
 
 class GlobalGenerators:
-    """A snapshot of the state of the process' generators."""
+    """A snapshot of the global random generators of Python, NumPy and PyTorch."""
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
@@ -164,7 +174,10 @@ class GlobalGenerators:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context manager: user code draws the same numbers each time; restores the generators."""
+        """Context manager: restores the snapshot on entry and on exit.
+
+        So user code draws the same random numbers in each such block.
+        """
         from elasticdl.data.torch_random import (  # noqa: PLC0415 - imports torch
             UseGenerator,
             generator_from,

@@ -134,7 +134,11 @@ class SavedSpec:
         return options.to_dict() if isinstance(options, ConfigStruct) else None
 
     def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values of the section, with these files in place of its own."""
+        """Return the values of the section, with other files.
+
+        Args:
+            files: Key, as in the attribute `files` -> path to write in place of the original one.
+        """
         values = self.section.to_dict()
         return {"model": {**values, "spec": {**values["spec"], **files}}}
 

@@ -38,7 +38,7 @@ class TopLevelName:
 
 
 def top_level_names(file: Path) -> Mapping[str, TopLevelName]:
-    """Return the names that a file defines and imports; `*` for `from x import *`."""
+    """Return the top-level names that a file defines or imports; `*` for `from x import *`."""
     tree = _parsed(file)
     names: dict[str, TopLevelName] = {}
     if tree is not None:

@@ -35,7 +35,7 @@ _NO_MORE = object()
 
 @dataclass(frozen=True, eq=False)
 class SplitMethod:
-    """One way to prepare batches from a loader's generator.
+    """A method to make batches from the examples of a loader's generator.
 
     Attributes:
         prepare: Generator of examples -> generator of preprocessed examples.
@@ -60,14 +60,13 @@ def rows(
     num_examples: int,
     notes: list[str],
 ) -> Iterator[Any]:
-    """Yield `(x, y, third)` of each example, by the first method that yields a first batch.
+    """Yield each example as `(x, y, sample weight or id)`, or `(x, y)` if there is no third part.
 
-    The third part is a sample weight or an id. If the user's batches have no third part, the
-    examples are pairs `(x, y)`.
+    The first method whose first batch does not raise is used.
 
     Args:
         generator: Returns a new generator of the loader.
-        ways: The methods in order of preference; at least one.
+        ways: The methods to make batches, in order of preference; at least one.
         name: The user's name for the generator, for errors.
         num_examples: Declared number of examples.
         notes: List that receives the note of the method used.
@@ -169,7 +168,10 @@ def _iterated_rows(generator: Any, way: SplitMethod, name: str, num_examples: in
 
 
 class _Counted(Iterator[Any]):
-    """Iterator over `items` that counts the items taken and keeps the last ones.
+    """Iterator over a generator that counts the items taken and keeps the last ones.
+
+    Args:
+        generator: Any iterable.
 
     Attributes:
         count: Number of items taken.
@@ -184,7 +186,7 @@ class _Counted(Iterator[Any]):
         self.recent: deque[Any] = deque()
 
     def keep(self, number: int) -> None:
-        """Set the maximum number of `recent` items."""
+        """Set the maximum number of `recent` items, which is unlimited at first."""
         if self.recent.maxlen != number:
             self.recent = deque(self.recent, number)
 
@@ -205,7 +207,15 @@ class _Counted(Iterator[Any]):
 
 
 def _without_ids(generator: Any, name: str) -> tuple[Any, Iterator[Any]]:
-    """Return a generator with weights of 1 in place of ids, and the ids in their order."""
+    """Replace the ids of a generator's examples by sample weights of 1.
+
+    Args:
+        generator: Yields `(x, y, id)`.
+        name: The user's name for it, for errors.
+
+    Returns:
+        The new generator, and an iterator over the ids in the order of the examples.
+    """
     if pipelines.kind_of(generator, name) == "tf.data":
         ids = pipelines.elements(generator.map(lambda *parts: parts[2]), name)
         return generator.map(lambda *parts: (parts[0], parts[1], 1.0)), ids
@@ -225,7 +235,18 @@ def _taken_apart(batches: Any, name: str) -> Iterator[Any]:
 
 
 def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
-    """Split a batch `(x, y)` or `(x, y, third)` into examples, tuples of the same form."""
+    """Split a batch into its examples.
+
+    Args:
+        element: A batch `(x, y)`, or `(x, y, sample weights or ids)`.
+        name: The user's name for the generator, for errors.
+
+    Yields:
+        Each example, as a tuple of the same form.
+
+    Raises:
+        DefinitionError: The batch has another form.
+    """
     parts = tuple(element) if isinstance(element, (tuple, list)) else ()
     if len(parts) not in (_PARTS - 1, _PARTS):
         raise DefinitionError(
@@ -250,7 +271,10 @@ def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _size(part: Any) -> int | None:
-    """Return the length of x, y or weights of a batch; None if it has no axis of examples."""
+    """Return the number of examples in a part of a batch (x, y, weights or ids).
+
+    None if the part has no axis of examples.
+    """
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
         return len(part)
     arrays = leaves(part)

@@ -76,7 +76,7 @@ class LoaderFunctions:
 
     @property
     def input(self) -> BatchesInput:
-        """The loaders as an input of the definition."""
+        """The functions as the `input` of a `ModelDefinition`."""
         return BatchesInput(
             self.open_epochs,
             validates=self._functions[Mode.EVALUATION] is not None,
@@ -84,7 +84,7 @@ class LoaderFunctions:
         )
 
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
-        """Return the epochs of a loader; see `definition.BatchesInput`.
+        """Return a loader's batches, epoch by epoch; see `definition.BatchesInput`.
 
         Raises:
             DefinitionError: There is no such function, or it returns no DataLoader.
@@ -227,7 +227,7 @@ def _whole(loader: Any, num_batches: int | None, name: str) -> Iterator[Any]:
 
     Args:
         loader: The loader.
-        num_batches: The number that there may be; None for any number.
+        num_batches: Maximum number of batches; None for any number.
         name: Name of the loader, for the error.
 
     Raises:
@@ -371,7 +371,10 @@ def _guarded(
 
 
 def as_module(made: Any, name: str) -> Sequence[Any]:
-    """Split a batch for a LightningModule: features and labels of a pair, else only features."""
+    """Split a batch for a LightningModule: a pair into features and labels.
+
+    Anything else is passed whole, as features.
+    """
     del name
     return tuple(made) if _is_pair(made) else (made,)
 

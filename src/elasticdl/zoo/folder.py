@@ -162,7 +162,12 @@ def public_names(file: Path | None) -> list[str]:
 
 
 def _places(root: Path, parts: list[str]) -> Iterator[ZooLocation]:
-    """Yield every location that a name could refer to."""
+    """Yield every location that a dotted name could refer to; see the module docstring.
+
+    Args:
+        root: Folder of the zoo.
+        parts: Parts of the name.
+    """
     module, symbol = ".".join(parts[:-1]), parts[-1]
     whole = _file_of(root, parts)
     if whole is not None:

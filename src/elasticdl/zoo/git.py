@@ -208,7 +208,14 @@ def resolve(url: GitUrl) -> str:
 
 
 def fetch(url: GitUrl, commit: str, folder: Path) -> None:
-    """Check out one commit to a temporary folder and rename it to `folder`, replacing that.
+    """Fetch one commit of a repository and check it out as `folder`, replacing that.
+
+    The checkout is made in a temporary folder, so that `folder` is never incomplete.
+
+    Args:
+        url: The repository.
+        commit: The commit's full hash.
+        folder: Target folder; its parent must exist.
 
     Raises:
         UsageError: git is missing, or cannot fetch the commit.
@@ -238,7 +245,7 @@ def fetch(url: GitUrl, commit: str, folder: Path) -> None:
 
 
 def _is_clean(folder: Path, commit: str) -> bool:
-    """Return whether a checkout exists and matches its commit."""
+    """Return whether a folder is a checkout of a commit, without changed or additional files."""
     if not (folder / ".git").is_dir():
         return False
     try:
@@ -251,7 +258,10 @@ def _is_clean(folder: Path, commit: str) -> bool:
 
 
 def _is_local_path(place: str) -> bool:
-    """Return whether the whole string is an existing folder, so that an @ is part of its name."""
+    """Return whether a zoo's address as a whole is an existing local path.
+
+    Then an @ in it is part of a name and starts no ref.
+    """
     return Path(place.removeprefix("file://")).exists()
 
 

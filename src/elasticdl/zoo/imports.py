@@ -43,7 +43,11 @@ _on_path: list[str] = []
 
 
 def forget(zoo: Zoo) -> None:
-    """Unload zoo modules and put this zoo on `sys.path`, so that its files are imported again."""
+    """Prepare to import a zoo's files anew.
+
+    Unloads its modules, and other modules that would be mistaken for its files. In `sys.path`, this
+    zoo's folder replaces that of the previous zoo.
+    """
     for folder in _on_path:
         if folder in sys.path:
             sys.path.remove(folder)
@@ -119,7 +123,13 @@ def _is_of(zoo: Zoo, name: str, module: object) -> bool:
 
 
 def _shadows(zoo: Zoo, name: str, module: object) -> bool:
-    """Return whether a module from elsewhere would be mistaken for a file of this zoo."""
+    """Return whether a user's module from elsewhere would be mistaken for a file of this zoo.
+
+    Args:
+        zoo: The zoo.
+        name: Name under which the module is imported.
+        module: The module. Python's own and installed ones are never unloaded, so False for them.
+    """
     top = name.partition(".")[0]
     if zoo.is_prebuilt or top in {"elasticdl", "__main__"} or top in sys.stdlib_module_names:
         return False

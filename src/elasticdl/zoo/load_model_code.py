@@ -37,11 +37,11 @@ def load(
     context: Mapping[str, Any] | None = None,
     opened: Zoo | None = None,
 ) -> Reference:
-    """Import the model that a reference names, and the functions that override its own.
+    """Import the object that a model reference names, and the functions that override its own.
 
     Args:
         model: Zoo, dotted name, params and overrides.
-        context: Values for a spec's constructor that differ from the defaults in `CONTEXT`.
+        context: Values for the constructor of a spec class that differ from those in `CONTEXT`.
         opened: The model's zoo, if it is already open.
 
     Raises:
@@ -122,7 +122,7 @@ def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> R
 
 
 def _flag(model: ModelReference, name: str) -> str:
-    """Return the origin of an option for errors: its flag, or the config's line and key."""
+    """Return how errors name an option: by its flag, or by the line and key of the config file."""
     if model.config_file is None:
         return f"--{name}"
     key = "model_builder_class" if name == "model_def" else name
@@ -139,13 +139,17 @@ def _check_overrides(overrides: Mapping[str, str]) -> None:
 def _symbol(
     zoo: Zoo, dotted: str, flag: str, modules: tuple[ModuleType, ...] | list[ModuleType]
 ) -> Symbol:
-    """Return the object that a flag names: in the model's own file, in the zoo, or installed.
+    """Import the object that a flag names.
 
     Args:
-        zoo: The model's zoo.
+        zoo: The model's zoo, which is searched before installed packages.
         dotted: The name that the user gave.
         flag: The flag with this name, for errors.
-        modules: The model's files, which are searched first.
+        modules: The model's files, which are searched first for a name without dots.
+
+    Raises:
+        UsageError: The object is found nowhere.
+        UserCodeError: A file raised while it was imported.
     """
     if "." not in dotted:
         for module in modules:

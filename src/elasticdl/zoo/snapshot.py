@@ -40,8 +40,13 @@ _MARKS = ("pyvenv.cfg", "trained_model.pb", ".generation")
 def copy_model(model: ModelReference, zoo: Zoo, destination: Path) -> list[str]:
     """Copy everything that a model consists of: a zoo's code, and the files that a spec names.
 
+    Args:
+        model: The reference to the model.
+        zoo: The model's zoo.
+        destination: Target folder.
+
     Returns:
-        As `copy_zoo`.
+        Files left out because of their size: paths relative to the zoo, sorted.
 
     Raises:
         DefinitionError: A spec names a missing file.
@@ -101,7 +106,12 @@ def copy_zoo(zoo: Path, destination: Path, *, without: Path | None = None) -> li
 
 
 def _files(root: Path, no_code: Collection[Path]) -> Iterator[tuple[str, int]]:
-    """Yield path and size of files that may be code, folders near the root first."""
+    """Yield (path relative to `root`, size) of files that may be code, those near the root first.
+
+    Args:
+        root: Folder of the zoo.
+        no_code: Folders to skip.
+    """
     folders = [root]
     while folders:
         inner = []

@@ -37,10 +37,10 @@ def is_spec(model_def: str) -> bool:
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder for a spec's code if the user names no zoo.
+    """Return the folder to use as a spec's zoo, if the user names none.
 
-    This is the spec's own folder. Code beside it (`path: ../loss.py`) is also allowed if spec and
-    code are both in the working directory: then it is the nearest folder that holds both.
+    This is the spec's own folder; or, if the spec names code outside of it (`path: ../loss.py`) and
+    both are in the working directory, the nearest folder that holds both.
 
     Args:
         path: The spec's file; it need not exist.
@@ -58,7 +58,11 @@ def folder_of(path: Path) -> Path:
 
 
 def refuse_special(path: Path, spec: str) -> None:
-    """Raise if a spec exists and is not a regular file.
+    """Reject a spec that exists and is not a regular file.
+
+    Args:
+        path: The spec's file.
+        spec: The spec as the user wrote it, for the error.
 
     Raises:
         UsageError: It is a folder, a pipe, a socket or a device.
@@ -105,7 +109,12 @@ def spec_path(zoo: Zoo, model_def: str) -> Path:
 
 
 def dotted_name(zoo: Zoo, model_def: str, wanted: CustomObject) -> str:
-    """Return the dotted name of a custom object, in the zoo or in an installed package.
+    """Return the dotted name under which a spec's custom object is imported.
+
+    Args:
+        zoo: The spec's zoo.
+        model_def: The spec's path in the zoo.
+        wanted: The custom object: from a Python file of the zoo, or from an installed package.
 
     Raises:
         DefinitionError: It is a name of Python's standard library.
@@ -135,7 +144,12 @@ def dotted_name(zoo: Zoo, model_def: str, wanted: CustomObject) -> str:
 
 
 def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
-    """Copy the files that a spec names, and a version of the spec that names the copies.
+    """Copy a spec and the model files that it names; the copied spec names the copied files.
+
+    Args:
+        zoo: The spec's zoo.
+        model_def: The spec's path in the zoo.
+        destination: Target folder.
 
     Raises:
         UsageError: There is no such spec.

@@ -143,7 +143,7 @@ class CallbackFiles:
             self.committed(leads=True)
 
     def flush(self) -> None:
-        """Write buffered TensorBoard events; called before a checkpoint, which has no copy of them."""
+        """Write buffered TensorBoard events; called before a checkpoint, which holds no copy."""
         for board in self._boards:
             board.flush()
 

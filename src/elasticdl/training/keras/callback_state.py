@@ -50,14 +50,17 @@ _OF_KERAS = {"_model", "params"}
 
 
 def attributes_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Return the attributes of a callback that may be state."""
+    """Return name -> value of a callback's attributes, without those that Keras recreates."""
     kinds = [kind.__name__ for kind in inspect.getmro(type(callback))]
     left = {*_OF_KERAS, *(name for kind in kinds for name in _REMADE.get(kind, ()))}
     return {name: value for name, value in vars(callback).items() if name not in left}
 
 
 def is_code(value: Any) -> bool:
-    """Whether a value is recreated by the user's code, so that it is not stored."""
+    """Return whether a value is not stored, because the user's code creates it again.
+
+    Such values are functions, classes, modules, compiled patterns, models, optimizers and loggers.
+    """
     return (
         isinstance(value, (type, keras.Model, keras.optimizers.Optimizer))
         or inspect.isroutine(value)

@@ -36,7 +36,7 @@ _OF_BATCH_NORM = ("moving_mean", "moving_variance")
 
 
 def changed_by(call: Callable[[], object], variables: Sequence[Any]) -> list[Any]:
-    """Return the variables that a call changes; their values are restored afterwards."""
+    """Make a call, restore the variables, and return those that it had changed."""
     before = [np.array(variable.numpy()) for variable in variables]
     changed = []
     try:

@@ -152,7 +152,7 @@ def _serving(model: keras.Model, example: Example) -> tuple[Callable[..., Any], 
 
 
 def _signature(model: keras.Model, example: Example) -> list[Any]:
-    """Return the one argument of the served function, with an open batch axis."""
+    """Return the served function's input signature: its one argument, with an open batch axis."""
 
     def of_tensor(tensor: Any) -> keras.InputSpec:
         shape = (None, *tensor.shape[1:])
@@ -202,7 +202,7 @@ def _is_described_by_layers(model: keras.Model) -> bool:
 
 
 def _names(inputs: Arrays) -> list[str]:
-    """Return a name for each array: its key or its position."""
+    """Return a name for each array: from its key in a dict, or its position in a list."""
     if isinstance(inputs, Mapping):
         return [f"{key}{rest}" for key, value in inputs.items() for rest in _rests(value)]
     if isinstance(inputs, (list, tuple)):

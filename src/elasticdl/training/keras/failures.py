@@ -107,7 +107,7 @@ def of_a_step(
 
     Args:
         error: An exception of TensorFlow or of user code.
-        what: The action: "train", "evaluate", ...
+        what: Name of the step function that failed: "train", "evaluate", ...
         step: The step's number, from 1.
         batches: The batches of the step.
         definition: The model's definition.

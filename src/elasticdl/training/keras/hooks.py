@@ -60,7 +60,11 @@ class KerasHooks:
         drawing: (Name of an event, number of a batch in it) -> a context manager that seeds the
             random numbers drawn in its block.
         only_in_validation: Names of metrics that are not measured in training, as far as they are
-            known before it.
+            known before training.
+
+    Attributes:
+        are_of_users: Whether there is a callback with user code.
+        epoch: The current epoch, from 0.
     """
 
     def __init__(
@@ -117,7 +121,10 @@ class KerasHooks:
 
     @property
     def monitored(self) -> Mapping[str, str]:
-        """Metric -> the callback that monitors it; empty if a user callback may add metrics."""
+        """Name of a metric -> the callback that monitors it, as named in messages.
+
+        Empty if a user's callback has `on_epoch_end`, which may add metrics that are unknown here.
+        """
         if any(_is_own(each, "on_epoch_end") for each in self._callbacks):
             return {}
         names = {
@@ -127,7 +134,12 @@ class KerasHooks:
         return {name: who for name, who in names.items() if isinstance(name, str)}
 
     def check_sharing(self) -> None:
-        """Reject user callbacks that observe evaluation batches, which workers share."""
+        """Reject user callbacks that observe evaluation batches; called if there are workers.
+
+        Raises:
+            DefinitionError: There is such a callback. Workers divide the batches among them, so
+                each would call it for different batches.
+        """
         for each in self._callbacks:
             for moment in _TEST_BATCH_MOMENTS:
                 if _is_own(each, moment):
@@ -253,7 +265,10 @@ class KerasHooks:
         return " ".join(filter(None, map(self._restored_by, self._callbacks)))
 
     def _restored_by(self, callback: Any) -> str:
-        """Describe the epoch whose weights an EarlyStopping has restored, if not the last one."""
+        """Return a note if a callback is an EarlyStopping that restored an earlier epoch's weights.
+
+        Empty otherwise.
+        """
         if (
             not isinstance(callback, keras.callbacks.EarlyStopping)
             or not callback.restore_best_weights
@@ -330,7 +345,10 @@ class KerasHooks:
         return values, arrays
 
     def _weights_beside(self, value: Any) -> list[Any]:
-        """Return a model's or optimizer's variables; [] if it shares any with the trained model."""
+        """Return the variables of a further model or optimizer that a callback holds.
+
+        Empty for other values, and for a model that shares variables with the trained one.
+        """
         if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
             return []
         optimizer = getattr(self._model, "optimizer", None)
@@ -393,10 +411,14 @@ class KerasHooks:
 
     @contextlib.contextmanager
     def _moment(self, name: str, number: int = 0) -> Iterator[None]:
-        """Context manager for calling callbacks: rejects their calls of unsupported model methods.
+        """Context manager for calling callbacks.
+
+        In the block, random numbers are seeded, the model's methods that do not work here (such as
+        `compile`) raise, and its save methods write to temporary folders where `CallbackFiles`
+        demands it.
 
         Args:
-            name: Name of the event.
+            name: Name of the event, such as `on_epoch_end`.
             number: Number of the batch, for an event of an evaluation batch.
 
         Raises:

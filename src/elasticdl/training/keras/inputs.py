@@ -1,9 +1,8 @@
 """Finds how a batch's features are passed to a model.
 
 Input functions return a dict of features. A functional model names its inputs; a subclass model
-does not, and first-generation model files expect the only tensor of a one-entry dict. The form that
-fits is found by tracing the model once on symbolic inputs, which changes no weight and no
-statistic.
+does not, and may expect the bare tensor instead of a dict with one entry. The form that fits is
+found by tracing the model once on symbolic inputs, which changes no weight and no statistic.
 """
 
 from __future__ import annotations
@@ -24,12 +23,15 @@ Adapter = Callable[[Arrays], Any]
 
 
 def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
-    """Build the model for the features' shapes; return a function from features to its argument.
+    """Build the model for the features' shapes, and find how to pass features to it.
 
     Args:
-        model: Built or not.
+        model: A model; may be built already.
         features: An example batch; only shapes and dtypes matter.
         origin: Prefix of the error.
+
+    Returns:
+        A function that converts features to the argument that the model takes.
 
     Raises:
         DefinitionError: The model does not accept these features.

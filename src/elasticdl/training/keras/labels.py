@@ -1,9 +1,9 @@
 """Wraps label tensors so that the user's functions can use them as numpy arrays.
 
-First-generation model files call `labels.flatten()`, because their labels were numpy arrays. In a
-compiled step labels are symbolic tensors. The wrapper implements numpy's methods and functions with
-TensorFlow's numpy API, and converts to its tensor wherever TensorFlow or Keras takes one
-(`__tf_tensor__`).
+Model files with `input_fn(records)` may call `labels.flatten()`, because their labels were always
+numpy arrays. In a compiled step labels are symbolic tensors, which lack numpy's methods. The
+wrapper implements these with TensorFlow's numpy API, and converts to its tensor wherever TensorFlow
+or Keras takes one (`__tf_tensor__`).
 """
 
 from __future__ import annotations

@@ -97,7 +97,16 @@ class TrainingLoss:
         return self._with_added(self.without_added(outputs, labels, weights))
 
     def without_added(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
-        """Return the mean of the user's loss, without losses added by layers."""
+        """Return the mean of the user's loss over a batch, without losses added by layers.
+
+        Args:
+            outputs: The model's outputs, with their masks.
+            labels: Labels of the batch.
+            weights: Sample weights, or None.
+
+        Raises:
+            DefinitionError: The model file defines no loss, or weights cannot be applied to it.
+        """
         if self._definition.loss is None:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
         loss = resolved(self._definition.loss)
@@ -134,10 +143,10 @@ class TrainingLoss:
         return per_example.one_by_one(one, outputs, labels, beside, eager=eager)
 
     def averaged_parts(self, trial: ExampleBatch, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
-        """Return the average loss of a batch's parts, as workers would compute it; traced.
+        """Return the average loss of a batch's parts, as several workers would compute it.
 
-        It is compared with the loss of the whole batch. If the loss is certain to be a mean, return
-        `loss`, because checking one batch was enough.
+        The trainer compares it with the loss of the whole batch. If the loss is certain to be a
+        mean, nothing is computed and `loss` is returned. Runs within a compiled step.
 
         Args:
             trial: The batch, with its outputs.
@@ -184,7 +193,7 @@ class TrainingLoss:
         normalizes_by_batch: Callable[[ExampleBatch], bool],
         moves_statistics: Callable[[ExampleBatch], bool],
     ) -> ModelRunner:
-        """Return the functions that run the model and compute its loss on parts of a batch.
+        """Return the functions that `output_part_checks.check` calls on parts of a batch.
 
         Args:
             forward: See `ModelRunner`.

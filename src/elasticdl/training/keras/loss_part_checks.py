@@ -66,7 +66,7 @@ class ExampleBatch:
         )
 
     def slice(self, start: tf.Tensor, stop: tf.Tensor) -> ExampleBatch:
-        """Return the examples from one position to another, traced."""
+        """Return the examples from `start` to before `stop`; works within a compiled step."""
 
         def take(tensor: Any) -> Any:
             return tensor[start:stop] if tensor.shape.rank else tensor
@@ -147,12 +147,12 @@ def check_run(
     sizes: tuple[int, int],
     origin: Origin,
 ) -> None:
-    """Check a batch's loss against those of two parts, for each of which the model was run.
+    """Check that a batch's loss is the average of those of two parts on which the model was run.
 
     Args:
         loss: Loss of the batch.
         losses: Losses of its parts.
-        divisors: Divisors of these losses.
+        divisors: What each of these losses divides the sum over its part by.
         sizes: Number of examples in the parts.
         origin: Prefix of the error.
 
@@ -175,12 +175,14 @@ def averaged_parts(
     *,
     weights_in_labels: bool,
 ) -> tf.Tensor:
-    """Return the average of the losses of a batch's first third and of the rest, traced.
+    """Return the average of the losses of a batch's first third and of the rest.
+
+    Each loss is weighted by its divisor. Runs within a compiled step.
 
     Args:
         loss_of: Returns the loss of some examples: a float32 scalar.
         batch: All examples, with `num_examples` as a tensor.
-        kind: What the loss is divided by.
+        kind: What a loss divides the sum over its examples by.
         weights_in_labels: Labels are pairs (labels, sample weights).
     """
     size = tf.cast(batch.num_examples, tf.int32)
@@ -232,10 +234,10 @@ def check_ignores_nothing(losses: Sequence[Any], origin: Origin) -> None:
 
 
 def check_averages(losses: Sequence[Any], origin: Origin) -> None:
-    """Make sure that every Keras loss defines how the examples of a batch are reduced.
+    """Reject Keras losses with `reduction=None`, which do not average over a batch's examples.
 
     Raises:
-        DefinitionError: A loss does not: `fit` reports the mean of its values but follows the
+        DefinitionError: There is such a loss: `fit` reports the mean of its values but follows the
             gradient of their sum.
     """
     for loss in losses:
@@ -347,7 +349,10 @@ def _close(one: float, other: float, outputs: Any) -> bool:
 
 
 def _cut(batch: ExampleBatch) -> tuple[ExampleBatch, list[ExampleBatch]]:
-    """Order the examples by label; return them whole and in two parts: a third and the rest."""
+    """Order the examples by label; return all of them, and two parts: a third and the rest.
+
+    A batch of one example yields that example twice, and once as each part.
+    """
     if batch.num_examples == 1:
         # One example has no parts; but if it is repeated, a sum is still twice as large.
         once = np.array([0])
@@ -364,7 +369,7 @@ def _parts(batch: ExampleBatch) -> tuple[Any, Any]:
 
 
 def _order(batch: ExampleBatch) -> Any:
-    """Return row numbers sorted by label, so that the two parts differ most."""
+    """Return the examples' indices sorted by label, so that the two parts differ most."""
     for labels in leaves(batch.labels):
         if labels.shape.rank and (labels.dtype.is_floating or labels.dtype.is_integer):
             flat = np.asarray(labels, np.float64).reshape(batch.num_examples, -1)
@@ -375,9 +380,10 @@ def _order(batch: ExampleBatch) -> Any:
 def _made_up(
     batch: ExampleBatch, rng: Any, weights_in_labels: bool, *, perturbed: bool
 ) -> ExampleBatch:
-    """Return the batch with synthetic masks, weights and outputs, where it has any.
+    """Replace a batch's masks and sample weights, if it has any, by synthetic ones.
 
-    They differ between the two parts; otherwise a wrong divisor could pass for the right one.
+    They differ between the two parts of a batch; otherwise a wrong divisor could pass for the right
+    one.
 
     Args:
         batch: The batch.

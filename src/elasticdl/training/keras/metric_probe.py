@@ -71,7 +71,9 @@ class MetricProbe:
             self.on(example, metrics)
 
     def if_unproved(self, batch: Batch, metrics: Metrics) -> None:
-        """Test on a training batch the metrics for which the example batch was inconclusive.
+        """Test again, on a batch, the metrics for which earlier batches were inconclusive.
+
+        Does nothing unless states must be summed (`require_sums`).
 
         Raises:
             DataError: See `on`.

@@ -34,7 +34,7 @@ _KERAS_OWN = ("keras.src.metrics.", "keras.metrics.")
 
 
 class MetricVariables:
-    """The variables of some metrics.
+    """The states of some metrics: reads and sets them, and tests whether they add up over batches.
 
     Args:
         members: Name in the states -> metric.
@@ -64,16 +64,16 @@ class MetricVariables:
     # --- in a compiled step -----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Reset the metrics that are summed; traced into a step, before the model is called."""
+        """Reset the metrics that are summed; runs within a compiled step, before the model."""
         ordered = self.ordered
         for name, metric in self.members.items():
             if name not in ordered:
                 metric.reset_state()
 
     def shares(self) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the states of this batch alone, metric -> values; traced into a compiled step.
+        """Return name of the metric -> its states for this batch alone.
 
-        Metrics that are carried are left out.
+        Runs within a compiled step. Metrics whose states are carried (`ordered`) are left out.
         """
         ordered = self.ordered
         return {
@@ -84,9 +84,9 @@ class MetricVariables:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore all metrics after the block; traced into a compiled step.
+        """Restore all metrics after the block; runs within a compiled step.
 
-        Protects them in further calls of user code, such as `compute_loss`, which may update them.
+        For additional calls of user code, such as `compute_loss`, that may update metrics.
         """
         variables = [variable for one in self.members.values() for variable in one.variables]
         values = [tf.identity(variable.value) for variable in variables]
@@ -97,7 +97,12 @@ class MetricVariables:
     # --- around it --------------------------------------------------------------------------
 
     def resume(self, so_far: MetricStates | None) -> None:
-        """Set the carried metrics to their states before a step."""
+        """Before a step, set the metrics whose states are carried (`ordered`).
+
+        Args:
+            so_far: Name of the metric -> its states after the previous batch; a metric that is
+                missing is reset, and None resets all.
+        """
         for name in self.ordered:
             if so_far and name in so_far:
                 self._assign(name, so_far[name])
@@ -109,7 +114,7 @@ class MetricVariables:
         return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
 
     def result(self, name: str, states: tuple[Any, ...]) -> Any:
-        """Return the result of a metric for given states."""
+        """Return the result of a metric for given states; the metric keeps these states."""
         self._assign(name, states)
         return self.members[name].result()
 
@@ -136,6 +141,9 @@ class MetricVariables:
 
     def require_sums(self, why: str) -> None:
         """Reject metrics whose states do not add up; from now on, all states are summed.
+
+        Args:
+            why: What adds states up, for the error message: "several workers".
 
         Raises:
             DefinitionError: A metric's states do not add up.

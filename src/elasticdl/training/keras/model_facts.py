@@ -108,7 +108,7 @@ def _tensors(model: keras.Model, name: str) -> list[Any]:
 
 
 def _activation(tensor: Any) -> str | None:
-    """Return the activation of the layer that produces a tensor."""
+    """Return the name of the activation of the layer that produces a tensor; None if unknown."""
     history = getattr(tensor, "_keras_history", None)
     layer = getattr(history, "operation", None)
     if isinstance(layer, keras.Model):

@@ -105,7 +105,11 @@ def check(
 
 
 class _Found(Enum):
-    """Result of comparing a batch with its parts: equal, unclear, or different as in BatchNorm."""
+    """Result of comparing a batch with its parts.
+
+    EQUAL; NOTHING, which is inconclusive; or LIKE_A_NORMALIZATION: outputs differ in training only,
+    where the model also changes a statistic.
+    """
 
     EQUAL = auto()
     NOTHING = auto()
@@ -188,8 +192,9 @@ def _changes_if_replaced(
 ) -> bool:
     """Return whether the outputs for a part of a batch change if the other examples are replaced.
 
-    The runs have the same shapes and the same seed, so a random model draws the same numbers for
-    the examples that stay. False if it does not, or does not accept repeated examples.
+    The runs have the same shapes and the same seed, so a random model should draw the same numbers
+    for the part. If a second run shows that it does not, or if the model rejects repeated examples,
+    nothing can be said, and the result is False.
 
     Args:
         outputs_of: Runs the model on some examples, with the same seed each time.
@@ -291,7 +296,10 @@ def rounding_of(model: keras.Model) -> float:
 
 
 def _numbers(outputs: Any) -> list[np.ndarray[Any, Any]]:
-    """Return the floating-point outputs; discrete outputs may flip by rounding alone."""
+    """Return the floating-point and complex outputs, as float64 and complex128 arrays.
+
+    Discrete outputs are left out, because rounding alone may change them.
+    """
     return [
         np.asarray(tf.cast(output, tf.complex128 if output.dtype.is_complex else tf.float64))
         for output in leaves(outputs)
@@ -306,7 +314,7 @@ def _joined(
     *,
     num_examples: int,
 ) -> np.ndarray[Any, Any] | None:
-    """Combine the outputs for two parts, as the whole batch's if no example affects another.
+    """Combine the outputs for two parts to what the batch's would be if no example affects another.
 
     Args:
         whole: The output for the batch, which shows whether there is one row per example.

@@ -47,7 +47,11 @@ class PythonRandomGuard:
         self._watched: dict[bytes, Any] = {}
 
     def watch(self, traced: Any) -> None:
-        """Reject draws by the Python functions that a traced function calls."""
+        """Make Python functions that a traced function calls raise if they draw random numbers.
+
+        Args:
+            traced: A concrete function of TensorFlow.
+        """
         graph = traced.graph.as_graph_def()
         nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
         for node in nodes:
@@ -56,7 +60,9 @@ class PythonRandomGuard:
                 self._watched[token] = self._watch(token.decode())
 
     def check(self) -> None:
-        """Raise the error of a rejected draw, however TensorFlow has reported it.
+        """Raise the error of a rejected draw, if there was one; called when a step has failed.
+
+        TensorFlow reports such an exception as an error of its own.
 
         Raises:
             DefinitionError: A Python function draws.

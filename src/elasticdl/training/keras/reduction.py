@@ -40,7 +40,12 @@ def masks_of(outputs: Any) -> list[Any | None]:
 
 
 def with_masks(outputs: Any, masks: list[Any | None]) -> Any:
-    """Return the outputs as new tensors with these masks."""
+    """Copy outputs and attach masks to the copies.
+
+    Args:
+        outputs: Tensors in any nesting.
+        masks: One mask or None for each tensor, depth first.
+    """
     following = iter(masks)
     return map_arrays(lambda output: carried(tf.identity(output), next(following)), outputs)
 
@@ -117,7 +122,12 @@ def first_mask(outputs: Any) -> Any | None:
 
 
 def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
-    """Return the possible divisors of a batch's loss, the most likely one first."""
+    """Return the possible divisors of a batch's loss, the most likely one first.
+
+    Args:
+        outputs: The model's outputs, with their masks.
+        weights: Sample weights, or None.
+    """
     found = [Divisor.EXAMPLES]
     if first_mask(outputs) is not None:
         found.insert(0, Divisor.STEPS)

@@ -38,7 +38,9 @@ class StepSeeder:
         self._seed, self.variables, self._generators = seed, variables, generators
 
     def set(self, at: tf.Tensor) -> None:
-        """Seed all generators for a step, as a function of the job's seed, the step and the rank.
+        """Seed a step from the job's seed, the step's number and the rank.
+
+        Sets the seed variables; outside of compiled code, also the generators of Python code.
 
         Args:
             at: Step and rank, int64 [2].
@@ -77,7 +79,7 @@ class StepSeeder:
         variable.assign(tf.cast(values, variable.dtype))
 
     def of_moment(self, step: int, moment: str, number: int = 0) -> int:
-        """Return a seed that is a function of the job's seed and the arguments; see `drawing`."""
+        """Return the seed that `drawing` uses: a function of the job's seed and the arguments."""
         return derive_seed(self._seed, step, zlib.crc32(moment.encode()), number)
 
     @contextlib.contextmanager

@@ -44,9 +44,15 @@ class Lengths:
     def open_axes(self, parts: Sequence[Arrays], leading: int) -> Axes:
         """Return the axes along which a batch differs in size from the example.
 
+        Adds those of features to `seen`.
+
         Args:
             parts: Features, labels; a part may be None.
-            leading: Number of axes before those of one example.
+            leading: Number of axes before those of one example: 1 for a batch, 2 for stacked
+                batches.
+
+        Returns:
+            Pairs (index of the array, axis within one example).
         """
         found: set[tuple[int, int]] = set()
         first = 0
@@ -74,8 +80,8 @@ def signature(
         shape: Shape of an array.
         number: Index of the array.
         leading: Number of axes before those of one example.
-        fixed_axis: The leading axis that is compiled in; None leaves all of them open.
-        axes: Further open axes.
+        fixed_axis: The leading axis whose length is fixed; None leaves all of them open.
+        axes: Further open axes, as `Lengths.open_axes` returns them.
     """
     return tuple(
         None if (i < leading and i != fixed_axis) or (number, i - leading) in axes else size

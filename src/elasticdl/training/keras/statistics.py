@@ -62,21 +62,23 @@ Changes: TypeAlias = "Sequence[np.ndarray[Any, Any]]"
 
 
 class ChangesOf(Protocol):
-    """Computes how much each variable changes in a call on some examples of a batch."""
+    """Function that computes how calling the model on some examples changes each statistic."""
 
     def __call__(self, rows: Sequence[int], seed: int = 0) -> Changes:
-        """Return each variable's change, int64 or float64, in a call on the examples `rows`.
+        """Return each variable's change, int64 or float64, when the model is called on `rows`.
 
         Args:
-            rows: Indices of the examples; one may be repeated.
-            seed: Another number gives other random numbers.
+            rows: Indices of the examples in the batch; one may be repeated.
+            seed: Determines the random numbers of the call.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class _Statistic:
-    """A variable that steps change without gradients, and its place in the block of all changes.
+    """A variable that steps change without gradients, and its position in a block of changes.
+
+    A block is the flat float32 array of the changes of all such variables, as workers send it.
 
     Attributes:
         variable: A Keras variable.
@@ -97,7 +99,9 @@ class _Statistic:
 
 
 class KerasStatistics:
-    """The statistics of one model; see the module docstring.
+    """The statistics of one model: encodes their changes as summable numbers, and applies sums.
+
+    See the module docstring.
 
     Args:
         variables: The non-trainable variables, except random seeds.
@@ -136,7 +140,7 @@ class KerasStatistics:
     # --- in a compiled step -------------------------------------------------------------------
 
     def copies(self) -> list[tf.Tensor]:
-        """Return copies of the statistics, for `take_changes`."""
+        """Return copies of the statistics' present values, to pass to `take_changes`."""
         return [tf.identity(each.variable.value) for each in self._statistics]
 
     def take_changes(self, before: Sequence[tf.Tensor], num_examples: tf.Tensor) -> tf.Tensor:
@@ -144,7 +148,7 @@ class KerasStatistics:
 
         Args:
             before: What `copies` returned.
-            num_examples: float32 scalar.
+            num_examples: Number of examples in the batch, a float32 scalar.
         """
         known = tf.convert_to_tensor(self._is_known)
         sums = tf.convert_to_tensor(self._is_sum)
@@ -161,7 +165,11 @@ class KerasStatistics:
         return tf.concat(parts, 0)
 
     def add_means_and_sums(self, block: tf.Tensor) -> None:
-        """Apply the summed changes of all floating-point variables."""
+        """Apply the changes of all floating-point variables.
+
+        Args:
+            block: The sum of the blocks of all batches of the update.
+        """
         num_examples = block[0]
         for number, each in enumerate(self._statistics):
             if each.kind not in {"float", "float64"}:
@@ -181,7 +189,11 @@ class KerasStatistics:
     # --- between steps ------------------------------------------------------------------------
 
     def must_be_classified(self, block: np.ndarray[Any, Any]) -> bool:
-        """Whether a variable changed that is not yet classified as a mean or a sum."""
+        """Return whether a variable changed that is not yet classified as a mean or a sum.
+
+        Args:
+            block: The changes of a batch, from `take_changes`.
+        """
         is_known = self._is_known.numpy()
         return any(
             not is_known[number] and np.any(self._part(each, block))
@@ -189,7 +201,9 @@ class KerasStatistics:
         )
 
     def classify(self, num_examples: int, changes: ChangesOf) -> None:
-        """Classify each variable that changes as a mean or a sum.
+        """Classify each variable that changes as a mean or a sum over examples.
+
+        One that is neither is treated as a mean, with a warning.
 
         Args:
             num_examples: Number of examples in the batch.
@@ -245,7 +259,11 @@ class KerasStatistics:
         self._is_sum.assign(is_sum)
 
     def can_be_compared(self, block: np.ndarray[Any, Any]) -> bool:
-        """Whether a variable changed that `compare_again` compares."""
+        """Return whether a variable changed that `compare_again` would compare.
+
+        Args:
+            block: The changes of a batch, from `take_changes`.
+        """
         return any(
             not self._settled[number] and np.any(self._part(each, block))
             for number, each in enumerate(self._statistics)
@@ -293,14 +311,14 @@ class KerasStatistics:
         self._settled = self._known_at_first.copy()
 
     def _check_not_drawn(self, number: int, changes: ChangesOf) -> None:
-        """Check that a change that all parts of a batch make alike is not random.
+        """Check that a variable is not drawn at random, independently of the examples.
 
         Args:
-            number: Number of the variable.
+            number: Index of the variable; all parts of the batch changed it by the same amount.
             changes: Computes the changes that examples of the batch make.
 
         Raises:
-            DefinitionError: It depends on the seed, and not on the examples.
+            DefinitionError: The change depends on the seed, and not on the examples.
         """
         first, last = changes((0, 0))[number], changes((-1, -1))[number]
         other = changes((0, 0), seed=1)[number]
@@ -318,8 +336,12 @@ class KerasStatistics:
     def _is_mean_of_examples(self, number: int, changes: ChangesOf) -> bool:
         """Return whether two examples change a variable by the mean of their separate changes.
 
-        The sign of a mean, for example, does not pass, although it is often the same for all parts
-        of a batch. Both orders are compared, because each row may have a random mask.
+        Identical changes on all parts of a batch do not prove this: the sign of a mean is often the
+        same for all parts. The pair is run in both orders, because random masks differ by position.
+
+        Args:
+            number: Index of the variable.
+            changes: Computes the changes that examples of the batch make.
         """
         pairs = (0, 0), (-1, -1), (0, -1), (-1, 0)
         first, last, *both = (changes(pair)[number] for pair in pairs)
@@ -356,13 +378,17 @@ class KerasStatistics:
         all_rows: Sequence[int],
         changes: ChangesOf,
     ) -> list[bool]:
-        """Return for each given variable whether it is a counter.
+        """Return for each given variable whether its change is independent of its value.
 
-        The change of a counter is independent of its value.
+        This holds for a counter, not for a moving average (whose first change, from 0, also adds up
+        over examples), a position in a ring buffer or a number with a limit. Each variable is
+        therefore increased by several amounts, and the change is computed again.
 
-        A moving average that starts at 0 has a first change that adds up over examples; its second
-        one does not. A position in a ring buffer, or a number with a limit, shows this at some
-        values only.
+        Args:
+            numbers: Indices of the variables.
+            whole: The changes of all variables that the batch makes.
+            all_rows: Indices of the batch's examples.
+            changes: Computes the changes that examples of the batch make.
         """
         are_counters = [True] * len(numbers)
         before = [np.array(self._statistics[number].variable) for number in numbers]
@@ -383,11 +409,13 @@ class KerasStatistics:
         return are_counters
 
     def check_finite(self, block: np.ndarray[Any, Any]) -> None:
-        """Make sure that a sum can represent the changes.
+        """Reject changes of variables that held infinity or NaN, which cannot be summed.
+
+        Args:
+            block: The changes of a batch, from `take_changes`.
 
         Raises:
-            DefinitionError: A variable has changed from infinity or NaN, which no sum can
-                represent.
+            DefinitionError: There is such a change.
         """
         if np.isfinite(block).all():
             return
@@ -402,7 +430,10 @@ class KerasStatistics:
                 )
 
     def add_whole_numbers(self, block: np.ndarray[Any, Any]) -> None:
-        """Apply the summed changes of all integer and boolean variables.
+        """Apply the changes of all integer and boolean variables.
+
+        Args:
+            block: The sum of the blocks of all batches of the update.
 
         Raises:
             TrainingError: A value that should be the same on all batches differs, or workers
@@ -470,12 +501,15 @@ class KerasStatistics:
 
 
 def _all_rows(num_examples: int) -> Sequence[int]:
-    """Return the rows of a batch; a batch of one has no halves, so it is doubled."""
+    """Return the indices of a batch's examples; a single one twice, so that there are halves."""
     return range(num_examples) if num_examples > 1 else (0, 0)
 
 
 def _by_halves(num_examples: int, changes: ChangesOf) -> tuple[Changes, Changes, Changes, float]:
-    """Return the changes that a batch and its two halves make, and the first half's share of it."""
+    """Return the changes by the whole batch, its first half and its second half.
+
+    The last result is the share of examples in the first half.
+    """
     rows = _all_rows(num_examples)
     half = len(rows) // 2
     return changes(rows), changes(rows[:half]), changes(rows[half:]), half / len(rows)

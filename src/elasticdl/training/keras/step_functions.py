@@ -117,17 +117,20 @@ class StepFunctions:
         fixed_axis: int | None = None,
         variant: Any = None,
     ) -> Any:
-        """Call a function, compiling it for these shapes if it is new.
+        """Call a function, compiling it first if it is new for the arrays' shapes.
+
+        If the user's code uses NumPy in a way that TensorFlow cannot compile, this and all later
+        calls run uncompiled, with a warning.
 
         Args:
-            name: Name of the function.
+            name: Name of the function, for the cache and for errors.
             function: Takes features, labels, sample weights, and step and rank.
             arrays: Features, labels and sample weights.
             at: Number of the first step, and the rank.
             batches: The batches of these arrays, for errors.
-            fixed_axis: The axis whose length may be a constant of the compiled function; the
-                length of the axis before it varies.
-            variant: Any other value that the function is compiled with.
+            fixed_axis: The axis of examples, if its length may be a constant of the compiled
+                function; None if it varies.
+            variant: Any other value that the function depends on when it is compiled.
 
         Raises:
             DataError: A label or an id is out of range.
@@ -200,7 +203,13 @@ class StepFunctions:
     def of_tensors(
         self, name: str, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]
     ) -> Callable[..., Any]:
-        """Return a compiled function of tensors that does not take a batch."""
+        """Return a function of tensors, compiled at the first call for its name.
+
+        Args:
+            name: Name of the function, for the cache.
+            function: Takes one tensor for each of `specs`; does not take a batch.
+            specs: Shapes and dtypes of the tensors.
+        """
         return self._compiled.get(name, lambda: self._compile(function, specs))
 
     @contextlib.contextmanager
@@ -219,7 +228,16 @@ class StepFunctions:
             return self._predict(features)
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
-        """Return the axes of an example that are compiled without a fixed size; may be empty."""
+        """Return the axes to leave open (compile without a fixed size) for these arrays.
+
+        Empty if the arrays have the sizes of the example, or if the model cannot be compiled with
+        open axes, which is tried once.
+
+        Args:
+            name: Name of the function to compile.
+            arrays: Features, labels and sample weights.
+            leading: Number of axes before those of one example.
+        """
         if self.is_eager:
             return frozenset()
         found = self.lengths.open_axes(arrays, leading)
@@ -241,7 +259,7 @@ class StepFunctions:
         return found if self._opens else frozenset()
 
     def _says_the_same_opened(self, features: Arrays) -> bool:
-        """Whether a batch's outputs are the same if compiled without fixed sizes of its axes."""
+        """Return whether a model compiled with open axes gives the same outputs as uncompiled."""
         try:
             opened = leaves(self._predict(features))
         except (DataError, TrainingError, UserCodeError):
@@ -290,7 +308,11 @@ class StepFunctions:
         return concrete
 
     def _uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """Reject steps that change Python attributes, if the model requests `run_eagerly=True`."""
+        """Return a context manager that rejects changes of Python attributes in the block.
+
+        It does nothing unless the model requests `run_eagerly=True`; a compiled step would make
+        such a change only once.
+        """
         if not self._watched.asks_for_eager:
             return contextlib.nullcontext()
         return self._watched.attributes.watched(

@@ -281,10 +281,13 @@ class KerasTrainer:
         self.step += 1
 
     def rehearse(self, contribution: Contribution) -> None:
-        """Compile `apply`; restore the state and forget which statistics are means or sums.
+        """Compile `apply` before training begins, and undo its effects; see `SupportsWarmup`.
 
-        An example batch repeats a few records, so all of its parts are alike and do not show how
-        statistics add up.
+        Also forgets which statistics are means and which are sums: an example batch repeats a few
+        records, so all of its parts are alike and do not show how statistics add up.
+
+        Args:
+            contribution: What `gradients` returned for the example batch.
         """
         before = self.state()
         self.apply(contribution)
@@ -315,7 +318,7 @@ class KerasTrainer:
         return self._predicted(features)
 
     def scores(self, shape: tuple[int, ...]) -> Scores | None:
-        """Return the kind of the model's outputs; see `trainer.ScoresProbe`."""
+        """Return whether a classifier's outputs are probabilities or logits; see `ScoresProbe`."""
         return scores_of(self.model, self._definition, shape)
 
     def check_evaluation(self, batch: Batch) -> None:
@@ -404,7 +407,10 @@ class KerasTrainer:
         self.step = int(state["step"])
 
     def export(self, folder: Any) -> list[str]:
-        """Write the files for serving into a folder; return their names."""
+        """Write `model.keras` and `saved_model/` into a folder; return the names written.
+
+        A file that the model does not allow is omitted, and the reason is logged.
+        """
         with self._without_trace():
             return exporting.export(self.model, folder, self._export_example())
 
@@ -425,9 +431,9 @@ class KerasTrainer:
 
     @contextlib.contextmanager
     def _without_trace(self) -> Iterator[None]:
-        """Context manager that restores statistics and seeds, for calls without side effects.
+        """Context manager: on exit, restores statistics and random seeds.
 
-        The call may change them, because a layer may run as in training.
+        Calls of the model in the block may change them, because a layer may run as in training.
         """
         before = [(v, v.numpy()) for v in (*self._statistics, *self._seeds.variables)]
         try:
@@ -438,9 +444,11 @@ class KerasTrainer:
                 variable.assign(value)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
-        """Start adding the gradient of FedProx's proximal term; None stops it.
+        """Start adding the gradient of FedProx's proximal term; see `SupportsProximalTerm`.
 
-        See `trainer.SupportsProximalTerm`.
+        Args:
+            weights: The weights to stay close to, by name; None stops adding the term.
+            strength: Factor of the term, mu in the paper.
         """
         if weights is None:
             self._pull.release()
@@ -469,7 +477,18 @@ class KerasTrainer:
     # --- functions that TensorFlow traces -----------------------------------------------
 
     def _train_group(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-        """Train one step per batch; the batches are stacked along the first axis."""
+        """Train one step per batch, within a compiled step.
+
+        Args:
+            features: Features of the batches, stacked along the first axis; likewise `labels` and
+                `weights`, which may be None.
+            labels: Labels.
+            weights: Sample weights.
+            at: Number of the first step, and this worker's rank: int64 [2].
+
+        Returns:
+            The loss of each step, and the metric states summed over the steps.
+        """
         num_steps = tf.shape(leaves(features)[0])[0]
 
         def batch(i: Any) -> tuple[Any, Any, Any, tf.Tensor]:
@@ -581,7 +600,10 @@ class KerasTrainer:
         return buffer[buffer.size - self._changes.size :]
 
     def _changes_by(self, batch: Batch) -> ChangesOf:
-        """Return a function that computes how examples of a batch change the statistics."""
+        """Return a function that computes how examples of a batch change the statistics.
+
+        It calls the model in training mode and restores the statistics afterwards.
+        """
 
         def changes(rows: Sequence[int], seed: int = 0) -> list[np.ndarray[Any, Any]]:
             features = map_arrays(lambda a: tf.convert_to_tensor(a[list(rows)]), batch.features)
@@ -668,7 +690,7 @@ class KerasTrainer:
         batches: Sequence[Batch],
         fixed_axis: int | None = None,
     ) -> Any:
-        """Call a function with this trainer's step and rank; see `StepFunctions.call`."""
+        """Call a compiled function with this trainer's step and rank; see `StepFunctions.call`."""
         return self._functions.call(
             name,
             function,
@@ -781,7 +803,13 @@ class KerasTrainer:
         ]
 
     def _record_outside_at_first(self) -> None:
-        """Check that the first step has changed no variable outside the model; later a no-op."""
+        """After the first step, check that it changed no variable outside the model.
+
+        Later calls do nothing.
+
+        Raises:
+            DefinitionError: A variable that no checkpoint stores has changed.
+        """
         if not self._recorded_outside:
             self._recorded_outside = True
             self._outside.check_unmoved()
@@ -797,11 +825,15 @@ class KerasTrainer:
         self.model(self._adapt(features), training=True)
 
     def _check_loss_splits(self, batch: Batch) -> None:
-        """Find the divisor of the loss, and make sure that the loss can be split into parts.
+        """Check that workers may compute the loss of a batch from its parts; set the divisor.
 
-        A worker's first batch repeats two records, which may be alike, so the outputs for its
-        second batch are checked too. `RepeatedChecks` schedules later checks, which also reject a
-        loss added by a layer.
+        The divisor is the number that the loss divides the sum over a batch by. A worker's first
+        batch repeats two records, which may be alike, so the outputs for its second batch are
+        checked too. Some later batches are checked again (`RepeatedChecks`), mainly for losses that
+        layers add; most calls do nothing.
+
+        Raises:
+            DefinitionError: The loss or the outputs for an example depend on the other examples.
         """
         is_again, is_early = self._loss_was_split, self._num_output_checks < _CHECKS_OF_OUTPUTS
         has_callbacks = self.hooks.are_of_users
@@ -877,7 +909,7 @@ class KerasTrainer:
         return any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
     def _normalizes_by_batch(self, features: Any) -> bool:
-        """Return whether inference changes the statistics of a BatchNormalization."""
+        """Return whether a call in inference mode changes a BatchNormalization's statistics."""
         known = means_of(self.model)
         means = [v for v in self._statistics if id(v) in known]
         before = [np.array(v.numpy()) for v in means]
@@ -910,7 +942,10 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 
 
 def _after(output: tf.Tensor) -> tf.Tensor:
-    """Copy an output within `tf.control_dependencies`, with Keras' mask and logits."""
+    """Copy an output, with the mask and the logits that Keras attaches to it.
+
+    Within `tf.control_dependencies`, only a new tensor waits for the dependencies.
+    """
     waited = tf.identity(output)
     reduction.carried(waited, reduction.mask_of(output))
     # A loss `from_logits` finds the logits of a softmax here, in Keras as in training.

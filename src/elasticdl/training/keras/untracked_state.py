@@ -51,16 +51,20 @@ class UntrackedVariables:
         self._found: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
 
     def record(self, traced: Any) -> None:
-        """Record the variables of a traced function, and their present values."""
+        """Record the variables that a traced function uses, and their present values.
+
+        Args:
+            traced: A concrete function of TensorFlow.
+        """
         for variable in traced.graph.variables:
             if id(variable.handle) not in self._found:
                 self._found[id(variable.handle)] = (variable, np.array(variable.numpy()))
 
     def check_unmoved(self) -> None:
-        """Make sure that the recorded variables still have the same values.
+        """Make sure that recorded variables that no checkpoint stores still have the same values.
 
         Raises:
-            DefinitionError: A variable has changed.
+            DefinitionError: Such a variable has changed.
         """
         if not self._found:
             return

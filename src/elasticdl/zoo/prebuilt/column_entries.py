@@ -41,7 +41,18 @@ _MANY = 2**31 - 32
 
 
 def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
-    """Parse and check the param `columns` of a model; see `columns.Columns.of`."""
+    """Parse and check the param `columns` of a table model.
+
+    Args:
+        entries: The value of the param: a list of dicts.
+        label: Name of the column to learn, which cannot be a feature.
+
+    Returns:
+        The features, in the order of the entries.
+
+    Raises:
+        UsageError: An entry is invalid.
+    """
     if not isinstance(entries, (list, tuple)) or not entries:
         raise UsageError(
             f"--params: columns is {entries!r}; expected a list with one dict per feature, such as "
@@ -69,7 +80,11 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
 
 
 def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise a schema entry for comparison: numbers read as digits count as numbers."""
+    """Normalise a schema entry, to test whether two entries read a column in the same way.
+
+    Numbers read as float64 and as strings of digits (`wide`) become equal, because one reading
+    serves both.
+    """
     is_number = entry.get("wide") or (entry["dtype"] == "float64" and "time" not in entry)
     held = {name: value for name, value in entry.items() if name != "wide"}
     return held | ({"dtype": "number"} if is_number else {})
@@ -89,6 +104,10 @@ class _Reader:
 
     def read(self, entry: Any, where: str) -> Any:
         """Return the feature that an entry describes.
+
+        Args:
+            entry: A dict with a kind.
+            where: Position of the entry, for errors: `columns[2].of`.
 
         Raises:
             UsageError: The entry is invalid.
@@ -210,7 +229,19 @@ class _Reader:
         return feature
 
     def _named(self, column: str, where: str, kinds: tuple[type[Any], ...]) -> Any:
-        """Return the feature of a column that is given by name only."""
+        """Resolve a column that an entry names only by a string.
+
+        Use the entry of `columns` that describes it as one of `kinds`, else a plain number (or
+        category) feature.
+
+        Args:
+            column: Name of the column.
+            where: Position of the string, for errors.
+            kinds: Classes of features that are allowed there.
+
+        Raises:
+            UsageError: Neither is possible.
+        """
         self._check_column(column, where)
         wanted = [kind.kind for kind in kinds]
         for i, entry in enumerate(self._entries):
@@ -253,7 +284,7 @@ def _vocabulary(
 ) -> tuple[tuple[Word, ...] | None, int | None, bool, bool]:
     """Return (vocabulary, number of buckets, is_text, is_whole) of a categorical column.
 
-    These are the attributes of a `column_kinds.Category`.
+    They are passed to `column_kinds.Category` or `IdSequence`, which describe them.
 
     Args:
         entry: The entry of the column.

@@ -51,7 +51,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """A column of dates or times: standardised, and as positions within cycles.
+    """A column of dates or times: standardised, and as positions within the year, week and day.
 
     Attributes:
         column: Name of the column.
@@ -238,7 +238,10 @@ Feature: TypeAlias = Source | Bucket | Cross | Indicator | Embedding
 
 
 def sources_of(features: Iterable[Feature]) -> tuple[Source, ...]:
-    """Return the columns that features read from a table, each once, in order."""
+    """Return the features that read a column, among the given ones and those they derive from.
+
+    Each is returned once, in order.
+    """
     found: dict[Any, None] = {}
     for feature in features:
         inner: Any = getattr(feature, "of", None)

@@ -82,7 +82,7 @@ class IdsOf(keras.layers.Layer):
 
 
 class IdVector(keras.layers.Layer):
-    """Ids as numbers: one input per id, or one trained vector per id.
+    """Layer that encodes ids for a network: as indicators (one-hot), or as trained vectors.
 
     Args:
         feature: An indicator or an embedding.
@@ -110,14 +110,14 @@ class IdVector(keras.layers.Layer):
             self.width = feature.dimension
 
     def build(self, input_shape: Shapes) -> None:
-        """Create the vectors."""
+        """Create the trained vectors, if the feature is an embedding."""
         del input_shape
         if isinstance(self._feature, Embedding):
             self._embed.build((None, 1))
         self.built = True
 
     def call(self, inputs: Inputs) -> Any:
-        """Return the inputs of the network for the ids, [batch, width]."""
+        """Return the encoded ids, float32 [batch, width]; those of a sequence are combined."""
         feature, ids = self._feature, self._ids(inputs)
         if isinstance(feature, Indicator):
             encoded = keras.ops.cast(self._encode(ids), "float32")
@@ -134,7 +134,10 @@ class IdVector(keras.layers.Layer):
 
 
 class ColumnValues(keras.layers.Layer):
-    """Inputs without ids: numbers, flags for missing ones, cycles of times, vectors.
+    """Layer that returns the inputs of a network that are not ids, side by side.
+
+    These are standardised numbers and times, flags for missing ones, positions within the cycles of
+    times, and sparse vectors.
 
     Args:
         columns: The features of the model.
@@ -157,7 +160,10 @@ class ColumnValues(keras.layers.Layer):
         self.width = len(self._numbers) + len(self._missing) + len(self._plain)
 
     def build(self, input_shape: Shapes) -> None:
-        """Create the statistics."""
+        """Create the non-trainable weights by which numbers are standardised.
+
+        These are count, sum and sum of squares of each number; none if there are no numbers.
+        """
         del input_shape
         if self._numbers:
             self._standardise.build((None, len(self._numbers)))
@@ -276,7 +282,11 @@ class ColumnWide(keras.layers.Layer):
 
 
 def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
-    """Return a feature for the network: few ids become an indicator, many an embedding."""
+    """Return how a feature with ids enters the network, if the user has not decided it.
+
+    With at most `embedding_size` ids it becomes an indicator; otherwise, and for a sequence, an
+    embedding with vectors of that length.
+    """
     if isinstance(feature, (Indicator, Embedding)):
         return feature
     few = feature.num_ids <= embedding_size and not isinstance(feature, IdSequence)
@@ -284,7 +294,11 @@ def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
 
 
 def _places(columns: Columns) -> dict[Any, int]:
-    """Return each column's first position: of numbers and times in one array, of ids in another."""
+    """Return column -> its first position in the array of its kind.
+
+    Numbers and times are in one array (`numbers`), categories in another (`ids`); see
+    `Columns.arrays`. Other columns are left out.
+    """
     places: dict[Any, int] = {}
     numbers = ids = 0
     for source in columns.sources:
@@ -298,7 +312,7 @@ def _places(columns: Columns) -> dict[Any, int]:
 
 
 def _plain_places(columns: Columns) -> dict[Any, range]:
-    """Return the positions of each time's cycles and each vector in the array of plain values."""
+    """Return time or vector column -> its positions in the array `plain` of `Columns.arrays`."""
     places: dict[Any, range] = {}
     first = 0
     for source in columns.sources:

@@ -216,7 +216,18 @@ _TURNS: dict[str, Callable[[Array], Array]] = {
 
 
 def _ids(source: Category | IdSequence, values: Iterable[Any]) -> Array:
-    """Return the id of each value of a categorical column, int32: by vocabulary or by hash."""
+    """Return the id of each value of a categorical column, int32.
+
+    An id is the value's position in the vocabulary, or its hash, which also depends on the column's
+    name.
+
+    Args:
+        source: The column.
+        values: Its values: bytes, numbers, or None.
+
+    Raises:
+        SchemaError: A value of a numeric column is not a number.
+    """
     if source.is_whole:
         values = [_whole(source, value) for value in values]
     elif not source.is_text:
@@ -261,7 +272,15 @@ def _as_bytes(value: Any) -> bytes:
 
 
 def _whole(source: Category | IdSequence, digits: Any) -> bytes | None:
-    """Return the digits of an integer cell, so that 7, "7" and "07" are equal; None if missing."""
+    """Return the digits of an integer, so that 7, "7" and "07" get the same id; None if missing.
+
+    Args:
+        source: The column, for errors.
+        digits: The value in a record: a number, or digits as bytes.
+
+    Raises:
+        SchemaError: The value is not a number.
+    """
     if _is_missing(digits):
         return None
     if not isinstance(digits, bytes):
@@ -298,7 +317,7 @@ def _as_number(source: Number | Category | IdSequence, word: bytes) -> float:
 
 
 def _padded(source: IdSequence, records: Sequence[Record]) -> Array:
-    """Return the ids of sequences, [batch, longest]."""
+    """Return the ids of sequences, int32 [batch, longest], padded with `IdSequence.padding`."""
     lists = [_present_values(source, record) for record in records]
     lengths = [len(words) for words in lists]
     # Not every layer accepts an axis of length 0.
@@ -310,7 +329,11 @@ def _padded(source: IdSequence, records: Sequence[Record]) -> Array:
 
 
 def _sparse(source: Sparse, records: Sequence[Record]) -> Array:
-    """Parse strings such as `0:1.2 3:4` to vectors, [batch, size]."""
+    """Parse strings such as `0:1.2 3:4` (index:value) to vectors, float32 [batch, size].
+
+    Raises:
+        SchemaError: A string is malformed, or an index is out of range.
+    """
     every = np.zeros((len(records), source.size), np.float32)
     for row, text in enumerate(_single(records, source.column)):
         if text is None:

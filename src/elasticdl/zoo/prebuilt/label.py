@@ -95,7 +95,13 @@ class Classes:
         return np.array(found, np.int64).reshape(labels.shape)
 
     def predictions(self, outputs: Any) -> dict[str, Array]:
-        """Return the columns to write for a batch of class probabilities, [batch, classes]."""
+        """Return the columns to write for a batch of predictions, by name.
+
+        They are `prediction` (the most probable class), `probability` (its own) and `output` (all).
+
+        Args:
+            outputs: Class probabilities, [batch, classes].
+        """
         outputs = np.asarray(outputs)
         likeliest = outputs.argmax(axis=-1)
         return {
@@ -148,7 +154,14 @@ def as_array(values: Sequence[Value]) -> Array:
 
 
 def label_entry(label: str, classes: Classes | None) -> dict[str, Any]:
-    """Return the label's entry of `data_schema()`; for predictions it may be missing."""
+    """Return the label's entry of `data_schema()`.
+
+    Its value may be missing, as in records for predictions.
+
+    Args:
+        label: Name of the label's field.
+        classes: The classes of a classifier; None for a regressor or class numbers.
+    """
     exact = classes is not None and (classes.are_text or classes.are_wide)
     entry = {"name": label, "shape": [], "dtype": "string" if exact else "float64"}
     return {**entry, "nullable": True, "wide": classes is None or classes.are_wide}

@@ -42,6 +42,10 @@ class Advice:
 def check_label(label: ColumnSummary, advice: Advice) -> None:
     """Check that the label has values, and not the same one in every row.
 
+    Args:
+        label: Summary of its column.
+        advice: Remedies to recommend in the error.
+
     Raises:
         DataError: The label is always missing, or always the same.
     """
@@ -56,12 +60,14 @@ def check_label(label: ColumnSummary, advice: Advice) -> None:
 
 
 def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[Any], str]:
-    """Return the values of a label as a sorted list of classes, and a note if many or alike.
+    """Return the values of a label as a sorted list of classes, and a note for the user.
+
+    The note says that there are very many classes, or that some are spelt alike; empty if neither.
 
     Args:
         label: Summary of its column.
         model: Name of the model, for errors.
-        advice: For errors.
+        advice: Remedies to recommend in errors.
 
     Raises:
         DataError: The values cannot be classes.
@@ -102,12 +108,12 @@ def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[A
 
 
 def scale_of(label: ColumnSummary, model: str, advice: Advice) -> dict[str, float]:
-    """Return the mean and the spread of a label as the params of a regressor.
+    """Return a regressor's params `label_mean` and `label_scale`: the label's mean and deviation.
 
     Args:
         label: Summary of its column.
         model: Name of the model, for errors.
-        advice: For errors.
+        advice: Remedies to recommend in errors.
 
     Raises:
         DataError: The label is not a number, or float64 cannot distinguish its values.

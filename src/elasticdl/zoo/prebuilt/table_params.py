@@ -56,10 +56,12 @@ def regressor_completion(params: Mapping[str, Any], model: str) -> Completion | 
 def _completed(
     params: dict[str, Any], model: str, table: Sequence[ColumnSummary], *, is_classifier: bool
 ) -> CompletedParams:
-    """Return the completed params, and notes such as the columns that are not features.
+    """Complete a model's params from its table.
+
+    The result also has notes for the user, such as which columns are not features.
 
     Args:
-        params: The params that the user gave; completed in place.
+        params: The params that the user gave; modified in place.
         model: Name of the model, for errors.
         table: Summaries of the table's columns.
         is_classifier: Whether the model predicts classes; otherwise it predicts a number.

@@ -46,7 +46,7 @@ class ModelArguments:
 
 @dataclass(frozen=True)
 class TableReader:
-    """The fields that a model reads from a table.
+    """Reads rows of a table for a model: which fields are features, and which is the label.
 
     Attributes:
         label: Name of the field to learn.
@@ -62,7 +62,13 @@ class TableReader:
     def of(
         columns: Sequence[Mapping[str, Any]] | None, *, label: str, ignore: Sequence[str]
     ) -> TableReader:
-        """Return the reader for the params of a model.
+        """Create a reader from a model's params.
+
+        Args:
+            columns: Entries that describe every feature; None uses all columns except `label` and
+                `ignore`.
+            label: Column to learn.
+            ignore: Columns to leave out; only without `columns`.
 
         Raises:
             UsageError: `columns` is invalid, or `ignore` is given too.
@@ -77,7 +83,11 @@ class TableReader:
         return TableReader(label, (), Columns.of(columns, label))
 
     def schema(self, label_entry: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Return the model's `data_schema()`; None reads records without a schema."""
+        """Return the model's `data_schema()`; None, without `columns`, reads all fields.
+
+        Args:
+            label_entry: The label's entry of the schema.
+        """
         return None if self.columns is None else [*self.columns.schema(), label_entry]
 
     def features_and_label(
@@ -94,7 +104,12 @@ class TableReader:
         return features, None if mode == Mode.PREDICTION else labels_of(records, self.label)
 
     def tower(self, hidden_units: Sequence[int], embedding_size: int) -> keras.layers.Layer:
-        """Return the layers from the features to the last hidden one."""
+        """Create a layer that computes the last hidden layer of a dense network from the features.
+
+        Args:
+            hidden_units: Width of each hidden layer, the first one first.
+            embedding_size: Length of the trained vector that represents a string or an id.
+        """
         if self.columns is None:
             return Tower(hidden_units, embedding_size)
         return ColumnTower(self.columns, hidden_units, embedding_size)

@@ -111,7 +111,7 @@ def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
 
 
 def _buckets(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Hash every string to a bucket; the hash depends on the field, too."""
+    """Return a bucket number for every string: a hash of the string and the field's name."""
     salt = zlib.crc32(name.encode())
     hashed = [
         zlib.crc32(text if isinstance(text, bytes) else str(text).encode(), salt)
