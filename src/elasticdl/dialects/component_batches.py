@@ -1,5 +1,7 @@
 """Batches from a session's generators: checked, weighted by class, limited to one epoch.
 
+A session is a training that component classes and a config describe (`abstractions.py`).
+
 Callers: `abstractions.py`, and the trainer of notebooks.
 """
 

@@ -1,6 +1,7 @@
 """Component classes named in a session's config, and the methods they must have.
 
-This module creates no components.
+The components are data loader, preprocessor, augmentor, model builder and evaluator; see
+`abstractions.py`. This module does not create them.
 
 Callers: `abstractions.py`, and code that inspects a config or a class before a component exists.
 """

@@ -105,7 +105,15 @@ def define(reference: Reference) -> ModelDefinition:
 
 
 class _Maker:
-    """Creates objects of the user's class; the newest is the one whose methods are called."""
+    """Creates objects of the user's class.
+
+    Args:
+        spec: The user's class.
+        reading: For params and errors.
+
+    Attributes:
+        newest: The object created last, whose methods are called; None before `make`.
+    """
 
     def __init__(self, spec: Symbol, reading: DialectReader) -> None:
         self._spec = spec

@@ -29,12 +29,12 @@ Kind: TypeAlias = Literal["records", "dataset"]
 
 @dataclass(frozen=True, eq=False)
 class _Role:
-    """An argument of an input function, and the value that ElasticDL passes for it.
+    """What an argument of an input function is for.
 
     Attributes:
         parameter: The argument.
-        given: The value to pass.
-        place: Position of the argument.
+        given: Which value ElasticDL passes for it: the data, the mode or the column metadata.
+        place: Position of the argument in the signature, from 0.
     """
 
     parameter: inspect.Parameter

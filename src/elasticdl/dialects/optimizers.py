@@ -36,7 +36,11 @@ _TAKE_PARAMETERS = (
 
 
 def as_optimizer_factory(symbol: Symbol, reading: DialectReader) -> Callable[[], Any]:
-    """Return a function that creates a new optimizer.
+    """Return a function that creates a new Keras optimizer.
+
+    Args:
+        symbol: The user's optimizer, its name, or a function that creates one.
+        reading: For params and errors.
 
     Raises:
         DefinitionError: It is neither an optimizer nor a function that returns one.
@@ -73,12 +77,17 @@ def as_torch_optimizer_factory(
 ) -> Callable[[], TorchOptimizerMaker]:
     """Return a function that returns a maker: (parameters, model) -> a new PyTorch optimizer.
 
-    The user's function is that maker itself if one of its arguments has a name as in the module
-    docstring (`optimizer(parameters, lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`);
-    otherwise it returns a function of a list of parameters.
+    The maker calls the user's function if one of its arguments has a name as in the module
+    docstring (`optimizer(parameters, lr=0.01)`, `functools.partial(torch.optim.Adam, lr=0.01)`).
+    Otherwise the user's function is called first, without parameters, and must return a function
+    that takes a list of them.
+
+    Args:
+        symbol: The user's function.
+        reading: For params and errors.
 
     Raises:
-        DefinitionError: It is neither.
+        DefinitionError: The function has neither form.
         UsageError: It needs a param that has no value.
     """
     if not callable(symbol.value):
@@ -132,9 +141,10 @@ def as_torch_optimizer_factory(
 def with_parameters(
     model: Any, parameters: Sequence[Any], symbol: Symbol, reading: DialectReader
 ) -> Any:
-    """Return the model to pass to a user's optimizer function: itself, or a copy for a test run.
+    """Return the model to pass to a user's optimizer function.
 
-    The copy has the given parameters in place of the model's own.
+    It is a copy with the given parameters, unless these are the model's own. A copy is used to test
+    the function before training.
 
     Args:
         model: A module of PyTorch.

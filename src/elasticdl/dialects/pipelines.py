@@ -1,6 +1,7 @@
 """Reads the elements of a session's generators as numpy arrays.
 
-A *generator* is a `tf.data.Dataset`, a `keras.utils.PyDataset` (or any object with a length and
+A session is a training that component classes and a config describe (`abstractions.py`). A
+*generator* is a `tf.data.Dataset`, a `keras.utils.PyDataset` (or any object with a length and
 items), or any Python iterable. Elements are read only when they are requested.
 
 Callers: `abstractions.py`, and code that evaluates a session.

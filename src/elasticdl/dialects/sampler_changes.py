@@ -105,7 +105,13 @@ def _names(name: str, now: Any, before: Any, depth: int, seen: set[int]) -> Iter
 
 
 def _within(name: str, now: Any, before: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, value, earlier value) for each value directly within a value."""
+    """Yield (name, value, earlier value) for each item or attribute of a value.
+
+    Args:
+        name: Name of the value, which its items share.
+        now: The value.
+        before: Its copy, of the same type and with equal plain content.
+    """
     if isinstance(now, dict):
         yield from ((name, now[key], before[key]) for key in _plain_in(now))
     elif isinstance(now, _SEQUENCES):
@@ -126,7 +132,10 @@ def _named(attribute: str, owner: Any) -> str:
 
 
 def _is_same(now: Any, before: Any) -> bool:
-    """Return whether two values of a type are equal, apart from objects within them."""
+    """Return whether two values of the same type are equal, apart from objects within them.
+
+    Only numbers, strings and the like are compared within containers.
+    """
     if is_generator(now):
         # Other code draws from the global generators; they are seeded for each epoch.
         return is_of_process(now) or bool(state_of(now) == state_of(before))

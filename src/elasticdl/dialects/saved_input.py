@@ -45,7 +45,7 @@ class InputSignature:
 
 @dataclass(frozen=True)
 class BatchSignature:
-    """The inputs that a model expects, and the form of the labels that its loss expects.
+    """The form of the batches that a saved model expects: its inputs, and its loss' labels.
 
     Attributes:
         inputs: The model's inputs, in its order.

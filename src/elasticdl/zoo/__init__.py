@@ -62,7 +62,10 @@ def define(
 
 
 def preparation(model: ModelReference) -> Preparation:
-    """Return the function that converts a user's files into records for this model.
+    """Return the model file's function that converts a user's files into records.
+
+    Args:
+        model: The reference to the model.
 
     Raises:
         UsageError: The zoo, a file or a symbol is missing.

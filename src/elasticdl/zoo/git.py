@@ -334,7 +334,10 @@ def git(
 
 
 def _reason(message: str) -> str:
-    """Return the line of git's output that gives the reason; its last lines are often advice."""
+    """Return the line of git's output that gives the reason of a failure.
+
+    The last lines are often only advice.
+    """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     relevant = [line for line in lines if not line.startswith(_ADVICE)]
     fatal = [line for line in relevant if line.startswith(("fatal:", "error:"))]

@@ -100,7 +100,8 @@ def find_divisor(
         weights_in_labels: Labels are pairs (labels, sample weights).
 
     Returns:
-        None if the loss is not finite, so that the divisor cannot be determined.
+        What the sum over a batch is divided by; None if the loss is not finite, so that this cannot
+        be determined.
 
     Raises:
         DefinitionError: The parts do not add up to the whole for any divisor.

@@ -271,7 +271,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _python_state(metric: keras.metrics.Metric) -> dict[str, Any]:
-    """Return the numbers that a metric holds outside its variables."""
+    """Return attribute -> value for numbers and arrays that a metric holds outside its variables.
+
+    A list, set or dict is represented by its length.
+    """
     found: dict[str, Any] = {}
     for name, value in vars(metric).items():
         if name.startswith("_"):

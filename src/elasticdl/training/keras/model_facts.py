@@ -121,7 +121,13 @@ def _activation(tensor: Any) -> str | None:
 
 
 def _losses(loss: Any, tensors: list[Any], outputs: int) -> list[Any]:
-    """Return a loss for each output; None for an unknown one."""
+    """Return a loss for each output; None for an unknown one.
+
+    Args:
+        loss: What was passed to `compile`: a loss, or a list or dict of losses.
+        tensors: The model's symbolic outputs; empty if it has none.
+        outputs: Number of outputs, for a model without symbolic ones.
+    """
     if isinstance(loss, Mapping):
         loss = list(loss.values()) if len(loss) == 1 else None
     if isinstance(loss, (list, tuple)):

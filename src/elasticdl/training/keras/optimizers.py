@@ -116,6 +116,6 @@ def warn_of_repeated_rows(
 
 
 def _is_linear(optimizer: Any) -> bool:
-    """Whether an update with repeated rows of an embedding equals one with their sum."""
+    """Return whether repeated rows in an embedding's gradient have the same effect as their sum."""
     kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
     return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)

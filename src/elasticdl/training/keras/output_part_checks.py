@@ -135,6 +135,9 @@ def _compare(
         of_loss: Prefix of error messages about the loss.
         training: Whether the model runs as in training.
 
+    Returns:
+        Whether they are equal, or why they may differ.
+
     Raises:
         DefinitionError: They differ, and neither randomness nor a normalization explains it.
     """

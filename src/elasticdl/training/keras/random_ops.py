@@ -210,7 +210,14 @@ class RandomOpReplacer:
         op_name: str | None = None,
         graph: Any = None,
     ) -> Sequence[Any] | None:
-        """Hook: return seeded outputs in place of a random operation's; None for any other."""
+        """Replace a random operation by a seeded one; TensorFlow calls this for each operation.
+
+        Returns:
+            The outputs to use in place of the operation's; None keeps them.
+
+        Raises:
+            DefinitionError: The operation draws random numbers and cannot be replaced.
+        """
         del attrs
         if graph is None or (op_type not in _STATELESS and op_type not in _REFUSED):
             return None
@@ -236,7 +243,10 @@ class RandomOpReplacer:
         op_name: str | None = None,
         graph: Any = None,
     ) -> None:
-        """Warn once about a TensorFlow operation that draws random numbers in a callback."""
+        """Warn, the first time only, if an operation draws random numbers in a callback.
+
+        TensorFlow calls this for each operation that a callback runs.
+        """
         del inputs, attrs, outputs, op_name, graph
         if (op_type in _STATELESS or op_type in _REFUSED) and not self._warned_of_callback:
             self._warned_of_callback = True

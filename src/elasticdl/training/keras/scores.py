@@ -28,7 +28,7 @@ _BINARY = ("binary_crossentropy", "binary_focal_crossentropy")
 def scores_of(
     model: keras.Model, definition: ModelDefinition, shape: tuple[int, ...]
 ) -> Scores | None:
-    """Return the kind of scores a model returns; None if it is not a classifier, or unknown.
+    """Return whether a model returns "probabilities" or "logits"; None if neither or unknown.
 
     Args:
         model: The model.

@@ -654,7 +654,15 @@ class KerasTrainer:
     def _forward_without_trace(
         self, features: Any, at: tf.Tensor, *, training: bool = False
     ) -> Any:
-        """Run the model, then restore statistics: a layer may always run with `training=True`."""
+        """Run the model without lasting changes of its statistics.
+
+        They are restored, because a layer may run as in training even in inference.
+
+        Args:
+            features: Features of some examples.
+            at: Step and rank, which determine the random numbers: int64 [2].
+            training: Whether the model runs as in training.
+        """
         before = [tf.identity(v.value) for v in self._statistics]
         self._seeds.set(at)
         outputs = self.model(self._adapt(features), training=training)

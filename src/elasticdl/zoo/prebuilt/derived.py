@@ -147,7 +147,10 @@ def _why_not(column: ColumnSummary) -> str:
 
 
 def _mostly_numbers(column: ColumnSummary) -> str:
-    """Return why a column of numbers with a few other values is text; empty for other columns."""
+    """Return a sentence saying why a column that looks numeric is treated as text.
+
+    Empty unless it is a text column with numbers and only a few other values.
+    """
     if column.kind != "text" or column.values is None:
         return ""
     others = [(value, count) for value, count in column.values if not _is_number(value)]
@@ -184,7 +187,10 @@ def _share_of_distinct(column: ColumnSummary) -> float:
 
 
 def _is_identifier(column: ColumnSummary) -> bool:
-    """Return whether a column numbers the rows, or is named as an identifier and never repeats."""
+    """Return whether a column of whole numbers without repetitions identifies the rows.
+
+    It does if it counts them (from 0 or 1, without gaps) or has the name of an identifier.
+    """
     is_number = column.kind == "number" and is_whole(column.type)
     if not is_number or column.num_present < _IDENTIFIER_ROWS or _share_of_distinct(column) < 1:
         return False

@@ -62,7 +62,8 @@ def check_label(label: ColumnSummary, advice: Advice) -> None:
 def classes_of(label: ColumnSummary, model: str, advice: Advice) -> tuple[list[Any], str]:
     """Return the values of a label as a sorted list of classes, and a note for the user.
 
-    The note says that there are very many classes, or that some are spelt alike; empty if neither.
+    The note says that there are very many classes, or that some differ only by case or surrounding
+    space; it is empty otherwise.
 
     Args:
         label: Summary of its column.

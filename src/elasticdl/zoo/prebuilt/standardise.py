@@ -25,7 +25,7 @@ class Standardise(keras.layers.Layer):
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Create the sums for numbers of this shape."""
+        """Create the non-trainable weights: count, sum and sum of squares of each number."""
         sums: dict[str, Any] = {
             "shape": (input_shape[-1],),
             "initializer": "zeros",

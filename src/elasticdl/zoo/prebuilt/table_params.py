@@ -113,7 +113,10 @@ def _label_of(table: Sequence[ColumnSummary], name: str) -> ColumnSummary:
 
 
 def _are_numbered(params: Mapping[str, Any], label: ColumnSummary) -> bool:
-    """Return whether labels are class numbers: integers, and the user gave `num_classes`."""
+    """Return whether a label already holds class numbers, so that `classes` need not be derived.
+
+    It does if it holds whole numbers and the user gave `num_classes`.
+    """
     return params.get("num_classes") is not None and in_words(label.type) == "whole numbers"
 
 
