@@ -31,7 +31,7 @@ _ADVICE = "Draw with tf.random or with keras.random, which are seeded for each s
 
 
 class PythonRandomGuard:
-    """Rejects draws from `numpy.random` and `random` that compiled steps must not make.
+    """Rejects random numbers that Python code draws from `numpy.random` or `random` in a step.
 
     Args:
         origin: Prefix of the error.

@@ -203,7 +203,7 @@ class KerasStatistics:
     def classify(self, num_examples: int, changes: ChangesOf) -> None:
         """Classify each variable that changes as a mean or a sum over examples.
 
-        One that is neither is treated as a mean, with a warning.
+        A floating-point variable that is neither is treated as a mean, with a warning.
 
         Args:
             num_examples: Number of examples in the batch.
