@@ -38,7 +38,7 @@ _PICKED_AT_ONCE = 256
 
 @dataclass(frozen=True, eq=False)
 class BytesUnit:
-    """Serialized records: record i is `memory[starts[i]:stops[i]]`."""
+    """A unit of serialized records: record i is `memory[starts[i]:stops[i]]`; see `units.Unit`."""
 
     memory: Any
     starts: Ints
@@ -90,17 +90,21 @@ class BytesUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """Return the records picked from some units, decoded."""
+        """Decode records of one or more units; see `units.Unit.records`."""
         return decode_records(_PickedRecords(picked), schema, picked.name)
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """Return the records picked from some units, as stored."""
+        """Return records of one or more units as stored; see `units.Unit.serialized`."""
         return [*_PickedRecords(picked)]
 
 
 class _PickedRecords:
-    """Positions of picked records in their units; implements `serialized.Serialized`."""
+    """Records picked from `BytesUnit`s, copied only when read; implements `Serialized`.
+
+    Args:
+        picked: The records; all units are `BytesUnit`s.
+    """
 
     def __init__(self, picked: Selection) -> None:
         self._memory = [unit.memory for unit in picked.units]

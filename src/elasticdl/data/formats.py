@@ -1,6 +1,7 @@
 """Detection of a file's format, by its name or by its first bytes.
 
-How a format is read is not known here. Formats of plugins are known by their extensions only.
+A format is a name, such as "csv". To add one: `BUILT_IN` and `EXTENSIONS` here, its reader in
+`sources.py`. The format of a plugin is detected by the file's extension only.
 
 Callers: `find_files.py`, `sources.py`, `data_index.py`.
 """
@@ -90,7 +91,12 @@ def _extensions_of_plugins() -> dict[str, Format]:
 
 
 def format_by_start(uri: str) -> Format | None:
-    """Detect the format from a file's first bytes; None if they match no known format."""
+    """Detect the format from a file's first bytes; None if they match no known format.
+
+    Raises:
+        NoDataError: The file does not exist.
+        DataError: The file cannot be read.
+    """
     start = open_stored(uri).read(0, _START_BYTES)
     if start.startswith(_RECORDIO_START):
         return "recordio"

@@ -60,12 +60,12 @@ class ImageUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """Return the picked images, decoded; see `units.Unit`."""
+        """Decode the images and their labels; see `units.Unit.records`."""
         return decode_images([picked.units[index] for index in picked.which.tolist()], schema)
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """Return the picked images as serialized `tf.Example`s."""
+        """Return images as serialized `tf.Example`s; see `units.Unit.serialized`."""
         return [picked.units[index].serialized_one() for index in picked.which.tolist()]
 
     def serialized_one(self) -> bytes:

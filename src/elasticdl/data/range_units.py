@@ -1,4 +1,6 @@
-"""Ranges of records as units, for a source that has no units: a user's own reader.
+"""Units for sources without any, such as a user's own reader: ranges of consecutive records.
+
+A unit is a part of a source that is read at once; see `units.py`.
 
 Callers: `unit_reader.py`.
 """
@@ -29,8 +31,8 @@ class ListUnit:
     """A unit that is a list of records, as their source returned them.
 
     Args:
-        given: Decoded or serialized records.
-        memory_bytes: Memory that they take.
+        given: The records, all decoded or all serialized.
+        memory_bytes: Estimated memory of the records.
     """
 
     def __init__(self, given: Sequence[Any], memory_bytes: int = 0) -> None:
@@ -39,7 +41,10 @@ class ListUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """Return copies of the records picked from some units."""
+        """Return copies of decoded records; see `units.Unit.records`.
+
+        The source has applied the schema already when it read them.
+        """
         del schema
         # Copies, because the caller may change them.
         return [
@@ -49,14 +54,14 @@ class ListUnit:
 
     @staticmethod
     def serialized(picked: Selection) -> list[Any]:
-        """Return the records picked from some units, as their source returned them."""
+        """Return records as their source returned them; see `units.Unit.serialized`."""
         given = [unit.given for unit in picked.units]
         places = zip(picked.which.tolist(), picked.rows.tolist(), strict=True)
         return [given[index][row] for index, row in places]
 
 
 class Ranges:
-    """Ranges of at most `_RANGE_RECORDS` records as units.
+    """Reads a source in units of at most `_RANGE_RECORDS` records; implements `UnitSource`.
 
     Args:
         source: The records.
@@ -70,7 +75,10 @@ class Ranges:
         self._record_bytes = 1
 
     def units(self, schema: Schema | None) -> Units:
-        """Divide the records of each file into ranges of one length; the last may be shorter."""
+        """Divide the records of each file into ranges of one length; the last may be shorter.
+
+        Reads a few records, decoded with the schema, to estimate the memory of all.
+        """
         num_records = self._source.num_records
         sampled = [
             _memory_bytes(record)
@@ -89,7 +97,7 @@ class Ranges:
         return [0, *np.cumsum(self._sizes).tolist()]
 
     def read_unit(self, index: int, schema: Schema | None) -> Unit:
-        """Return the records of one range."""
+        """Return the records of one range; `units` must have been called before."""
         given = self._given(self._firsts[index], self._firsts[index + 1], schema)
         return ListUnit(given, len(given) * self._record_bytes)
 

@@ -136,13 +136,13 @@ class SplitUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """Return the records picked from some units, decoded."""
+        """Decode records of one or more units; see `units.Unit.records`."""
         found: list[Record] = picked.units[0].unit.records(_in_whole_units(picked), schema)
         return found
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """Return the records picked from some units, as stored."""
+        """Return records of one or more units as stored; see `units.Unit.serialized`."""
         found: list[bytes] = picked.units[0].unit.serialized(_in_whole_units(picked))
         return found
 

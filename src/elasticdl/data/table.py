@@ -142,10 +142,10 @@ def columns_of(field: Field, names: Sequence[str]) -> list[str]:
 
 
 class TableUnit:
-    """Rows in memory, picked and decoded on demand; see `units.Unit`.
+    """A unit of table rows in memory, decoded on demand; see `units.Unit`.
 
     Args:
-        table: The rows, with only the columns that are needed.
+        table: The rows, with only the columns that the schema needs.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -172,7 +172,7 @@ class TableUnit:
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """Return the picked rows, decoded."""
+        """Decode rows of one or more units; see `units.Unit.records`."""
         records: list[Any] = [None] * len(picked.rows)
         for places, table in TableUnit._tables(picked):
             where = functools.partial(_name_at, picked.name, places)
@@ -184,12 +184,18 @@ class TableUnit:
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """Return the picked rows as serialized `tf.Example`s."""
+        """Return rows as serialized `tf.Example`s; see `units.Unit.serialized`."""
         return [_encoded(record) for record in TableUnit.records(picked, None)]
 
     @staticmethod
     def _tables(picked: Selection) -> Iterator[tuple[Array, pa.Table]]:
-        """Yield one table of picked rows per set of columns, with their positions in `picked`."""
+        """Collect the picked rows into one table for each set of columns.
+
+        Units of different files may differ in the names or types of their columns.
+
+        Yields:
+            Positions of the rows in `picked`, and a table of these rows in this order.
+        """
         by_columns: dict[str, list[int]] = {}
         for index, unit in enumerate(picked.units):
             by_columns.setdefault(unit.columns, []).append(index)

@@ -108,13 +108,13 @@ class TFRecordSource:
         opened = open_by_index(uris, index, _unpacked, _open)
         self._stored = [stored for stored, _, _ in opened]
         self._bytes = [data for _, data, _ in opened]
-        # Start of each record, and of one that would follow the last.
+        # For each file: byte offset of each record, then the end of the file.
         self._starts = [starts for _, _, starts in opened]
         self._numbering = Numbering(
             [RecordFile(stored.uri, len(starts) - 1) for stored, _, starts in opened]
         )
         at_once = unit_bytes([data.uri for data in self._bytes])
-        # The first record of each unit of a file, and one past its last.
+        # For each file: number of each unit's first record, then the number of records.
         self._units = [
             _unit_firsts(starts, at_once if data.counted == "" else _INFLATED_UNIT_BYTES)
             for _, data, starts in opened
@@ -200,7 +200,15 @@ class TFRecordSource:
 
 
 def _unit_firsts(starts: array[int], at_once: int) -> list[int]:
-    """Return the first record of each unit of a file, and one past its last."""
+    """Split a file into units that are read in one go.
+
+    Args:
+        starts: Byte offset of each record, then the end of the file.
+        at_once: Bytes in a unit; a unit has at least one record, however long.
+
+    Returns:
+        Number of each unit's first record, then the number of records.
+    """
     firsts = [0]
     while firsts[-1] < len(starts) - 1:
         # As many as fit, and at least one.
@@ -251,7 +259,15 @@ _MAX_LENGTH = 1 << 62
 
 
 def _walk(file: _Bytes) -> array[int]:
-    """Return the start of each record, and of one that would follow the last."""
+    """Scan a file from one record header to the next.
+
+    Returns:
+        Byte offset of each record, then the end of the file.
+
+    Raises:
+        CorruptDataError: The length of a record is damaged, or the file ends too early.
+        DataError: The file cannot be read.
+    """
     at_once = _WALK_BYTES if local_path(file.uri) is not None else _REMOTE_WALK_BYTES
     starts = array("q", [0])
     block, block_start = b"", 0
@@ -283,7 +299,12 @@ def _walk(file: _Bytes) -> array[int]:
 
 
 def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
-    """Raise the error for a file that ends within a record, or within a header."""
+    """Raise the `CorruptDataError` for a file that ends within a record, or within a header.
+
+    Args:
+        file: The file.
+        starts: Byte offset of each record, then the end of the last one according to its header.
+    """
     size_bytes = file.size_bytes
     if starts[-1] < size_bytes:
         begun, expected = starts[-1], f"a record header of {_HEADER.size} bytes"
@@ -298,12 +319,24 @@ def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
 
 
 def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
-    """Return the records between consecutive offsets, after verifying the checksum of each."""
+    """Read consecutive records and verify the checksum of each.
+
+    Args:
+        file: The file.
+        starts: Byte offset of each record to read, then the end of the last one.
+
+    Raises:
+        CorruptDataError: A record is damaged, or the file has become shorter.
+    """
     return [*_checked(file, starts, _data(file, starts))]
 
 
 def _data(file: _Bytes, starts: array[int]) -> bytes:
-    """Return the bytes from the first offset in `starts` to the last."""
+    """Return the bytes from the first offset in `starts` to the last.
+
+    Raises:
+        CorruptDataError: The file has become shorter since it was opened.
+    """
     base = starts[0]
     data = file.read(base, starts[-1])
     if len(data) != starts[-1] - base:
@@ -317,12 +350,15 @@ def _data(file: _Bytes, starts: array[int]) -> bytes:
 
 
 def _checked(file: _Bytes, starts: array[int], data: bytes) -> Iterator[bytes]:
-    """Yield the records between consecutive offsets, verifying the checksum of each.
+    """Cut bytes of a file into records, verifying the checksum of each.
 
     Args:
         file: The file, for errors.
-        starts: Start of each record, and of one that would follow the last.
-        data: The bytes from the first offset to the last.
+        starts: Byte offset of each record in the file, then the end of the last one.
+        data: The bytes of the file from the first of these offsets to the last.
+
+    Raises:
+        CorruptDataError: The checksum of a record does not match.
     """
     base = starts[0]
     begin = _HEADER.size

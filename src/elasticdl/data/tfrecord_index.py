@@ -1,4 +1,4 @@
-"""Starts of the records of a TFRecord file, packed for an index.
+"""Compact encoding of the byte offsets of a TFRecord file's records, for a data index.
 
     layout := compressed (0 or 1), bytes of a length (1, 2, 4 or 8), the length of each record
 
@@ -24,10 +24,10 @@ _FEW = 64
 
 
 def pack_starts(starts: array[int], *, compressed: bool) -> bytes:
-    """Pack the starts of a file's records into the layout of its index entry.
+    """Pack the byte offsets of a file's records into the `layout` of its index entry.
 
     Args:
-        starts: Start of each record, and of one that would follow the last.
+        starts: Byte offset of each record, then the end of the file.
         compressed: The file is compressed, and positions are counted after decompression.
     """
     if len(starts) <= _FEW:
@@ -40,12 +40,16 @@ def pack_starts(starts: array[int], *, compressed: bool) -> bytes:
 
 
 def unpack_starts(layout: bytes) -> tuple[array[int], bool]:
-    """Return the arguments of `pack_starts`.
+    """Return the two arguments that `pack_starts` packed into a layout.
+
+    Returns:
+        The byte offset of each record, then the end of the file; and whether the file is
+        compressed.
 
     Raises:
         struct.error: The layout is truncated.
-        ValueError: The layout is invalid.
-        KeyError: The layout is invalid.
+        ValueError: The lengths are incomplete or negative.
+        KeyError: The number of bytes of a length is none of 1, 2, 4 and 8.
     """
     compressed, width = struct.unpack_from("<BB", layout)
     code = _CODES[width]

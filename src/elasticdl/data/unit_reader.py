@@ -45,11 +45,11 @@ class Gathered:
     """Records of a source in a given order, in memory and not decoded yet.
 
     Args:
-        units: The units that contain them.
+        units: The units (parts of the source that are read at once) that contain the records.
         which: Index into `units` of each record.
         rows: Number of each record within its unit.
-        name: Returns the name of the i-th record in a message.
-        schema: Schema to decode them with.
+        name: Returns the name of the i-th record (file and number) for a message.
+        schema: Schema to decode them with; None decodes all fields.
     """
 
     def __init__(
@@ -186,7 +186,10 @@ class UnitReader:
         return Gathered(units, which, numbers - self._firsts[unit_of], name, self._schema)
 
     def _join(self) -> None:
-        """Read all units and join them, once: picking records is much faster then."""
+        """Read all units and join them into one, from which records are picked much faster.
+
+        Only the first call does this; a source that cannot join its units leaves them separate.
+        """
         with self._joining:
             if self._tried_to_join:
                 return
@@ -231,7 +234,14 @@ class UnitReader:
         return unit
 
     def _keep(self, index: int, unit: Unit) -> None:
-        """Mark a unit as used last, and drop the least recently used ones if there are too many."""
+        """Cache a unit as the one used last; drop those used least recently, above the limit.
+
+        The caller holds the lock.
+
+        Args:
+            index: Number of the unit.
+            unit: The unit, in memory.
+        """
         if index not in self._kept:
             self._kept_bytes += unit.memory_bytes
         self._kept[index] = unit

@@ -65,7 +65,11 @@ class Units(NamedTuple):
 
 
 class Unit(Protocol):
-    """A unit in memory. All units of a source are of one class."""
+    """A unit (a part of a source that is read at once) in memory, from which records are picked.
+
+    All units of a source are of one class. `records` and `serialized` are static methods: the
+    records that they return may come from several units.
+    """
 
     @property
     def memory_bytes(self) -> int:
@@ -74,23 +78,35 @@ class Unit(Protocol):
 
     @staticmethod
     def records(picked: Selection, schema: Schema | None) -> list[Record]:
-        """Return the records picked from some units, decoded."""
+        """Decode records of one or more units.
+
+        Args:
+            picked: The records, in the order of the result.
+            schema: The result of the user's `data_schema()`; None decodes all fields.
+
+        Raises:
+            SchemaError: A record does not fit the schema.
+        """
         ...
 
     @staticmethod
     def serialized(picked: Selection) -> list[bytes]:
-        """Return the bytes of the records picked from some units, as `RecordSource.read_bytes`."""
+        """Return records of one or more units as `RecordSource.read_bytes` returns them.
+
+        Args:
+            picked: The records, in the order of the result.
+        """
         ...
 
 
 class Selection(NamedTuple):
-    """Records selected from units, in a given order.
+    """Records picked from units, in a given order.
 
     Attributes:
-        units: The units that contain them.
-        which: int64 [records], index into `units`.
-        rows: int64 [records], number within its unit.
-        name: Returns the name of the i-th record in a message.
+        units: The units that contain the records; all of one class.
+        which: int64 [records], index into `units` of each record.
+        rows: int64 [records], number of each record within its unit.
+        name: Returns the name of the i-th picked record (file and number) for a message.
     """
 
     units: Sequence[Any]
@@ -99,7 +115,12 @@ class Selection(NamedTuple):
     name: Callable[[int], str]
 
     def by_unit(self) -> list[tuple[int, Ints]]:
-        """Return the index of each unit, with the positions of its records in `which`."""
+        """Group the records by unit.
+
+        Returns:
+            For each unit with picked records: its index in `units`, and the positions of these
+            records in the selection.
+        """
         if not len(self.which):
             return []
         order = np.argsort(self.which, kind="stable")
@@ -127,11 +148,20 @@ class UnitSource(Protocol):
     """
 
     def units(self, schema: Schema | None) -> Units:
-        """Return the division into units, and their memory when read with a schema."""
+        """Divide the records into units, and estimate the memory that they take.
+
+        Args:
+            schema: Schema with which the units will be read; None reads all fields.
+        """
         ...
 
     def read_unit(self, index: int, schema: Schema | None) -> Unit:
-        """Return a unit; called from several threads.
+        """Read a unit; called from several threads.
+
+        Args:
+            index: Number of the unit, counted over all files.
+            schema: Schema with which the records will be decoded; fields that it does not name
+                may be left out.
 
         Raises:
             CorruptDataError: The unit is damaged.
@@ -141,7 +171,12 @@ class UnitSource(Protocol):
 
 
 def decoded_bytes(source: RecordSource, schema: Schema | None) -> int:
-    """Return the memory of a decoded record, in bytes; 0 if about the same as that of a stored one.
+    """Estimate the memory of a decoded record, in bytes, without fields of varying length.
+
+    Args:
+        source: The records.
+        schema: Schema to decode them with; None asks the source (`HasDecodedSize`), and returns 0
+            if decoded records take about as much memory as stored ones.
 
     Raises:
         DataError: The sample that an estimate is based on cannot be read.
