@@ -24,7 +24,10 @@ _KEY = b"elasticdl.shape"
 
 
 def with_shape(field: pa.Field, shape: tuple[int, ...]) -> pa.Field:
-    """Store the shape of a row's array in a column's metadata, if it has two or more axes."""
+    """Return a column's Arrow field with the shape of one row's array in its metadata.
+
+    The field is returned unchanged if the shape has fewer than two axes.
+    """
     if len(shape) <= 1:
         return field
     return field.with_metadata({_KEY: json.dumps(shape).encode()})
@@ -37,10 +40,15 @@ def shape_of(field: pa.Field) -> tuple[int, ...] | None:
 
 
 def check_shape(field: Field, kept: tuple[int, ...] | None, where: Callable[[], str]) -> None:
-    """Check that a field has the shape (`kept`) that its data was stored with.
+    """Check that a field of a schema has the shape that its data was stored with.
 
     Axes of size 1 may be added or left out, and a field may have a single axis: these do not change
     the order of the values.
+
+    Args:
+        field: The field.
+        kept: The stored shape, from `shape_of`; None accepts every field.
+        where: Returns the name of the data, as the start of the error message.
 
     Raises:
         SchemaError: The field's shape does not match.

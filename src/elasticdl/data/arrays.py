@@ -1,6 +1,7 @@
-"""Arrays as records: data that a user's own code has read.
+"""Arrays in memory as a record source: for data that a user's own code has read.
 
-Record i is row i of every array. Which arrays a model needs is not checked here.
+Record i is row i of every array. Whether the arrays are those that a model needs is checked when
+the records are decoded with its schema.
 
 Callers: the federated engine, for data handlers.
 """
@@ -55,12 +56,21 @@ class ArraySource:
         return self._num_records
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
-        """Return rows as serialized `tf.Example`s."""
+        """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
+
+        Raises:
+            IndexError: The range is not within 0 .. num_records.
+        """
         self._check(start, stop)
         return [encode(_row(self._arrays, i)) for i in range(start, stop)]
 
     def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
-        """Return decoded rows."""
+        """Return rows `start` to `stop` (exclusive), decoded; see `RecordSource`.
+
+        Raises:
+            SchemaError: A row does not fit the schema.
+            IndexError: The range is not within 0 .. num_records.
+        """
 
         def where(i: int) -> str:
             return f"{self._name}, row {start + i}"
@@ -76,7 +86,11 @@ class ArraySource:
 
 
 def _row(arrays: Mapping[str, np.ndarray[Any, Any]], number: int) -> dict[str, Any]:
-    """Return one row of each array, flat, with the widest numeric type that an example can hold."""
+    """Return one row of each array as a value for a `tf.Example`.
+
+    Values are 1-D: integers and booleans become int64, other numbers float32, and strings lists of
+    bytes.
+    """
     row: dict[str, Any] = {}
     for name, array in arrays.items():
         value = array[number].reshape(-1)

@@ -111,7 +111,11 @@ class AtomicFile:
 
 
 class _Staging(Protocol):
-    """A file being written, not visible yet; methods raise the errors of its storage."""
+    """A file being written that is not visible under its name yet.
+
+    `publish` makes it visible, `discard` deletes it. The methods raise the errors of the storage,
+    such as `OSError`.
+    """
 
     def write(self, data: bytes) -> object: ...
 
@@ -121,7 +125,11 @@ class _Staging(Protocol):
 
 
 def _aside(uri: str) -> _Staging:
-    """Create an unpublished file for a URI, in the way that suits its storage."""
+    """Create an unpublished file for a URI.
+
+    On a local disk it is a hidden file, in an object store an unfinished upload, and on any other
+    remote file system a hidden remote file.
+    """
     path = local_path(uri)
     if path is not None:
         return _HiddenFile(path)

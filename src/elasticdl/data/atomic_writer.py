@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class AtomicWriter(ABC):
-    """Writer that is closed at the end of its `with` block, or discarded if the block raised."""
+    """Base class of writers that are used in a `with` block.
+
+    The result is published at the end of the block; if the block raises, nothing is.
+    """
 
     @abstractmethod
     def close(self) -> None:

@@ -126,7 +126,15 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
 
 
 def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Return the array, unless it has Python objects that cannot be converted to a tensor."""
+    """Return the array unchanged, after checking that it can be converted to a tensor.
+
+    Args:
+        array: Numbers or strings are accepted, other Python objects are not.
+        where: The origin of the array, as the start of an error's sentence.
+
+    Raises:
+        DefinitionError: The array has Python objects that are not strings.
+    """
     if array.dtype != object:
         return array
     odd = [type(each).__name__ for each in array.flat if not isinstance(each, (str, bytes))]
@@ -142,8 +150,9 @@ def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
 def repeated(batch: Batch, num_examples: int) -> Batch:
     """Return a batch of the given size that repeats each example of another batch.
 
-    Copies of an example are adjacent. If the examples alternated, a third of the batch would have
-    the mean of the whole, and a model that uses that mean would seem to treat each example alone.
+    Copies of an example are adjacent, so that parts of the result have other means than the whole.
+    If the examples alternated, a comparison of a part with the whole would not reveal that a model
+    uses statistics of the batch, such as its mean.
     """
     rows = np.sort(np.arange(num_examples) % batch.num_examples)
 
@@ -159,7 +168,10 @@ def repeated(batch: Batch, num_examples: int) -> Batch:
 
 
 def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
-    """Return the same nesting with `function` applied to every array in it."""
+    """Apply a function to every array in a nesting of dicts, lists and tuples; return the results.
+
+    The result has the same nesting; None stays None.
+    """
     if tree is None:
         return None
     if isinstance(tree, Mapping):
@@ -170,7 +182,7 @@ def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
 
 
 def rebuilt(like: Any, values: Sequence[Any]) -> Any:
-    """Return a list or tuple of the same type with other values; a namedtuple keeps its fields."""
+    """Return a list, tuple or namedtuple of the same type as `like` that contains `values`."""
     if isinstance(like, tuple) and hasattr(like, "_fields"):
         return type(like)(*values)
     return type(like)(values)

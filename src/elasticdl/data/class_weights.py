@@ -82,7 +82,17 @@ def checked(class_weight: Any, where: str) -> Mapping[int, float]:
 
 
 def _classes(labels: Any, where: str) -> tuple[np.ndarray[Any, Any], int]:
-    """Return the class of each example, and the number of classes if labels are one-hot, else 0."""
+    """Return the class number of each example, and the number of classes.
+
+    The number of classes is known only if the labels are one-hot rows; else it is 0.
+
+    Args:
+        labels: The labels of a batch.
+        where: The source of the batch, as the start of an error.
+
+    Raises:
+        DefinitionError: The labels are neither class numbers nor one-hot rows.
+    """
     shape = list(labels.shape) if isinstance(labels, np.ndarray) else None
     if shape is not None and len(shape) == 1:
         return _whole(labels, where), 0

@@ -68,13 +68,13 @@ class ColumnSummary:
 
     @property
     def is_wide(self) -> bool:
-        """Whether it has integers that float64 would round."""
+        """Whether the column has integers too large for float64 to represent exactly."""
         greatest = max(abs(self.minimum or 0), abs(self.maximum or 0))
         return is_whole(self.type) and greatest >= MAX_EXACT
 
     @property
     def is_constant(self) -> bool:
-        """Whether all its values are the same."""
+        """Whether all values of the column that are present are the same."""
         if self.values is not None:
             return len(self.values) == 1
         # Numbers without `values` have many distinct ones, even if float64 rounds them to one.
@@ -232,9 +232,11 @@ def kind_of(arrow_type: pa.DataType) -> str:
 
 
 def as_seconds(column: pa.Array) -> pa.Array:
-    """Return dates and timestamps as seconds since 1970-01-01 UTC, times as seconds of the day.
+    """Convert dates and timestamps to seconds since 1970-01-01 UTC, times to seconds of the day.
 
-    Before 1684 and after 2255, as for 9999-12-31, microseconds are rounded.
+    Returns:
+        float64. Before 1684 and after 2255 (such as 9999-12-31), it cannot represent all
+        microseconds, so they are rounded.
     """
     if pa.types.is_time(column.type):
         column = column.cast(pa.time64("us"), safe=False)

@@ -49,7 +49,13 @@ def content_marks(uris: Sequence[str]) -> list[str]:
 
 
 def changed_marks(now: Sequence[str], before: Sequence[str]) -> list[int]:
-    """Return the positions of the marks that differ; an empty mark is equal to any other."""
+    """Return the positions of the files whose marks differ.
+
+    Args:
+        now: Marks from `content_marks`; an empty mark counts as equal to any other.
+        before: Earlier marks of the same files. If their number differs, nothing can be compared
+            and the result is empty.
+    """
     if len(now) != len(before):
         return []
     return [i for i, (a, b) in enumerate(zip(now, before, strict=True)) if a and b and a != b]

@@ -1,1 +1,6 @@
-"""Assignment of records to workers, exactly once: pure values, no data, clock or framework."""
+"""Divides the records of an epoch into shards, and assigns each batch to exactly one worker.
+
+`epoch_order.py` computes which records a shard has, `ledger.py` records which worker trains on
+which batches, and `audit.py` checks afterwards that no batch was repeated or skipped. Everything
+here is pure values: no file is read, and no clock, network or framework is used.
+"""

@@ -1,8 +1,9 @@
 """Audit of a training run: checks that, by its log, each planned batch was trained on once.
 
-The audit knows the plan and the rows of the log, but not the ledger that assigned the batches: it
-cannot inherit a mistake of the ledger. Rows are laid side by side on one line, shard after shard;
-wherever a row begins or ends, the number of overlapping rows may change:
+The audit uses the plan and the rows of the log, but not the ledger that assigned the batches: it
+cannot inherit a mistake of the ledger. A row of the log says that a worker trained on a range of
+batches of one shard. All shards are put on one line, one after the other, and the rows above them;
+wherever a row begins or ends, the number of rows above a batch may change:
 
     shard 0          shard 1
     |----------------|----------------|
@@ -47,7 +48,8 @@ class AuditFinding(NamedTuple):
         shard: Position in the epoch's order.
         first: The first of these batches.
         stop: One past the last of them.
-        times: How often each of them was trained on; the same rows of the log contain all of them.
+        times: How often each of them was trained on: 0, or 2 and more. They are all in the same
+            rows of the log.
     """
 
     shard: int
@@ -159,7 +161,7 @@ def audit(
 
 
 def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
-    """Return, for each event, how many steps since the previous one lack batches in the log.
+    """Return, for each event, how many steps since the previous event lack batches in the log.
 
     Each step trains on at least one batch, so fewer batches than steps means that some are missing.
     (On many workers a lost row may hide behind the other rows of its step.)
@@ -174,7 +176,17 @@ def unlogged_steps(steps: Ints, num_batches: Ints) -> Ints:
 
 
 def _sweep(rows: Ints, num_batches: Ints) -> Ints:
-    """Split a shard into ranges of batches covered by equally many rows; count these rows."""
+    """Split all shards into ranges of batches, and count the rows that cover each range.
+
+    Args:
+        rows: Rows of the log, with the columns of `events.CommittedRow`, sorted by shard and
+            first batch.
+        num_batches: Number of batches in each shard.
+
+    Returns:
+        int64 [ranges, 4]: shard, first batch, one past the last batch, and number of rows. All
+        batches of a range are in the same rows.
+    """
     base = np.concatenate([[0], np.cumsum(num_batches)])
     starts = base[rows[:, _SHARD]] + rows[:, _FIRST]
     stops = np.sort(base[rows[:, _SHARD]] + rows[:, _STOP])

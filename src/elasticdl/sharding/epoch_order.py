@@ -80,15 +80,18 @@ class ShardPlan:
         return -(-self.num_records // self.shard_size)
 
     def span(self, position: int) -> tuple[int, int]:
-        """Return the range (start, stop) of a shard in an epoch's order.
+        """Return the positions (start, stop) that a shard has in the order of an epoch.
 
-        Without shuffling, these are the numbers of the records.
+        Without shuffling, these are also the numbers of the records.
+
+        Args:
+            position: Position of the shard in the epoch's order, from 0.
         """
         start = position * self.shard_size
         return start, min(start + self.shard_size, self.num_records)
 
     def num_batches(self, position: int) -> int:
-        """Return the number of minibatches in a shard."""
+        """Return the number of minibatches in the shard at a position in the epoch's order."""
         start, stop = self.span(position)
         return -(-(stop - start) // self.minibatch_size)
 
@@ -117,11 +120,11 @@ class ShardPlan:
 
 
 class _BlockOrder:
-    """Blocks in the order of an epoch; converts positions to record numbers.
+    """Order of an epoch in which blocks of consecutive records are permuted as wholes.
 
     Args:
-        sizes: Records of each block, in stored order.
-        key: Selects the order.
+        sizes: Number of records in each block, in stored order.
+        key: Selects the permutation.
     """
 
     def __init__(self, sizes: Ints, key: int) -> None:
@@ -131,7 +134,7 @@ class _BlockOrder:
         self._begins = self._ends - sizes[order]
 
     def records(self, start: int, stop: int) -> Ints:
-        """Return the records at the positions `start` to `stop` (exclusive)."""
+        """Return the numbers of the records at positions `start` to `stop` (exclusive)."""
         low = int(np.searchsorted(self._ends, start, "right"))
         high = int(np.searchsorted(self._begins, stop, "left"))
         begins = np.maximum(self._begins[low:high], start)
@@ -143,7 +146,14 @@ class _BlockOrder:
 
 
 def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
-    """Return the records at the positions `start` to `stop` (exclusive) of an epoch."""
+    """Return the numbers of the records at some positions of an epoch that permutes all records.
+
+    Args:
+        start: First position.
+        stop: One past the last position.
+        size: Number of records.
+        key: Selects the permutation.
+    """
     first = start // _PLACES_AT_ONCE
     last = (stop - 1) // _PLACES_AT_ONCE
     stretches = [_stretch(index, size, key) for index in range(first, last + 1)]

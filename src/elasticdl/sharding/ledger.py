@@ -49,8 +49,8 @@ class ShardLease(NamedTuple):
         shard: Position in the epoch's order.
         next_batch: The next batch of the lease; earlier ones are in the model or in another
             rank's lease.
-        stop: The lease ends before this batch; 0 means at the end of the shard. The shard may
-            end earlier.
+        stop: The lease ends before this batch, or at the end of the shard if that has fewer
+            batches; 0 means always at the end of the shard.
         digest: Rolling hash of the committed batches where they come from a pipeline that is
             replayed; 0 before the first one.
     """
@@ -65,9 +65,10 @@ class LeaseUpdate(NamedTuple):
     """The batches that one rank committed in one step or group of steps.
 
     Attributes:
-        rank: The rank.
-        num_batches: Number of batches committed: the next ones of its lease.
-        finished: Whether the shard has no batch after these. With `num_batches` 0, none was left.
+        rank: The rank that holds the lease.
+        num_batches: Number of batches committed, from the lease's `next_batch` on.
+        finished: Whether the shard has no batch after these. If so, `num_batches` may be 0: the
+            shard turned out to have no further batch.
         digest: Rolling hash after the last of these batches.
     """
 
@@ -85,14 +86,17 @@ def _no_rows(columns: int) -> Ints:
 class Ledger:
     """Immutable state of an epoch: the lease of each rank, the queue, and what is done.
 
+    A rank is the number of a worker. A lease assigns the batches of a shard, or of a part of one,
+    to a rank until they are committed.
+
     Attributes:
         num_shards: Shards in an epoch.
         batches_per_shard: Batches in each shard except the last, where a shard can be entered at
             any batch; 0 where a shard can only be replayed from its start.
         epoch: The epoch being trained, from 0.
         assigned: Number of shards of this epoch's order that have been assigned.
-        left_out: Batches whose records are left out, starting with the epoch of the batch. They
-            count like other batches: the batch itself is committed, without an example.
+        left_out: Batches whose records are skipped from the epoch of the batch onward. Such a
+            batch is assigned and committed like any other, but has no example.
     """
 
     num_shards: int
@@ -108,7 +112,7 @@ class Ledger:
 
     @property
     def waiting(self) -> list[ShardLease]:
-        """Leases whose rank was lost, in the order in which they are assigned again."""
+        """Leases of lost ranks, in the order in which they will be assigned again."""
         return [ShardLease(*row) for row in self._waiting.tolist()]
 
     @property
@@ -137,7 +141,7 @@ class Ledger:
         return ShardLease(*self._leased[at, :_RANK].tolist())
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both ledgers are in the same state."""
+        """Return whether both ledgers have the same progress; `left_out` is not compared."""
         return (
             isinstance(other, Ledger)
             and self._counts == other._counts
@@ -154,10 +158,13 @@ class Ledger:
     # --- transitions ----------------------------------------------------------------------
 
     def assign(self, ranks: Iterable[int]) -> Ledger:
-        """Assign a lease to each given rank that has none, lowest first, while batches are left.
+        """Return a ledger in which ranks without a lease have one, while batches are left.
 
-        Released leases are assigned first, then untouched shards, then the rear halves of the
-        longest leases of other ranks.
+        Released leases are assigned first, then shards that no rank has had, then the rear halves
+        of the longest leases of other ranks.
+
+        Args:
+            ranks: Ranks to consider, the lowest first; those with a lease keep it.
         """
         wanting = _as_array(ranks)
         idle = np.sort(wanting[~np.isin(wanting, self._leased[:, _RANK])])
@@ -180,14 +187,14 @@ class Ledger:
         )
 
     def advance(self, rows: Sequence[LeaseUpdate] | Ints) -> Ledger:
-        """Record committed batches.
+        """Return a ledger in which these batches are committed; finished leases are removed.
 
         Args:
             rows: At most one update per rank; as an array, with the columns of `LeaseUpdate`.
 
         Raises:
-            ValueError: A rank committed without holding a lease, committed nothing, committed
-                more than its lease holds, or has two rows.
+            ValueError: A rank committed without holding a lease, committed no batch without
+                finishing its shard, committed more than its lease holds, or has two rows.
         """
         table = np.asarray(rows, np.int64).reshape(-1, len(LeaseUpdate._fields))
         rank, num_batches, finished, digest = table.T
@@ -222,17 +229,20 @@ class Ledger:
         return replace(self, _leased=leased)
 
     def release(self, ranks: Iterable[int]) -> Ledger:
-        """Put the uncommitted batches of these ranks back at the front of the queue."""
+        """Return a ledger in which these ranks have no lease.
+
+        Their uncommitted batches are at the front of the queue, to be assigned again.
+        """
         which = np.isin(self._leased[:, _RANK], _as_array(ranks))
         return self._put_back(self._leased, which)
 
     def release_missing(self, present: Iterable[int], patience: int) -> Ledger:
-        """Count a missed step for each absent rank; release its lease after `patience` of them.
+        """Count a missed step for each absent rank; release the lease of one that missed too many.
 
-        A replacement that arrives in time continues the lease of its rank.
+        A replacement worker that arrives in time continues the lease of its rank.
 
         Args:
-            present: Ranks that took part.
+            present: Ranks that took part in the step.
             patience: Missed steps in a row after which a lease is released; at least 1.
 
         Raises:
@@ -249,7 +259,7 @@ class Ledger:
         return self._put_back(leased, leased[:, _MISSED] >= patience)
 
     def next_epoch(self) -> Ledger:
-        """Start the next epoch.
+        """Return the ledger of the next epoch, with no shard assigned; keeps `left_out`.
 
         Raises:
             ValueError: The current epoch is not done.
@@ -261,7 +271,10 @@ class Ledger:
         )
 
     def leave_out(self, batches: Iterable[BatchId]) -> Ledger:
-        """Leave out the records of these batches, except batches that are already committed."""
+        """Return a ledger that also leaves out these batches; those committed already are ignored.
+
+        The records of a left-out batch are skipped from its epoch onward (see `left_out`).
+        """
         more = {batch for batch in batches if not self._is_committed(batch)}
         if more <= set(self.left_out):
             return self
@@ -335,8 +348,16 @@ def _with(leased: Ints, given: Ints) -> Ints:
 def _split(leased: Ints, idle: Ints) -> Ints:
     """Assign to each idle rank the rear half of the longest lease, one rank after the other.
 
-    Of two equally long leases, the one of the lower rank is split. The table is changed in place:
-    the caller must be its only owner.
+    Of two equally long leases, the one of the lower rank is split. Ranks get nothing once no lease
+    has at least two batches left.
+
+    Args:
+        leased: Table of leases, sorted by rank. It is changed in place: the caller must be its only
+            owner.
+        idle: Ranks without a lease, sorted.
+
+    Returns:
+        The table with the new leases.
     """
     while len(idle):
         # A lease without a known end has a negative `left`: it cannot be split.

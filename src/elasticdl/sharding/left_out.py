@@ -1,7 +1,7 @@
-"""Records left out of training, identified by the batch that they were in when workers died.
+"""Records left out of training (`--skip_bad_records`), identified by the batch they were first in.
 
-The records of a batch are a function of the plan, so three numbers identify them: they are small,
-they fit into a worker's row of a step, and the ledger keeps them.
+A batch is identified by three numbers (epoch, shard, batch), from which the plan computes its
+records. So only these numbers are sent between workers and stored in the ledger.
 
 Callers: `ledger.py`, `engines/` and the audit.
 """
@@ -33,22 +33,22 @@ class BatchId(NamedTuple):
 
 
 def records_of(plan: ShardPlan, batch: BatchId) -> Ints:
-    """Return the records of a planned batch: int64, numbers over all files, sorted."""
+    """Return the records that a plan assigns to a batch: int64, numbers over all files, sorted."""
     first = batch.batch * plan.minibatch_size
     numbers = plan.record_numbers(batch.epoch, batch.shard)[first : first + plan.minibatch_size]
     return np.sort(numbers)
 
 
 def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -> Ints:
-    """Return the left-out records of an epoch: int64, numbers over all files, sorted.
+    """Return the records to skip in an epoch: int64, numbers over all files, sorted.
 
-    The records of a batch are left out from its own epoch onward. In that epoch they are exactly
-    that batch, which then has no record; in later epochs they are spread over several batches.
+    The records of a left-out batch are skipped from the epoch of that batch onward. In that epoch
+    the batch is left without a record; in later epochs its records are spread over other batches.
 
     Args:
         plan: Division of the data into shards.
-        left_out: The batches whose records are left out.
-        epoch: From 0.
+        left_out: The batches whose records are left out; those of later epochs have no effect.
+        epoch: The epoch, from 0.
 
     Example:
         >>> from elasticdl.sharding.epoch_order import ShardPlan

@@ -1,7 +1,8 @@
-"""Keyed permutations: nothing is stored, and the element at any position is computed directly.
+"""Pseudo-random permutations of 0 .. size-1 that are computed position by position.
 
-A permutation of a billion records is a key and a size. It does not depend on a library's
-random generator, so an order is the same on every machine and in every later version.
+A permutation is given by a key and a size; its elements are never stored, so a billion records
+take no memory. It does not depend on a library's random generator, so an order is the same on
+every machine and in every later version.
 
 `ShardPlan.record_numbers` in `epoch_order.py` derives the order of a shard's records from them.
 """
@@ -39,8 +40,9 @@ def derive_seed(*parts: int) -> int:
 def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDArray[np.int64]:
     """Return the element at each position of a keyed permutation of 0 .. size-1.
 
-    A Feistel network over the next power of four, walked until it falls below `size` (Black
-    and Rogaway, 2002, "Ciphers with arbitrary finite domains", method 2).
+    The permutation is a Feistel network over the next power of four; it is applied again to
+    results that are not below `size` (cycle walking: Black and Rogaway, 2002, "Ciphers with
+    arbitrary finite domains", method 2).
 
     Args:
         places: Positions to look up, each in 0 .. size-1; any shape.
