@@ -252,7 +252,16 @@ class CSVSource:
     def _tables(
         self, start: int, stop: int, schema: Schema | None
     ) -> Iterator[tuple[pa.Table, Callable[[int], str]]]:
-        """Yield the rows of a range, with a function that names the i-th of them in messages."""
+        """Yield the rows of a range as tables, none of which spans two blocks.
+
+        Args:
+            start: First row, counted over all files.
+            stop: One past the last row.
+            schema: Schema that selects the columns; None reads all.
+
+        Yields:
+            A table, and a function that returns the name of its i-th row (file and number).
+        """
         at = start
         for part in self._numbering.split(start, stop):
             firsts = self._files[part.file_index][1].firsts
@@ -309,7 +318,15 @@ def _open(uri: str) -> tuple[CSVFile, CSVIndex]:
 
 
 def _units_of(rows: CSVIndex, at_once: int) -> list[tuple[int, int]]:
-    """Divide a file into units of `at_once` bytes: ranges (first, stop) of its blocks."""
+    """Divide the blocks of a file into units, the ranges of rows that are read at once.
+
+    Args:
+        rows: Index of the file.
+        at_once: Bytes in a unit, a multiple of `BLOCK_BYTES`.
+
+    Returns:
+        For each unit, its first block and one past its last block.
+    """
     last, blocks = len(rows.firsts) - 1, at_once // BLOCK_BYTES
     return [(first, min(first + blocks, last)) for first in range(0, last, blocks)]
 
@@ -318,7 +335,11 @@ def _units_of(rows: CSVIndex, at_once: int) -> list[tuple[int, int]]:
 
 
 def _types_of(schema: Schema, header: Sequence[str]) -> _Types:
-    """Return the types in which to read the columns of a schema's fields."""
+    """Return the columns to read for a schema, each with the Arrow type of its cells.
+
+    If a field of the schema is missing, all columns are returned: the error about the missing
+    field can then name them.
+    """
     parts = {field: columns_of(field, header) for field in schema.fields}
     types = {name: _type_of(field) for field, names in parts.items() for name in names}
     if not all(parts.values()):
@@ -382,7 +403,7 @@ def _arrow_types(files: Sequence[tuple[CSVFile, CSVIndex]]) -> _Types:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the column type for cells of two types; binary (text) if no other can hold both."""
+    """Return a column type for cells of both types; binary (text) if no other can hold both."""
     kinds = {one, other} - {pa.null()}
     if not kinds:
         return pa.null()

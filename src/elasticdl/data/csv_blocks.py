@@ -86,10 +86,12 @@ def _with_nulls(table: pa.Table) -> pa.Table:
 def _flag_column(
     error: pa.ArrowInvalid, index: CSVIndex, types: Mapping[str, pa.DataType], known: Sequence[str]
 ) -> str | None:
-    """Return the float column with a cell `true` or `false` that pyarrow rejected, else None.
+    """Return the name of the float column in which pyarrow rejected a cell `true` or `false`.
+
+    None if the error has another cause. `read_blocks` then reads the column again as booleans.
 
     Args:
-        error: Error of pyarrow.
+        error: The error that pyarrow raised.
         index: Index of the file.
         types: Column -> type with which the file was read.
         known: Columns that are already known to have such cells.
@@ -122,7 +124,16 @@ def _wrong_cell(
 
 
 def place(file: CSVFile, index: CSVIndex, record: int) -> str:
-    """Return the name of the file, of a record in it, and of its line as editors count them."""
+    """Return `file, line n (record i)` for a record, for an error message.
+
+    Lines are counted from 1, as in an editor, by reading the file up to the record; for records
+    far into a large file the line is left out.
+
+    Args:
+        file: The file.
+        index: Index of the file.
+        record: Number of the record in the file, from 0.
+    """
     block = bisect_right(index.firsts, record) - 1
     offset = index.offsets[block]
     if offset > _MAX_COUNTED_BYTES:
@@ -141,7 +152,7 @@ def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _check_header(file: CSVFile, index: CSVIndex) -> None:
-    """Check that a file still has the columns of an existing index.
+    """Check that a file opened with an existing index still has its columns; once per process.
 
     Raises:
         DataError: The columns differ.
@@ -155,7 +166,12 @@ def _check_header(file: CSVFile, index: CSVIndex) -> None:
 
 
 def _utf8(file: CSVFile, index: CSVIndex, start: int, stop: int) -> bytes:
-    """Return bytes `start` to `stop` of a file, converted to UTF-8."""
+    """Return bytes `start` to `stop` of a file, converted to UTF-8.
+
+    Raises:
+        CorruptDataError: The bytes are not text in the encoding of the file.
+        DataError: The file cannot be read.
+    """
     data = file.read(start, stop)
     try:
         return index.format.utf8(data)

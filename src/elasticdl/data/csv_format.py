@@ -11,7 +11,7 @@
     header      the first line, unless all its cells are numbers. Numbers that count up by one may
                 be names as well (0, 1, 2, or years), which is an error.
 
-Rows are not known here; `csv_index.py` finds them.
+`csv_index.py` finds the rows of the file, once the format is known.
 
 Callers: `csv_index.py`, `csv.py`.
 """

@@ -60,7 +60,11 @@ class CSVIndex(NamedTuple):
     format: CSVFormat = CSVFormat()
 
     def pack(self) -> bytes:
-        """Pack for an index entry: size of the JSON, header and format as JSON, offsets, firsts."""
+        """Return the attributes as bytes, the `layout` of an index entry; see `unpack`.
+
+        These are the size of the JSON text, the header and the format as JSON, then `offsets` and
+        `firsts` as integers.
+        """
         words: Any = self.header
         if self.format != CSVFormat():
             words = {"header": self.header, "format": self.format._asdict()}
@@ -98,12 +102,12 @@ def unpack(entry: FileEntry) -> tuple[CSVFile, CSVIndex]:
 
 
 def stored_of(file: CSVFile) -> StoredFile:
-    """Return the stored file, which may be compressed."""
+    """Return the file as stored: for a decompressed view of a gzip file, the gzip file."""
     return file.stored if isinstance(file, InflatedFile) else file
 
 
 def open_csv(stored: StoredFile) -> CSVFile:
-    """Return a file, decompressed if it is gzip."""
+    """Return a file whose `read` returns CSV text: a decompressed view if it is gzip."""
     is_compressed = stored.read(0, len(_GZIP_START)) == _GZIP_START
     return InflatedFile(stored) if is_compressed else stored
 
@@ -163,7 +167,7 @@ def index_rows(
 
 
 def row_starts(block: bytes, csv_format: CSVFormat) -> list[int]:
-    """Return the starts of the rows in a block of complete rows."""
+    """Return the byte offset of each row in a block of complete rows, from the block's start."""
     scanner = _Scanner(0, csv_format)
     starts: list[int] = scanner.scan(block).tolist()
     # The last row of a file may have no end.
@@ -263,7 +267,11 @@ class _Scanner:
         self._before_a_field = [_FEED, _RETURN, _QUOTE, ord(csv_format.delimiter)]
 
     def scan(self, data: bytes) -> Array:
-        """Return the starts of the non-empty lines that end in the next bytes."""
+        """Scan the next bytes of the file.
+
+        Returns:
+            Byte offset, in the file, of each non-empty line that ends in these bytes.
+        """
         array = np.frombuffer(data, self._unit)
         ends = np.flatnonzero(array == _FEED)
         if b"\r" in data:
@@ -289,7 +297,10 @@ class _Scanner:
         return np.asarray(lines[:-1][filled])
 
     def _real_quotes(self, array: Array) -> Array:
-        """Return the positions of the quotes that open or close a field."""
+        """Return the positions, in a chunk of code units, of the quotes that open or close a field.
+
+        Other quotes are content, such as that in `5" disk`. Updates the state for the next chunk.
+        """
         quotes = np.flatnonzero(array == _QUOTE)
         before = array[quotes - 1]
         if len(quotes) and quotes[0] == 0:
@@ -304,17 +315,17 @@ class _Scanner:
         return quotes
 
     def _opens(self, before: Array) -> Array:
-        """Return, for each preceding character, whether a quote after it may open a field."""
+        """Return, for each character of an array, whether a quote after it may open a field."""
         return np.isin(before, self._before_a_field)
 
 
 def _without_stray(
     quotes: list[int], before: list[int], opens: list[bool], inside: bool
 ) -> Iterator[int]:
-    """Yield the positions of quotes that open or close a field, not of those inside a field.
+    """Yield the positions of the quotes that open or close a field; quotes in content are skipped.
 
     Args:
-        quotes: Positions of all quotes.
+        quotes: Positions of all quotes, ascending.
         before: The character before each quote.
         opens: Whether a quote after that character may open a field.
         inside: Whether the first quote is in a quoted field.

@@ -186,13 +186,24 @@ def _unpacked(entry: FileEntry, unpack: Callable[[FileEntry], Layout]) -> Layout
 
 
 def bad_entry(entry: FileEntry, found: str) -> CorruptDataError:
-    """Return the error for an invalid entry."""
+    """Return the error for an invalid index entry.
+
+    Args:
+        entry: The entry.
+        found: What is wrong with it, for the message: what was found instead of its records.
+    """
     expected = f"{entry.num_records} records in {entry.size_bytes} bytes"
     return CorruptDataError(f"The index of {entry.uri}", 0, expected, found)
 
 
 def entry_of(file: StoredFile, num_records: int, layout: bytes) -> FileEntry:
-    """Return the index entry for an opened file."""
+    """Return the index entry for an opened file.
+
+    Args:
+        file: The file, with its size and version.
+        num_records: Number of records in it.
+        layout: Positions of the records, as packed by the reader of its format.
+    """
     return FileEntry(file.uri, file.size_bytes, file.version, num_records, layout)
 
 

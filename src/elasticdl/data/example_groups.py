@@ -211,7 +211,11 @@ class _Uniform:
         return {name: feature.kind for name, feature in self.layout.items()}
 
     def same_structure(self) -> Array | None:
-        """Return which rows have the layout of the first one; None if all do."""
+        """Compare all records with the first one outside of the payloads.
+
+        Returns:
+            bool [rows], whether the record has the layout of the first one; None if all have.
+        """
         block = self._block
         features = self.layout.values()
         payloads = sorted(found for feature in features for found in feature.ranges)
@@ -302,7 +306,11 @@ def _counts(counts: list[int]) -> int | Array:
 
 
 def _complete_varints(payload: Array) -> Array:
-    """Return for each row, as a column, whether its bytes are complete varints."""
+    """Check for each row of a uint8 array whether its bytes are a sequence of complete varints.
+
+    Returns:
+        bool [rows, 1].
+    """
     continues = payload >= CONTINUES
     if not continues.any():
         return np.ones((len(payload), 1), bool)
@@ -316,7 +324,7 @@ def _complete_varints(payload: Array) -> Array:
 
 
 def _decode_varints(payload: Array) -> ExampleColumn:
-    """Return the numbers in a uint8 array `[rows, bytes]` of complete varints."""
+    """Decode int64 numbers from uint8 `[rows, bytes]`; each row is a sequence of complete varints."""
     flat = payload.reshape(-1)
     is_end = flat < CONTINUES
     if is_end.all():

@@ -88,9 +88,15 @@ def _entry(name: str, values: Array | Sequence[bytes]) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _entry_header(name: str, kind: Kind, num_bytes: int) -> bytes:
-    """Return the bytes before a payload: the tags and lengths of all messages around it.
+    """Return the bytes that precede the payload of a field in an example.
 
-    Cached, because they are the same in every record for numbers of a fixed count.
+    These are the field's name, and the tags and lengths of all messages around the payload. They
+    are cached, because a field of floats with a fixed count has the same ones in every record.
+
+    Args:
+        name: Name of the field.
+        kind: Kind of its values.
+        num_bytes: Size of the payload.
     """
     before = b""
     if kind != "bytes" and num_bytes:
@@ -149,7 +155,17 @@ class UnusualError(Exception):
 
 
 def _length(data: bytes, at: int, limit: int) -> tuple[int, int]:
-    """Return start and end of the content after the length prefix at `at`."""
+    """Read a length prefix; return the start and the end of the content that follows it.
+
+    Args:
+        data: A record, or the start of one.
+        at: Position of the length prefix.
+        limit: End of the enclosing message.
+
+    Raises:
+        UnusualError: The content would end after `limit`.
+        IndexError: The record ends within the length prefix.
+    """
     byte = data[at]
     at += 1
     size = byte & 0x7F
@@ -166,14 +182,28 @@ def _length(data: bytes, at: int, limit: int) -> tuple[int, int]:
 
 
 def _field(data: bytes, at: int, limit: int, tag: int) -> tuple[int, int]:
-    """Return start and end of the length-delimited field `tag` that must come next."""
+    """Return the start and the end of the content of the field at a position.
+
+    Args:
+        data: A record.
+        at: Position of the field's tag.
+        limit: End of the enclosing message.
+        tag: The expected tag, that of a length-delimited field.
+
+    Raises:
+        UnusualError: Another tag or the end of the message is there, or the field is too long.
+        IndexError: The record ends within the field's length.
+    """
     if at >= limit or data[at] != tag:
         raise UnusualError
     return _length(data, at + 1, limit)
 
 
 def layout_of(data: bytes) -> Layout:
-    """Return the position of each field's payload, without fields that have no kind.
+    """Find the payloads in a record that is encoded as `encode` does it.
+
+    Returns:
+        Field name -> position of its payload; a field without a kind is left out.
 
     Raises:
         UnusualError: The record has another form, or is damaged.
@@ -273,9 +303,15 @@ class ExpectedLayout:
 
 
 def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
-    """Return the bytes before the only payload in an entry of `num_bytes` bytes.
+    """Return the bytes that precede the payload in an entry of a known size.
 
-    None if no payload has the matching length.
+    Args:
+        name: Name of the field.
+        kind: Kind of its values; the entry has a single payload.
+        num_bytes: Size of the entry, without its own tag and length.
+
+    Returns:
+        The bytes; None if no payload makes an entry of this size.
     """
     key = _delimited(FIRST, name.encode())
     feature = _body_bytes(num_bytes - len(key))
@@ -292,7 +328,10 @@ def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
 
 
 def _body_bytes(num_bytes: int) -> int | None:
-    """Return a field's length without tag and length prefix; None if no field has `num_bytes`."""
+    """Return the size of the content of a length-delimited field that takes `num_bytes` in all.
+
+    The rest is its tag and its length prefix. None if no content makes a field of this size.
+    """
     for length_bytes in range(1, LONGEST_VARINT):
         body = num_bytes - 1 - length_bytes
         if body >= 0 and len(write_varint(body)) == length_bytes:

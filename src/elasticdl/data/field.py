@@ -2,7 +2,7 @@
 
 A value is accepted if it keeps its meaning: an int32 for an int64 field, 3.0 for an int64 field, a
 Python float for a float32 field (rounded, as its dtype requires); but not 3.5 for an int64 field,
-and not 300 for a uint8 field. How a field is stored in an example is not known here.
+and not 300 for a uint8 field. `stored_field.py` stores the converted values in a `tf.Example`.
 
 A wide field also accepts integers that do not fit its dtype: a floating dtype rounds them, a
 string stores their digits.
@@ -87,11 +87,20 @@ class Field:
         return self.shape == ANY_LENGTH
 
     def requires(self, what: str) -> str:
-        """Return a clause for an error: the user's schema or the model requires `what`."""
+        """Return a clause for an error that says who requires `what`, such as a shape or a dtype.
+
+        This is `data_schema() says what` if a user declared the field, else `the model needs what`.
+        """
         return f"{'data_schema() says' if self.is_declared else 'the model needs'} {what}"
 
     def advice(self, remedy: str, in_schema: str) -> str:
-        """Return a sentence with a remedy and, if a user declared the field, one in the schema."""
+        """Return the last sentence of an error: what the user can do.
+
+        Args:
+            remedy: A change of the data, as the start of a sentence.
+            in_schema: An alternative change of `data_schema()`; only given if a user declared the
+                field there.
+        """
         return f"{remedy}, or {in_schema}." if self.is_declared else f"{remedy}."
 
     def entry(self) -> dict[str, Any]:
@@ -101,7 +110,10 @@ class Field:
         return {"name": self.name, "shape": shape, "dtype": self.dtype_name, **flags}
 
     def missing(self, num_records: int) -> Array:
-        """Return missing values: `[records, *shape]`, or `[records, 0]` if the length varies."""
+        """Return an array of missing values (NaN, or None for strings) for a number of records.
+
+        Its shape is `[records, *shape]`, or `[records, 0]` if the length varies.
+        """
         shape = (num_records, 0) if self.varies else (num_records, *self.shape)
         fill = None if self.dtype == STRING else np.nan
         return np.full(shape, 0 if self.varies else fill, self.dtype)
@@ -232,7 +244,10 @@ class Field:
         return values
 
     def _with_nan(self, value: Any) -> Any:
-        """Return a list of numbers with NaN for each None."""
+        """Return a value of numbers as a flat list with NaN for each None.
+
+        Values without None, and all values of a string field, are returned unchanged.
+        """
         if self.dtype == STRING or not isinstance(value, (list, tuple, np.ndarray)):
             return value
         array = np.asarray(value) if isinstance(value, np.ndarray) else np.array(value, object)

@@ -142,7 +142,11 @@ class Numbering:
 
 
 def numbering_of(source: RecordSource) -> Numbering:
-    """Return a source's own `numbering`, such as that of a split, else that of its files."""
+    """Return the `Numbering` that names the records of a source in messages.
+
+    This is the attribute `numbering` of the source if it has one (one side of a validation split),
+    else a new one of its files.
+    """
     own: Numbering | None = getattr(source, "numbering", None)
     return Numbering(source.files) if own is None else own
 

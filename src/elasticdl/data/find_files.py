@@ -86,7 +86,11 @@ def find_folders(data: str) -> set[str]:
 
 
 def exists(uri: str) -> bool:
-    """Return whether a file of this name exists."""
+    """Return whether a file (not a folder) exists at a path or URI.
+
+    Raises:
+        DataError: The storage cannot be accessed.
+    """
     place = _place(uri)
     return place.is_file(place.path)
 
@@ -139,7 +143,17 @@ def _matches(name: str, of_folder: _OfFolder) -> list[str]:
 
 
 def _all_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
-    """Return every file in a folder, at any depth."""
+    """Return the path of every visible file in a folder, at any depth.
+
+    Args:
+        place: The file system.
+        folder: Path of the folder.
+        name: The user's name for the folder; empty for an inner folder, which may be empty.
+
+    Raises:
+        NoDataError: The folder that the user named contains no files.
+        DataError: A folder cannot be read.
+    """
     files, folders = place.listing(folder)
     found = [path for path in files if _is_visible_name(path)]
     for inner in filter(_is_visible_name, folders):
@@ -150,7 +164,18 @@ def _all_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]
 
 
 def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
-    """Return the data files directly in a folder, or else its images."""
+    """Return the paths of the data files directly in a folder, or else those of its images.
+
+    Args:
+        place: The file system.
+        folder: Path of the folder.
+        name: The user's name for the folder, for the error message.
+
+    Raises:
+        NoDataError: The folder has neither; the message lists what it contains.
+        DataError: A folder or a file cannot be read, or the images are mixed up (see
+            `images_of_folder`).
+    """
     files, folders = place.listing(folder)
     visible = [path for path in files if _is_visible_name(path)]
     data = [path for path in visible if format_by_name(path) not in (None, IMAGES)]
@@ -184,7 +209,10 @@ def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str
 
 
 def _is_visible(path: str, pattern: str) -> bool:
-    """Return whether to read a match: not if it is temporary, or hidden and the pattern is not."""
+    """Return whether to read a path that a pattern matched.
+
+    Temporary files are not read, and hidden ones only if the pattern itself names hidden files.
+    """
     pattern_parts = PurePosixPath(pattern).parts
     num_fixed = len(_before_pattern(pattern_parts))
     asked_for = any(part.startswith(_HIDDEN) for part in pattern_parts[num_fixed:])
@@ -248,7 +276,7 @@ class _Local:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Turn the operating system's errors about a path into a `DataError`."""
+    """Context manager that turns the operating system's errors about a path into a `DataError`."""
     try:
         yield
     except OSError as error:
@@ -320,7 +348,12 @@ def _place(name: str) -> _Local | _Remote:
 
 
 def _no_match(place: _Local | _Remote, name: str) -> str:
-    """Return the error message for a name without a match; it lists what exists in the folder."""
+    """Return the error message for a name that matches no file; it lists what exists there.
+
+    Args:
+        place: The file system.
+        name: The path, URI or pattern that the user gave.
+    """
     wanted = place.path.rstrip("/")
     folder, _, base = wanted.rpartition("/")
     folder = folder or ("/" if wanted.startswith("/") else ".")

@@ -134,7 +134,21 @@ def image_size(data: bytes, uri: str) -> tuple[int, int]:
 
 
 def _decoded(data: bytes, uri: str, mode: str) -> Array:
-    """Return pixels `[height, width, channels]`, uint8."""
+    """Decode an image at its own size.
+
+    Args:
+        data: Content of the file.
+        uri: Name of the file, for errors.
+        mode: Pillow's name of the channels to return: `L`, `RGB` or `RGBA`.
+
+    Returns:
+        uint8 `[height, width, channels]`.
+
+    Raises:
+        CorruptDataError: The file is not an image of a known format, or is damaged.
+        DataError: The image has more pixels than Pillow's limit against decompression bombs.
+        MissingExtraError: Pillow is not installed.
+    """
     try:
         with _opened(data, uri) as image:
             image.load()

@@ -87,8 +87,8 @@ def images_of_folder(
         The images, and the content of its subfolders.
 
     Raises:
-        DataError: Images are beside class folders, a class folder has no image, a link is
-            circular, or images are in a format that is not read.
+        DataError: Images are beside class folders, a class folder has no image, a folder is a
+            link to one that contains it, or images are in a format that is not read.
     """
     name = place.uri(folder).rstrip("/")
     flat = [path for path in files if is_image(path)]
@@ -146,7 +146,15 @@ def classes_of(uris: Sequence[str], roots: Iterable[str]) -> list[str | None]:
 
 
 def _first_below(folder: str, named: set[str]) -> str | None:
-    """Return the path component after the outermost named folder; None if there is none."""
+    """Return the name of the folder directly below the outermost folder that the user named.
+
+    Args:
+        folder: URI of the folder of an image.
+        named: URIs of the folders that the user named.
+
+    Returns:
+        The name; None if `folder` is not inside of a named folder.
+    """
     found = None
     above, slash, inner = folder.rpartition("/")
     while slash:
@@ -159,10 +167,15 @@ def _first_below(folder: str, named: set[str]) -> str | None:
 def _walk(place: Place, folder: str, folders: Sequence[str]) -> Tree:
     """Find the images in class folders at any depth; folders of one level are listed in parallel.
 
+    If the first folders have no image, the search ends: the folder may be a whole disk.
+
     Args:
         place: The file system.
-        folder: The folder that contains the class folders, to detect circular links.
+        folder: The folder that contains the class folders, to detect links back to it.
         folders: The class folders.
+
+    Raises:
+        DataError: A folder cannot be read, or is a link to a folder that contains it.
     """
     images: list[str] = []
     classes = dict.fromkeys(folders, 0)

@@ -150,11 +150,12 @@ class ImageSource:
         return self._with_classes(())
 
     def check_labels(self, schema: Schema) -> None:
-        """Check before training that the labels can be learned.
+        """Check before training that the images have classes that a model can learn to distinguish.
 
         Raises:
-            DataError: The schema has a label, and the images have no classes, only one, or classes
-                that are parts of a data set.
+            DataError: The schema has a label, and the images are all in one class folder, or
+                their folders are named like parts of a data set (`train`, `val`, ...).
+            MissingFieldError: The schema has a label, and an image is in no class folder.
             SchemaError: The schema does not fit images.
         """
         label = roles_of(schema).label

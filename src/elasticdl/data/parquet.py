@@ -209,7 +209,16 @@ class ParquetSource:
     def _tables(
         self, start: int, stop: int, schema: Schema | None
     ) -> Iterator[tuple[pa.Table, Callable[[int], str]]]:
-        """Yield the rows of a range, with a function that names the i-th of them in messages."""
+        """Yield the rows of a range as tables, none of which spans two row groups.
+
+        Args:
+            start: First row, counted over all files.
+            stop: One past the last row.
+            schema: Schema that selects the columns; None reads all.
+
+        Yields:
+            A table, and a function that returns the name of its i-th row (file and number).
+        """
         at = start
         for part in self._numbering.split(start, stop):
             file = self._files[part.file_index]
