@@ -324,7 +324,7 @@ def _complete_varints(payload: Array) -> Array:
 
 
 def _decode_varints(payload: Array) -> ExampleColumn:
-    """Decode int64 numbers from uint8 `[rows, bytes]`; each row is a sequence of complete varints."""
+    """Decode int64 numbers from uint8 `[rows, bytes]`; each row consists of complete varints."""
     flat = payload.reshape(-1)
     is_end = flat < CONTINUES
     if is_end.all():

@@ -1,4 +1,6 @@
-"""Mixing of 64-bit hashes, and their position between 0 and 1.
+"""Spreads 64-bit hashes evenly, and maps them to numbers from 0 to 1.
+
+A record is held out for validation if the number of its hash is less than the share to hold out.
 
 Callers: `row_hash.py`, `split.py`.
 """

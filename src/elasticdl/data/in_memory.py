@@ -136,10 +136,12 @@ def store(
 
 @contextlib.contextmanager
 def named_in_errors(files: Mapping[str, str]) -> Iterator[None]:
-    """Context manager: errors name data in memory as the user does, not by its stored file.
+    """Context manager that replaces the names of stored files in errors raised inside of it.
+
+    The user has passed data in memory and does not know these files.
 
     Args:
-        files: URI of a stored file -> name of the data.
+        files: URI of a stored file -> the user's name for the data.
     """
     try:
         yield
@@ -226,12 +228,17 @@ def _of_columns(columns: Mapping[str, Any]) -> ArrowRows:
 def _of_elements(
     elements: Callable[[], Iterable[Any]], num_rows: int | None, batch_size: int | None
 ) -> ArrowRows:
-    """Return the elements of a data set, which are dicts or pairs (x, y), as rows.
+    """Return the elements of a data set as rows.
 
     Args:
-        elements: Returns the elements; called several times, to check that they are not random.
-        num_rows: Their number; None if unknown.
+        elements: Returns the elements: dicts, pairs (x, y), or x alone. Called several times, to
+            check that they are not random.
+        num_rows: Number of elements; None if unknown.
         batch_size: See `ArrowRows.batch_size`.
+
+    Raises:
+        UsageError: The elements are random, or of another kind.
+        DataError: There are no elements.
     """
     _check_same_again(elements)
     rows = (_element(each) for each in elements())
@@ -271,7 +278,11 @@ def _is_array(value: Any) -> bool:
 
 
 def _pair(x: Any, y: Any) -> dict[str, Any]:
-    """Return x and y as columns `x` and `y`; the entries of a dict become separate columns."""
+    """Return x and y as columns `x` and `y`; the entries of a dict become separate columns.
+
+    Raises:
+        DataError: Both have a column of the same name.
+    """
     columns = dict(x) if isinstance(x, Mapping) else {"x": x}
     for name, value in y.items() if isinstance(y, Mapping) else [("y", y)]:
         if name in columns:
@@ -281,10 +292,15 @@ def _pair(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _check_same_again(elements: Callable[[], Iterable[Any]]) -> None:
-    """Check that data is not random: it is stored once, so every epoch would repeat the draws.
+    """Check that a data set has no random steps, such as augmentation, by reading its start twice.
+
+    The data is stored once, so all epochs would repeat the same random values.
+
+    Args:
+        elements: Returns the elements, from the first one.
 
     Raises:
-        UsageError: Elements differ when they are read again.
+        UsageError: One of the first elements differs when it is read again.
     """
     first, again = (_digest(itertools.islice(elements(), _COMPARED)) for _ in range(2))
     if first != again:
@@ -330,7 +346,10 @@ def _of_tensorflow(dataset: Any) -> tuple[Callable[[], Iterable[Any]], int | Non
 
 
 def _steps(dataset: Any) -> Iterator[Any]:
-    """Yield the steps of a pipeline from its end, without those that only read ahead or cache."""
+    """Yield the datasets that a `tf.data` pipeline consists of, the last step first.
+
+    Steps that only read ahead, cache or set options are left out: they do not change elements.
+    """
     if not any(word in type(dataset).__name__ for word in ("Prefetch", "Cache", "Options")):
         yield dataset
     # TensorFlow has no public names for the inputs and the functions of a step.
@@ -339,10 +358,11 @@ def _steps(dataset: Any) -> Iterator[Any]:
 
 
 def _repeats_its_order(step: Any) -> bool:
-    """Return whether a step that shuffles gives one order only, in every process.
+    """Return whether a `shuffle` step gives the same order in every epoch and every process.
 
     Raises:
-        UsageError: It gives one order, but another one in the next process.
+        UsageError: The order is the same in every epoch, but it has no seed, so it would be another
+            one in the next process.
     """
     if getattr(step, "_reshuffle_each_iteration", True) is not False:
         return False
@@ -356,7 +376,7 @@ def _repeats_its_order(step: Any) -> bool:
 
 
 def _draws(step: Any) -> bool:
-    """Return whether a function of a step draws random numbers."""
+    """Return whether a function in a `tf.data` step, such as that of `map`, uses random numbers."""
     for each in step._functions():  # noqa: SLF001
         graph = each.function.graph.as_graph_def()
         nodes = [*graph.node, *(node for fun in graph.library.function for node in fun.node_def)]
@@ -381,10 +401,10 @@ def _of_torch(data: Any) -> tuple[Callable[[], Iterable[Any]], int | None, int |
 
 
 def _check_loader(loader: Any) -> None:
-    """Check that a DataLoader yields each item of its data set, unchanged.
+    """Check that storing the data set of a DataLoader loses nothing that the DataLoader does.
 
     Raises:
-        UsageError: It selects, repeats or changes items.
+        UsageError: It has a sampler that selects or repeats items, or a `collate_fn` of the user.
     """
     kind = type(getattr(loader, "sampler", None)).__name__
     collate = getattr(loader.collate_fn, "__module__", "")

@@ -64,7 +64,10 @@ def write_index_files(index: DataIndex) -> list[str]:
 
 
 def find_index(uris: Sequence[str]) -> DataIndex | None:
-    """Return the index of files from the index files that are up to date; None if there is none.
+    """Return an index of some or all of the files, from the index files in their folders.
+
+    An index file that does not agree with its folder is ignored, with a warning. The result is None
+    if no index file is left, or if they are of different formats.
 
     Args:
         uris: Files, as `find_files` returns them.
@@ -102,7 +105,11 @@ def find_index(uris: Sequence[str]) -> DataIndex | None:
 
 
 def _is_there(uri: str, folder: str) -> bool:
-    """Return whether there is an index file.
+    """Return whether an index file exists.
+
+    Args:
+        uri: URI of the index file.
+        folder: Its folder, for the error message.
 
     Raises:
         DataError: Something else has its name: a folder, a pipe, a link that leads nowhere.

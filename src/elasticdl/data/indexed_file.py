@@ -83,11 +83,14 @@ class IndexedFile(StoredFile):
         )
 
     def is_checked(self) -> bool:
-        """Return whether this process has compared the file's content with its index entry."""
+        """Return whether `set_checked` was called in this process."""
         return hasattr(self, "_checked")
 
     def set_checked(self) -> None:
-        """Record that this process has compared the file's content with its index entry."""
+        """Remember that a reader has compared the file's content with its index entry.
+
+        Valid in this process; the reader can then skip the comparison.
+        """
         object.__setattr__(self, "_checked", True)
 
     def check(self) -> None:

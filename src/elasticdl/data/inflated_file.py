@@ -91,7 +91,10 @@ class InflatedFile:
         return b"".join(pieces)
 
     def _find(self, position: int) -> int:
-        """Return the block that contains a position; the number of blocks if it is after them."""
+        """Return the number of the compressed block that contains a decompressed position.
+
+        Decompresses the file as far as needed. A position after the end gives the number of blocks.
+        """
         with self._lock:
             while self._starts[-1] <= position and len(self._starts) <= self._num_blocks:
                 self._advance()
@@ -127,7 +130,19 @@ class InflatedFile:
         self._last.index, self._last.data = index, data
 
     def _inflate(self, index: int, state: Any) -> tuple[bytes, Any]:
-        """Return a block after decompression and the state of the decompressor after it."""
+        """Decompress a block.
+
+        Args:
+            index: Number of the block.
+            state: zlib's decompressor as it was before the block; it is changed.
+
+        Returns:
+            The decompressed bytes, and the decompressor for the next block.
+
+        Raises:
+            CorruptDataError: The block does not decompress.
+            DataError: The file cannot be read.
+        """
         offset = index * _BLOCK_BYTES
         data = self.stored.read(offset, offset + _BLOCK_BYTES)
         pieces = []

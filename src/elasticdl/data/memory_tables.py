@@ -32,7 +32,10 @@ _UNREAD = {
 
 
 def kinds_of(data: Any) -> tuple[str, set[str]]:
-    """Return the package and the classes of an object, without importing the package."""
+    """Return the name of an object's package, and the names of its class and base classes.
+
+    So the objects of a package can be recognised without importing it.
+    """
     return type(data).__module__.partition(".")[0], {kind.__name__ for kind in type(data).__mro__}
 
 
@@ -40,7 +43,8 @@ def table_of(data: Any) -> pa.Table | None:
     """Convert an object that has columns to a table; None for any other object.
 
     Raises:
-        UsageError: Its class is in `_UNREAD`: a single column, lazy, or several data sets.
+        UsageError: It is no table as it is: a single column (Series), a lazy table, a stream, or a
+            dict of data sets.
         DataError: It cannot be converted.
     """
     root, kinds = kinds_of(data)
@@ -109,7 +113,16 @@ def _plain_value(value: Any) -> Any:
 
 
 def with_label(table: pa.Table, label: Any) -> pa.Table:
-    """Append y to the table as a column, with the name of y if it is a Series, else `y`."""
+    """Append labels to a table as its last column.
+
+    Args:
+        table: The rows, without labels.
+        label: One label per row. The column has its attribute `name` (of a Series), or is called
+            `y`.
+
+    Raises:
+        DataError: The numbers of rows and labels differ, or the labels cannot be stored.
+    """
     name = str(getattr(label, "name", None) or "y")
     column = converted(lambda: pa.array(as_numpy(label).tolist()))
     if len(column) != table.num_rows:
@@ -126,7 +139,9 @@ def _check_distinct(names: Sequence[str]) -> None:
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """Return a table without metadata, dictionaries and views.
+    """Return a table without metadata, and with dictionary and view columns as plain ones.
+
+    So equal data gives equal tables.
 
     Raises:
         DataError: Two columns have the same name.
@@ -141,9 +156,10 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without dictionaries and views, in which Arrow can pick rows.
+    """Return a column with dictionary-encoded values or string views replaced by plain values.
 
-    Two equal columns may have dictionaries in different orders. Polars stores strings as views.
+    Two equal columns may have dictionaries in different orders, and Arrow cannot pick rows of
+    string views, as which polars stores strings.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -160,7 +176,7 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     """Convert a value, which may be a tensor, to an array.
 
     Raises:
-        DataError: It is ragged.
+        DataError: It is a nested list whose parts have different lengths.
     """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -175,7 +191,11 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
 
 
 def converted(convert: Callable[[], Any]) -> Any:
-    """Run a conversion to Arrow; turn its errors into a `DataError`."""
+    """Call a function that converts data to Arrow, and return its result.
+
+    Raises:
+        DataError: The function raised an error of Arrow, a `TypeError` or a `ValueError`.
+    """
     try:
         return convert()
     except (pa.ArrowException, TypeError, ValueError) as error:

@@ -4,9 +4,7 @@ The cost is small for files of any size. RecordIO and Parquet have the number of
 headers; of a large TFRecord or CSV file without an index only the beginning is read, and the number
 is estimated from it.
 
-How an overview is displayed is not known here.
-
-Callers: `cli/data_show.py`.
+Callers: `cli/data_show.py`, which displays the overview.
 """
 
 from __future__ import annotations
@@ -152,13 +150,20 @@ def summarize_files(data: str, limit: int, schema: Schema | None = None) -> Over
 def _first_records(
     source: RecordSource, count: int, schema: Schema | None, limit: int
 ) -> tuple[Sequence[Record], tuple[FieldOverview, ...], tuple[bytes, ...]]:
-    """Return the first records, their fields, and the stored bytes if they have no fields.
+    """Read the first records of a source.
 
     Args:
         source: The records.
         count: Number of records to decode.
         schema: Schema of the records; None decodes them without one.
         limit: Maximum number of records to return as stored bytes.
+
+    Returns:
+        The decoded records, an overview of their fields, and nothing; or, for records that are not
+        `tf.Example`s: nothing, nothing, and the records as stored.
+
+    Raises:
+        SchemaError: A record does not fit the schema.
     """
     if schema is None and isinstance(source, TableSource):
         from elasticdl.data.table_overview import first_rows  # noqa: PLC0415 - imports pyarrow
@@ -200,7 +205,16 @@ def _layout(source: RecordSource, file_format: Format) -> str:
 
 @contextlib.contextmanager
 def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
-    """Yield a temporary file with a file's first records, to count them, and their stored size."""
+    """Write the first records of a TFRecord or CSV file to a temporary file, to count them there.
+
+    Args:
+        file: The file, which may be compressed with gzip.
+        file_format: Its format, `tfrecord` or `csv`.
+
+    Yields:
+        Path of the temporary file, deleted afterwards; and the number of bytes that these records
+        take in the original file.
+    """
     data = file.read(0, _HEAD_BYTES)
     read_bytes = len(data)
     is_compressed = data.startswith(_GZIP_START)
@@ -220,7 +234,7 @@ def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
 
 
 def _whole_tfrecords(data: bytes) -> int:
-    """Return the number of bytes of the complete TFRecord records that data starts with."""
+    """Return the size in bytes of all complete records at the start of a TFRecord file's bytes."""
     end = 0
     while end + 8 <= len(data):
         next_end = end + _TFRECORD_FRAME_BYTES + int.from_bytes(data[end : end + 8], "little")

@@ -327,7 +327,13 @@ def _unpacked(entry: FileEntry) -> _File:
 
 
 def _memory_bytes(schema: pa.Schema, columns: Sequence[Any], num_rows: int) -> tuple[int, ...]:
-    """Return the memory that the values of each field take, in bytes."""
+    """Estimate the memory that each field of a row group takes, in bytes.
+
+    Args:
+        schema: Fields of the file.
+        columns: pyarrow's metadata of each column of the row group.
+        num_rows: Number of rows in the row group.
+    """
     # A field of structs or lists is stored in columns whose paths begin with its name.
     stored = dict.fromkeys(schema.names, 0)
     for column in columns:
@@ -379,7 +385,13 @@ def _schema(file: _File) -> pa.Schema:
 
 
 def _differs(file: _File, num_row_groups: int, num_rows: int) -> DataError:
-    """Return the error for a footer that differs from the one that was read before."""
+    """Return the error for a file whose footer differs from what was known of it.
+
+    Args:
+        file: What the index or an earlier read says about the file.
+        num_row_groups: Number of row groups in the footer now.
+        num_rows: Number of rows in the footer now.
+    """
     expected = f"{file.firsts[-1]} rows in {counted(len(file.row_groups), 'row group')}"
     found = f"{num_rows} rows in {counted(num_row_groups, 'row group')}"
     if isinstance(file.stored, IndexedFile):
@@ -389,7 +401,9 @@ def _differs(file: _File, num_row_groups: int, num_rows: int) -> DataError:
 
 @contextlib.contextmanager
 def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
-    """Open a Parquet file.
+    """Context manager that opens a Parquet file; yields a `pyarrow.parquet.ParquetFile`.
+
+    Errors in its body, while the file is read, are converted as well.
 
     Args:
         uri: URI of the file.

@@ -111,12 +111,16 @@ _BATCHING = frozenset(
 
 
 def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) -> Problem | None:
-    """Return the first problem of a user's pipeline, from its last step back; None if it has none.
+    """Check that a user's pipeline yields the same examples if it is built for parts of the data.
 
     Args:
         dataset: The result of the user's function.
         records: The dataset that the function received.
-        create_dataset: The user's function.
+        create_dataset: The user's function. It is called again, with no records, if `dataset` does
+            not seem to read them.
+
+    Returns:
+        The problem of the step closest to the end of the pipeline; None if there is no problem.
     """
     reading = _Reading(records)
     if not reading.reads(dataset):
@@ -126,7 +130,12 @@ def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) ->
 
 
 def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
-    """Return whether a pipeline yields an example although there are no records."""
+    """Return whether a pipeline yields an example from no records, so that it reads other data.
+
+    Args:
+        create_dataset: The user's function.
+        nothing: An empty dataset, passed in place of the records.
+    """
     try:
         return next(iter(create_dataset(nothing)), None) is not None
     except Exception:  # noqa: BLE001 - a user's pipeline may raise anything: it did read then
@@ -136,10 +145,11 @@ def _yields(create_dataset: Callable[[Any], Any], nothing: Any) -> bool:
 class _Reading:
     """Finds steps of a `tf.data` pipeline that behave differently on parts of the data.
 
-    It walks from the last step back to the records.
+    A dataset knows only the datasets that it reads, so steps are visited from the last one back to
+    the records.
 
     Args:
-        records: The dataset that the pipeline reads.
+        records: The dataset of records, with which the pipeline begins.
     """
 
     def __init__(self, records: Any) -> None:
@@ -147,7 +157,7 @@ class _Reading:
         self._known: dict[int, bool] = {}
 
     def reads(self, dataset: Any) -> bool:
-        """Return whether a dataset is made from the records."""
+        """Return whether a dataset is that of the records, or reads it through any steps."""
         if dataset is self._records:
             return True
         if id(dataset) not in self._known:
@@ -155,11 +165,11 @@ class _Reading:
         return self._known[id(dataset)]
 
     def problems(self, dataset: Any, unbatched: int) -> Iterator[Problem]:
-        """Yield the problems of a dataset that is made from the records, last step first.
+        """Yield the problems of the steps that lead from the records to a dataset, last step first.
 
         Args:
-            dataset: The dataset.
-            unbatched: Number of `unbatch()` steps after it that undo an earlier batching.
+            dataset: A dataset that reads the records.
+            unbatched: Number of later `unbatch()` steps that have not undone a batching step yet.
         """
         if dataset is self._records:
             return

@@ -8,7 +8,7 @@ Every record file appears completely or not at all, and each finished part is li
 manifest: the same command again makes only the missing parts. Until all parts exist, the output is
 marked as incomplete, so that it is not used for training by mistake.
 
-How the user's function is found is not known here: `load` is passed in, and called again in every
+The caller passes a function, `load`, that loads the user's function; it is called again in every
 process.
 
 Callers: `cli/data.py`.
@@ -240,12 +240,14 @@ def _versioned(uri: str) -> Input:
 
 @contextlib.contextmanager
 def _claimed(output: PlanOutput) -> Iterator[None]:
-    """Lock the output, which must be empty or the output of an earlier preparation.
+    """Context manager that creates the output folder and locks it against other preparations.
+
+    Object stores have no locks; there, only the content of the folder is checked.
 
     Raises:
-        OutputTakenError: It contains something else.
-        OutputBusyError: Another process holds it.
-        OutputError: It cannot be created.
+        OutputTakenError: The folder contains files, and is not the output of a preparation.
+        OutputBusyError: Another process prepares data there.
+        OutputError: The folder cannot be created.
     """
     names = output.names()
     foreign = [name for name in names if not name.startswith(".")]
@@ -283,7 +285,7 @@ class _Work:
 
     Attributes:
         load: Returns the user's function and the schema; called again in every process.
-        preparation: Their value in this process.
+        preparation: The result of `load` in this process.
         settings: How record files are written.
         output: The output folder.
         advanced: Called with the number of input files that are prepared.
@@ -299,7 +301,20 @@ class _Work:
 def _made(
     parts: Sequence[PlanPart], work: _Work, num_processes: int
 ) -> Iterator[tuple[PlanPart, PlanEntry]]:
-    """Yield parts as they are finished; afterwards raise the first error, if any."""
+    """Prepare parts, in several processes at once.
+
+    Args:
+        parts: The parts to prepare.
+        work: How to prepare them.
+        num_processes: Number of processes; with 1, this process does it.
+
+    Yields:
+        Each part as it is finished, with its entry for the manifest.
+
+    Raises:
+        ElasticDLError: The first error of a part, once the processes have stopped and the finished
+            parts have been yielded.
+    """
     if num_processes <= 1:
         yield from _made_here(parts, work)
         return

@@ -160,7 +160,7 @@ def make_part(
 
 
 class _StoppedError(Exception):
-    """Raised in this process because another process failed."""
+    """Ends the preparation of a part early, because another process failed; never shown."""
 
 
 def _all_records(
@@ -173,7 +173,12 @@ def _all_records(
 
 
 def _batches(records: Iterator[bytes], most_records: int) -> Iterator[list[bytes]]:
-    """Group records into lists, one for each record file."""
+    """Group records into lists, one for each record file.
+
+    Args:
+        records: The serialized records.
+        most_records: Maximum number of records in a file; its size is limited as well.
+    """
     batch: list[bytes] = []
     size_bytes = 0
     for record in records:
@@ -261,7 +266,18 @@ def _encoded(record: Any, preparation: PartPreparation, where: str) -> bytes:
 
 @contextlib.contextmanager
 def _opened(uri: str, roles: tuple[str, ...]) -> Iterator[list[Any]]:
-    """Yield the arguments for the user's function."""
+    """Context manager that yields the arguments for the user's function, for one input file.
+
+    Files that are opened or copied for the arguments are closed or deleted at the end.
+
+    Args:
+        uri: The input file.
+        roles: The function's parameters, in order: "filename", "file_object". A remote file is
+            copied if the function takes only its name.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
     with contextlib.ExitStack() as stack:
         try:
             path = local_path(uri)
@@ -289,7 +305,10 @@ def _file_object(uri: str) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _local_copy(uri: str) -> Iterator[str]:
-    """Yield the path of a local copy, in folders of the same names, which may be the label."""
+    """Context manager that yields the path of a temporary local copy of a remote file.
+
+    The copy is in folders with the same names, since a user's function may read the label there.
+    """
     system, path = filesystem(uri)
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         parts = [part for part in PurePosixPath(path.lstrip("/")).parts if part != ".."]

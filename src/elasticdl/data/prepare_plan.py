@@ -3,7 +3,7 @@
     input files --shuffled, cut--> parts --digest--> the same as in the manifest? then it is kept
 
 A part's digest covers everything its bytes depend on except the user's code: finished parts are
-kept while a function is being fixed. How a part is made is not known here.
+kept while a function is being fixed. `prepare_part.py` makes the parts.
 
 The manifest is a hidden folder in the output with one small file for each finished part, so that a
 file is written only once and as a whole, even on an object store.
@@ -60,7 +60,7 @@ class Settings:
 
     Attributes:
         schema_json: The data schema.
-        model: Identifies the model file of the user's function.
+        model: Identifies the model file of the user's function, independent of its content.
         records_per_file: Maximum number of records in a file.
         shuffle: Whether files, and records within a part, are put in random order.
         seed: Determines that order.
@@ -223,7 +223,11 @@ def write_entry(output: PlanOutput, part: PlanPart, entry: PlanEntry) -> None:
 
 
 def read_entry(output: PlanOutput, part: PlanPart) -> PlanEntry | None:
-    """Return a part's entry if the part is finished, up to date and still complete; else None."""
+    """Return the manifest entry of a part, unless the part has to be made again.
+
+    None if the part is not finished, depends on other inputs or settings than now, or one of its
+    files is missing or has another size.
+    """
     try:
         value: Any = json.loads(output.read(entry_name(part)))
         if value["digest"] != part.digest:
@@ -241,7 +245,16 @@ def read_entry(output: PlanOutput, part: PlanPart) -> PlanEntry | None:
 def leftovers(
     output: PlanOutput, parts: Sequence[PlanPart], kept: Sequence[PlanEntry]
 ) -> Iterator[str]:
-    """Yield record files and manifest entries of earlier runs that the new output will not use."""
+    """Find files of earlier runs in the output that the new plan does not use.
+
+    Args:
+        output: The output folder.
+        parts: All parts of the new plan.
+        kept: Manifest entries of the parts that are up to date.
+
+    Yields:
+        Names within the folder of record files and manifest entries, for the caller to delete.
+    """
     wanted = {file.uri for entry in kept for file in entry.files}
     for name in output.names():
         if _OURS.match(name) and name not in wanted:

@@ -15,7 +15,7 @@ Which damage is detected, and when:
   always detects it. A compressor changed into another valid one is detected because the payload
   then does not decode, or its records do not add up, not by a checksum.
 
-How records are decoded into fields is not known here.
+Records are decoded into fields by `record_decoding.py`.
 
 Callers: `sources.py`, `prepare.py`, `prediction/`.
 """
@@ -192,7 +192,16 @@ class RecordIOSource:
         return BytesUnit.joined(units, memory_bytes)
 
     def _decoded_chunks(self, start: int, stop: int) -> Iterator[tuple[DecodedChunk, int, int]]:
-        """Yield the chunks of a range, each with the part of its records that is in the range."""
+        """Yield the chunks that contain records `start` to `stop` (exclusive).
+
+        Yields:
+            A chunk, and the range (first, stop) of its records that are requested. The chunk is
+            valid until the next one is read.
+
+        Raises:
+            CorruptDataError: A chunk is damaged.
+            IndexError: The range is not within 0 .. num_records.
+        """
         self._numbering.check(start, stop)
         firsts = self._chunks.firsts
         index = int(np.searchsorted(firsts, start, "right")) - 1
@@ -257,7 +266,12 @@ def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
 
 
 def _open(uri: str) -> FileEntry:
-    """Return the index entry of a file and its chunks, after reading only its headers."""
+    """Return the index entry of a file, with its chunks, after reading only their headers.
+
+    Raises:
+        CorruptDataError: A header is damaged, or the file ends too early.
+        DataError: The file cannot be read.
+    """
     file = open_stored(uri)
     chunks: list[Chunk] = []
     offset = 0
@@ -359,7 +373,7 @@ class Writer(AtomicWriter):
         self._file.discard()
 
     def _flush(self) -> None:
-        """Write the collected records as a chunk."""
+        """Write the collected records as a chunk; after an error the file cannot be published."""
         if not self._records:
             return
         try:

@@ -227,11 +227,11 @@ class ChunkReader:
         return DecodedChunk(file, chunk, plain, 0, end)
 
     def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
-        """Give up the memory of the chunk read last, so that its records stay valid.
+        """Stop reusing the memory of the chunk read last, so that its records stay valid.
 
         Args:
-            memory: Memory of that chunk, which its caller now owns.
-            spare: Memory to read the next chunk into; None allocates it when needed.
+            memory: Memory of that chunk; from now on it belongs to the caller.
+            spare: Memory for the next chunk in its place; None allocates it when needed.
         """
         if memory is self._stored:
             self._stored = spare or _NO_MEMORY
@@ -241,7 +241,20 @@ class ChunkReader:
     def _decompress(
         self, file: StoredFile, chunk: Chunk, payload: memoryview
     ) -> tuple[_Memory, int]:
-        """Return the memory of a payload after decompression, and the payload's size."""
+        """Decompress the payload of a chunk.
+
+        Args:
+            file: The file, for errors.
+            chunk: Content of the header.
+            payload: The payload as stored.
+
+        Returns:
+            Memory that starts with the decompressed payload, and the size of that payload.
+
+        Raises:
+            CorruptDataError: The payload would be implausibly large.
+            Exception: The error of the decompressor, if the payload is damaged.
+        """
         most = max(_FREE_BYTES, _MAX_EXPANSION * chunk.size_bytes)
         if chunk.compressor == "gzip":
             plain = _gunzip(payload, most)
@@ -265,7 +278,17 @@ def _check_plain(file: StoredFile, chunk: Chunk, size_bytes: int, most: int) -> 
 
 
 def _gunzip(payload: memoryview, most: int) -> bytes:
-    """Return the decompressed bytes of a gzip stream; one byte more than `most`, if longer."""
+    """Decompress gzip, which may consist of several streams.
+
+    Args:
+        payload: The compressed bytes.
+        most: Maximum number of bytes to return. If there are more, one byte more is returned, so
+            that the caller can tell.
+
+    Raises:
+        EOFError: The payload ends too early.
+        zlib.error: The payload is damaged.
+    """
     pieces: list[bytes] = []
     room = most + 1
     left: bytes | memoryview = payload
@@ -289,7 +312,7 @@ _NO_MEMORY = fresh_memory(0)
 
 
 def _at_least(memory: mmap.mmap, size_bytes: int) -> mmap.mmap:
-    """Return memory of at least some size, the given one if it is large enough."""
+    """Return the given memory if it has at least `size_bytes`, else newly allocated memory."""
     if len(memory) >= size_bytes:
         return memory
     # Chunks differ a little in size, and touching new memory for the first time is slow.
@@ -361,12 +384,15 @@ class DecodedChunk:
         return [record for (record,) in struct.iter_unpack(f"{LENGTH_BYTES}x{self._length}s", rows)]
 
     def unit(self) -> BytesUnit:
-        """Return all records without copying them; the caller owns their memory from now on."""
+        """Return all records as a unit that uses the memory of this chunk, without copying it.
+
+        The caller has to keep the reader from overwriting that memory: see `ChunkReader.exchange`.
+        """
         starts, lengths = self._places(0, self._num_records)
         return BytesUnit(self._memory, starts, starts + lengths)
 
     def _places(self, first: int, stop: int) -> tuple[Indices, Indices]:
-        """Return the starts of records, and their lengths."""
+        """Return where records `first` to `stop` (exclusive) start in memory, and their lengths."""
         if self._length is None:
             edges = np.array(self._starts[first : stop + 1], dtype=np.int64)
             starts, lengths = edges[:-1], np.diff(edges) - LENGTH_BYTES
@@ -382,6 +408,12 @@ def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> in
 
     Images of one size are the common case; comparing all lengths at once is a hundred times
     faster than walking from one to the next.
+
+    Args:
+        memory: Contains the payload after decompression.
+        base: Start of the payload in `memory`.
+        end: End of the payload in `memory`.
+        num_records: Number of records, according to the header.
     """
     stride, rest = divmod(end - base, num_records)
     length = stride - LENGTH_BYTES

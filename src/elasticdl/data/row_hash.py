@@ -75,7 +75,7 @@ def _of_numbers(column: pa.Array) -> Hashes:
 
 
 def _of_objects(column: pa.Array) -> Hashes:
-    """Return the hashes of strings, decimals and lists; each distinct string is hashed once."""
+    """Return a hash, uint64, of each value in a column of strings, decimals or lists."""
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         encoded = column.dictionary_encode()
         values = encoded.dictionary.cast(pa.binary()).to_pylist()

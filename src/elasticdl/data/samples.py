@@ -140,10 +140,16 @@ def _make_folders(files: Sequence[Path]) -> None:
 
 
 def _mark(output: Path, wanted: Mapping[str, Any], files: Sequence[Path]) -> None:
-    """Write the marker file, which identifies the sample in a folder.
+    """Write the marker file, which says which sample a folder contains.
+
+    Args:
+        output: The folder.
+        wanted: Name and seed of the sample.
+        files: Files of the sample, about to be written.
 
     Raises:
-        OutputTakenError: Another sample, or the same one with another seed, is there.
+        OutputTakenError: One of the files exists, and belongs to another sample or seed.
+        OutputError: The marker file cannot be written.
     """
     marker = output / _MARKER
     there = [path for path in files if path.exists()]

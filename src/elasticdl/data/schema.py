@@ -1,8 +1,8 @@
 """Data schema: the fields of a record, from the user's `data_schema()`, and their encoding.
 
 A schema is a list of fields. Records that do not fit are rejected with an error that names the
-field and the source of the record. This module knows nothing of files (`where` names a record) and
-imports no framework: a `tf.DType` is read through its attributes.
+field and the source of the record, which the caller passes as `where`. No file is read here and no
+framework is imported: a `tf.DType` is read through its attributes.
 
 `field.py` converts values to fields, `stored_field.py` stores them.
 
@@ -101,11 +101,14 @@ class Schema:
         return Schema(fields)
 
     def undeclared(self) -> Schema:
-        """Return the schema as one that follows from the training data, for error messages."""
+        """Return the same schema, marked as not written by the user (`Field.is_declared`).
+
+        Error messages then refer to the needs of the model instead of `data_schema()`.
+        """
         return Schema(tuple(replace(field, is_declared=False) for field in self.fields))
 
     def to_json(self) -> str:
-        """Return the schema as JSON, for a trained model."""
+        """Return the schema as JSON, as it is stored with a trained model."""
         return json.dumps([field.entry() for field in self.fields])
 
     @staticmethod

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 class SelectedRecords:
-    """Selected records of another source; see `record_source.RecordSource`.
+    """A selection of the records of another source; implements `RecordSource`.
 
-    They are read once for each form requested (serialized, or decoded with a schema) and kept.
+    The first read in each form (serialized, or decoded with some schema) reads all selected records
+    and keeps them in memory.
 
     Args:
-        source: The source of the records.
-        numbers: Their numbers in the source; record i of the selection is `numbers[i]`.
+        source: The other source.
+        numbers: Numbers of the selected records in `source`; record i here is `numbers[i]` there.
         name: Name of this selection, for messages.
     """
 

@@ -80,10 +80,10 @@ _MAX_ROOM_KEPT_BYTES = 1 << 25
 
 @contextlib.contextmanager
 def scratch_buffer(num_records: int, length: int) -> Iterator[Array]:
-    """Lend scratch memory for records of one length; a thread gets the same memory each time.
+    """Context manager that lends scratch memory, mostly the same each time in a thread.
 
     The allocator would return memory of this size to the system after each use, and allocating it
-    again would take longer than decoding. It belongs to the thread, and to one borrower at a time.
+    again would take longer than decoding. A nested call in the same thread gets other memory.
 
     Args:
         num_records: Number of records.

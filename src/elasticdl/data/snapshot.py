@@ -44,7 +44,7 @@ _GROUP_BYTES = 32 << 20
 
 
 class NoRowError(DataError):
-    """There are no rows to train on.
+    """Raised if there are no rows to train on.
 
     Args:
         message: The error message.
@@ -65,7 +65,8 @@ class FileSnapshot:
         num_training: Number of rows to train on.
         num_validation: Number of rows that are held out.
         columns: Summary of each column, over all rows.
-        held: Summary of one column over the held-out rows, if it was requested.
+        held: Summary over the held-out rows of one column, that which `write_snapshot` got as
+            `held_column`; None without it.
     """
 
     folder: str
@@ -202,7 +203,15 @@ def _to_json(snapshot: FileSnapshot) -> bytes:
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the columns of a schema, by name."""
+    """Return a batch of validation rows with the columns and types of the training rows.
+
+    Args:
+        batch: The validation rows.
+        schema: Schema of the training rows; columns are matched by name.
+
+    Raises:
+        DataError: A column is missing, or its values cannot be converted to the type.
+    """
     missing = [name for name in schema.names if name not in batch.schema.names]
     if missing:
         raise DataError(
@@ -242,7 +251,15 @@ class TableWriter:
         self._num_rows = self._num_bytes = 0
 
     def write(self, batch: pa.RecordBatch, mask: np.ndarray[Any, Any] | None) -> int:
-        """Append the rows of a batch where the mask is true; return their number."""
+        """Append rows of a batch, and return the number of appended rows.
+
+        Args:
+            batch: The rows.
+            mask: bool [rows], whether to append each row; None appends all.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
         if mask is not None and not mask.all():
             batch = batch.filter(pa.array(mask))
         if not batch.num_rows:

@@ -51,7 +51,12 @@ class RecordHashes:
         self._seeds = np.fromiter(names, np.uint64, len(files))
 
     def between(self, start: int, stop: int) -> tuple[Hashes, Ints]:
-        """Return the hashes of records `start` to `stop` (exclusive), and the file of each."""
+        """Return the hashes of records `start` to `stop` (exclusive), and the file of each.
+
+        Returns:
+            uint64 [records], the hashes; and int64 [records], index of each record's file in
+            `files`.
+        """
         first = int(np.searchsorted(self._firsts, start, "right")) - 1
         last = max(first, int(np.searchsorted(self._firsts, stop, "left")))
         borders = np.clip(self._firsts[first : last + 1], start, stop)
@@ -63,10 +68,10 @@ class RecordHashes:
 
 
 class SplitNumbering(Numbering):
-    """Numbers of the records on one side of a validation split.
+    """Numbers the records on one side of a validation split (training or held out) from 0.
 
-    `files` has the number of these records in each file; names in messages have the number that a
-    record has in its file.
+    The attribute `files` has the number of these records in each file. A message names a record by
+    the number that it has in its file, among all records of the file.
 
     Args:
         files: All files in reading order, with all their records.
@@ -102,7 +107,15 @@ class SplitNumbering(Numbering):
         super().__init__([RecordFile(file.uri, count) for file, count in counted])
 
     def chosen(self, start: int, stop: int) -> Ints:
-        """Return the records of this side among records `start` to `stop` of all, ascending."""
+        """Return which of the records `start` to `stop` (exclusive) are on this side.
+
+        Args:
+            start: First record, numbered among all records.
+            stop: One past the last record.
+
+        Returns:
+            Their numbers among all records, ascending.
+        """
         return self._chosen(start, stop)[0]
 
     def span(self, start: int, stop: int) -> Ints:
@@ -136,7 +149,7 @@ class SplitNumbering(Numbering):
         return found
 
     def num_before(self, borders: Ints) -> Ints:
-        """Count the records of this side before each of some positions among all records.
+        """Return, for each position among all records, how many records before it are on this side.
 
         Args:
             borders: The positions, int64, each in 0 .. the number of all records.
@@ -165,7 +178,10 @@ class SplitNumbering(Numbering):
         return self.chosen(block * _BLOCK, min((block + 1) * _BLOCK, self._whole.num_records))
 
     def _chosen(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Return the records of this side in a range of all records, and the file of each."""
+        """Return which records of a range are on this side, and the index of each one's file.
+
+        The range and the result number records among all records; see `chosen`.
+        """
         hashes, which = self._hashes.between(start, stop)
         on_this_side = (shares(hashes) < self.share) == self.held_out
         places = np.flatnonzero(on_this_side)

@@ -161,7 +161,11 @@ def _removed_on_error(aside: Path) -> Iterator[None]:
 
 
 def _names(source: RecordSource) -> list[str]:
-    """Return the output name of each file: its own name, with a number if two are equal."""
+    """Return the name that each input file gets in the output.
+
+    It is that of the input file (with `.recordio` if its format cannot be written). If two names
+    are equal, all are prefixed with the number of the file.
+    """
     names = [file.uri.rstrip("/").rpartition("/")[2] for file in source.files]
     if _format(source) not in _WRITERS:
         names = [f"{name}.recordio" for name in names]
@@ -180,7 +184,9 @@ def _format(source: RecordSource) -> str | None:
 def _codes(
     source: RecordSource, field: str, num_parts: int, on_progress: Progress
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the class number of each record; records with equal values of a field are a class.
+    """Return the class number of each record: records with equal values of a field are one class.
+
+    Reads all records.
 
     Args:
         source: The records.
@@ -203,7 +209,11 @@ def _codes(
 
 
 def _values(source: RecordSource, field: str) -> Iterator[list[Any]]:
-    """Yield the values of a field, some records at a time."""
+    """Yield the values of a field for all records in order, as lists for some records at a time.
+
+    Raises:
+        UsageError: A file has no such field, or a record has several values of it.
+    """
     if _format(source) in ("csv", "parquet"):
         _check_columns(source, field)
     if _format(source) == "parquet":
@@ -233,7 +243,13 @@ def _column(source: Any, field: str) -> Iterator[list[Any]]:
 
 
 def _schema_of(source: RecordSource, field: str) -> Schema:
-    """Return a schema of one field, so that nothing else is decoded."""
+    """Return a schema of only the given field, so that nothing else is decoded.
+
+    The dtype of the field is that in the first record; for CSV it is a string.
+
+    Raises:
+        UsageError: The first record has no such field, or several values of it.
+    """
     if _format(source) == "csv":
         # As strings: equal cells are one class, and empty cells are a separate one.
         return Schema((Field(field, (), STRING, nullable=True),))
@@ -267,14 +283,17 @@ def _many_values(uri: str, field: str) -> UsageError:
 def _write_file(
     source: RecordSource, index: int, first: int, here: PartNumbers, paths: Sequence[Path]
 ) -> Iterator[int]:
-    """Write the records of one file to a file in each part; yield the number written so far.
+    """Write each record of an input file to the file of its part.
 
     Args:
-        source: The records.
-        index: Number of the file.
+        source: The records of all input files.
+        index: Number of the input file.
         first: Number of its first record.
-        here: Part of each of its records.
+        here: Number of the part of each of its records.
         paths: File to write in each part; not created if the part gets no record.
+
+    Yields:
+        The number of records written so far.
     """
     write = _WRITERS.get(_format(source) or "", _write_recordio)
     with contextlib.ExitStack() as stack:

@@ -92,15 +92,15 @@ def _parse_part(text: str, entry: str) -> SplitPart:
 def assigned_parts(
     hashes: Hashes, codes: npt.NDArray[np.int64] | None, parts: Sequence[SplitPart]
 ) -> PartNumbers:
-    """Assign each record to a part; return the numbers of the parts.
+    """Assign each record to a part, so that every part has its share of each class.
 
     Args:
-        hashes: uint64 [records], which decide the order.
+        hashes: uint64 [records], the order in which the records of a class are given to parts.
         codes: int64 [records], number of the class of each record; None puts all into one class.
         parts: At most 256.
 
     Returns:
-        uint8 [records].
+        uint8 [records], index of each record's part in `parts`.
 
     Raises:
         UsageError: A part gets no record.
@@ -120,7 +120,13 @@ def assigned_parts(
 
 
 def _turns(shares: Sequence[float]) -> PartNumbers:
-    """Return part numbers to assign in turn: each as often as its share, evenly mixed."""
+    """Return a sequence of part numbers to assign to records in turn.
+
+    Each part occurs in it as often as its share requires, spread evenly.
+
+    Args:
+        shares: Share of each part; they add up to 1.
+    """
     due = np.zeros(len(shares))
     turns = np.empty(_NUM_TURNS, np.uint8)
     for number in range(_NUM_TURNS):
@@ -143,7 +149,7 @@ class ClassCodes:
         self._codes: dict[Hashable, int] = {}
 
     def code(self, value: Hashable) -> int:
-        """Return the number of a value; missing values (None, NaN) are equal to each other."""
+        """Return the number of a value, a new one if it is new; None and NaN are one value."""
         key = None if value != value else value  # noqa: PLR0124 - NaN differs from itself
         return self._codes.setdefault(key, len(self._codes))
 

@@ -124,7 +124,7 @@ class SplitUnits(SplitSource):
 
 @dataclass(frozen=True, eq=False)
 class SplitUnit:
-    """A unit of a source, limited to its records on one side of a split; see `units.Unit`."""
+    """The records of a unit that are on one side of a split; see `units.Unit`."""
 
     unit: Unit
     rows: Ints
@@ -186,17 +186,20 @@ def split_records(source: RecordSource, share: float) -> SplitRecords:
 
 
 def whole(source: RecordSource) -> RecordSource:
-    """Return the source that a split was made from; other sources are returned unchanged."""
+    """Return the source of all records for one side of a split; any other source unchanged."""
     return source.source if isinstance(source, SplitSource) else source
 
 
 def runs_in_whole(source: RecordSource, start: int, stop: int) -> list[tuple[int, int]]:
-    """Convert a range of records to ranges (start, stop) of the source before its split.
+    """Convert a range of records of one side of a split to ranges of the source of all records.
 
     Args:
         source: One side of a split; for any other source, the range is returned as it is.
-        start: First record.
-        stop: One past the last.
+        start: First record, numbered in `source`.
+        stop: One past the last record.
+
+    Returns:
+        Ranges (start, stop) of consecutive records, numbered among all records.
     """
     if not isinstance(source, SplitSource):
         return [(start, stop)]
@@ -233,7 +236,12 @@ class _Readers:
 
 
 def _pieces(reader: UnitReader, numbers: Ints) -> Iterator[Ints]:
-    """Split ascending numbers so that the units of each piece fit into memory together."""
+    """Split record numbers into pieces, each of which needs only a few units in memory.
+
+    Args:
+        reader: Reader of the records.
+        numbers: Numbers of the records, ascending.
+    """
     most = _REMOTE_UNITS if reader.units.remote else _LOCAL_UNITS
     groups = np.searchsorted(np.cumsum(reader.units.sizes), numbers, "right") // most
     if len(numbers):

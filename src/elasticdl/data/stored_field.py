@@ -148,6 +148,9 @@ def _lists(
         counts: Number of values per record: one number if all have equally many.
         of_field: Returns the name of the field in the i-th record, for errors.
         num_rows: Number of records.
+
+    Raises:
+        SchemaError: The dtype would change a value.
     """
     if values.dtype != field.dtype:
         row_of = np.repeat(np.arange(num_rows), counts)
@@ -199,7 +202,19 @@ def _from_raw_bytes(
 def _raw_or_missing(
     field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> Array:
-    """Decode a field stored as raw bytes, where each record has one byte string or none."""
+    """Decode a nullable field stored as raw bytes, of which a record may lack its byte string.
+
+    Args:
+        field: The field.
+        group: The records.
+        of_field: Returns the name of the field in the i-th record, for errors.
+
+    Returns:
+        Array `[records, *shape]`, with NaN or None for missing values.
+
+    Raises:
+        SchemaError: A record has several byte strings, or one of another size.
+    """
     stored, counts = group.column(field.name)
     every = field.missing(len(group.rows))
     at = 0
@@ -222,7 +237,16 @@ def _raw_or_missing(
 def _raw_lists(
     field: Field, group: example.ExampleGroup, of_field: Callable[[int], str]
 ) -> list[Array]:
-    """Decode lists of any length, each stored as raw bytes in one byte string."""
+    """Decode a field of lists of any length, each stored as raw bytes in one byte string.
+
+    Args:
+        field: The field.
+        group: The records.
+        of_field: Returns the name of the field in the i-th record, for errors.
+
+    Raises:
+        SchemaError: A record does not have exactly one byte string of whole values.
+    """
     stored, counts = group.column(field.name)
     width = field.dtype.itemsize
     if not np.all(np.asarray(counts) == 1) or any(len(value) % width for value in stored):
@@ -237,10 +261,15 @@ def _raw_lists(
 
 
 def _first_unlike(group: example.ExampleGroup, name: str, num_bytes: int) -> tuple[int, str]:
-    """Return the first record that does not have exactly one value of `num_bytes` bytes.
+    """Find the first record whose field is not a single byte string of the expected size.
+
+    Args:
+        group: The records, of which at least one is wrong.
+        name: Name of the field.
+        num_bytes: The expected size.
 
     Returns:
-        Its position in the group, and what it has instead.
+        Position of the record in the group, and what it has instead, in words.
     """
     values, counts = group.column(name)
     row = 0

@@ -59,7 +59,7 @@ def local_path(uri: str) -> str | None:
 
 
 def why(error: Exception) -> str:
-    """Return the message of a storage error, without its number."""
+    """Return the message of a storage error, without the operating system's error number."""
     return str(getattr(error, "strerror", None) or error).removesuffix(".")
 
 
@@ -133,7 +133,7 @@ def _patience(protocol: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def reachable(uri: str) -> Iterator[None]:
-    """Turn a store's errors while it is listed or inspected into a `DataError`.
+    """Context manager that turns errors of a storage that is listed or queried into a `DataError`.
 
     Args:
         uri: The URI that is looked up.
@@ -338,7 +338,7 @@ def _read_local_into(path: str, memory: memoryview, start: int) -> int:
 
 
 def _unreadable(uri: str, error: Exception) -> DataError:
-    """Return the error for a file that cannot be read."""
+    """Return the error for a file that cannot be read: a `NoDataError` if it does not exist."""
     if isinstance(error, FileNotFoundError):
         return NoDataError(f"{uri} cannot be read: there is no such file.")
     return DataError(f"{uri} cannot be read: {why(error)}.")

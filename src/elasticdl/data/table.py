@@ -8,7 +8,7 @@ cannot be a field (structs, maps, columns without any value) are then left out, 
 
 An empty cell is an error, unless the field is nullable in the schema.
 
-The file of a row is not known here.
+Callers pass a function that names the file and number of a row, for error messages.
 
 Callers: `csv.py`, `parquet.py`.
 """
@@ -70,7 +70,12 @@ def decode_table(
 
 
 def _shaped(records: list[Record], table: pa.Table) -> list[Record]:
-    """Reshape values to the shapes stored in the metadata of their columns."""
+    """Return the records with values in the shapes that `with_shape` stored with their columns.
+
+    Args:
+        records: Rows of the table, decoded without a schema, so with 1-D values.
+        table: The table.
+    """
     kept = {field.name: shape_of(field) for field in table.schema if field.metadata}
     shapes = {name: shape for name, shape in kept.items() if shape is not None}
     if not shapes:
@@ -211,7 +216,12 @@ class TableUnit:
 
 
 def _taken(tables: Sequence[pa.Table], rows: Array) -> pa.Table:
-    """Return the rows with these numbers, counted over all of the given tables."""
+    """Pick rows from several tables.
+
+    Args:
+        tables: Tables with the same columns.
+        rows: Numbers of the rows, counted over all tables, in the order of the result.
+    """
     fixed = all(pa.types.is_primitive(column_type) for column_type in tables[0].schema.types)
     if len(tables) == 1 or fixed:
         return pa.concat_tables(tables).take(pa.array(rows))
@@ -234,7 +244,16 @@ def _name_at(name: Callable[[int], str], places: Array, row: int) -> str:
 
 
 class _TableGroup:
-    """The rows of a table as an `example.ExampleGroup`, so that they are decoded like examples."""
+    """The rows of a table as an `example.ExampleGroup`, so that they are decoded like examples.
+
+    Args:
+        table: The rows.
+        schema: The fields to decode; None makes each column a field.
+        where: Returns the name of row i in an error message.
+
+    Raises:
+        SchemaError: A field of the schema has a column of a type that it cannot be read from.
+    """
 
     may_lack_fields = False
 
@@ -280,7 +299,14 @@ class _TableGroup:
         return np.frombuffer(bytearray().join(values), np.uint8).reshape(-1, num_bytes)
 
     def _kind(self, name: str) -> example.Kind:
-        """Return the kind of a field's values; for numbers it follows the dtype in the schema."""
+        """Return the kind (`bytes`, `float` or `int64`) as which a field is decoded.
+
+        For numbers, it is that of the dtype in the schema, not of the column.
+
+        Raises:
+            SchemaError: A column of the field is neither numbers, text nor times, or times would be
+                rounded too much.
+        """
         schema = self._table.schema
         field = self._fields.get(name)
         types = {_value_type(schema.field(part).type) for part in self._parts[name]}
@@ -321,7 +347,7 @@ class _TableGroup:
             )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype in which the values of a field are returned."""
+        """Return the dtype of the values that `column` returns for a field."""
         kind = self.kinds[name]
         if kind == "bytes":
             return STRING
@@ -343,11 +369,16 @@ class _TableGroup:
         return Field(name, (), dtype).cast(values, where)
 
     def _values(self, name: str, field_name: str) -> example.ExampleColumn:
-        """Return the values of one column; counts are those of its lists, 0 for a missing value.
+        """Return the values of one column, and their number in each row.
+
+        A row has one value, or as many as its list; a missing value makes 0.
 
         Args:
             name: Name of the column.
             field_name: Name of the field that the column belongs to, alone or with others.
+
+        Raises:
+            SchemaError: A value is missing and the field is not nullable, or cannot be converted.
         """
         field = self._fields.get(field_name)
         nullable = field is not None and field.nullable
@@ -373,7 +404,17 @@ class _TableGroup:
         )
 
     def _numbers(self, name: str, field: Field | None, column: pa.Array, counts: Array) -> Array:
-        """Return the values of a column without lists."""
+        """Convert a column to numpy as its field requires: times to seconds, wide integers to text.
+
+        Args:
+            name: Name of the column.
+            field: Field that the column belongs to; None without a schema.
+            column: Its values; those of lists are flattened.
+            counts: Number of values in each row, to name the row in an error.
+
+        Raises:
+            SchemaError: A value cannot be converted.
+        """
         if field is not None and field.time and _arrow_kind(column.type) == "bytes":
             row_of = np.repeat(np.arange(len(self.rows)), counts)
             return parsed_seconds(
@@ -406,7 +447,12 @@ class _TableGroup:
 
 
 def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:
-    """Return one value per row, NaN or None for rows without a value."""
+    """Return one value per row, with NaN or None for rows without a value.
+
+    Args:
+        column: Values of the rows; each row has one or none.
+        num_rows: Number of rows.
+    """
     values, counts = column
     if isinstance(counts, int) and counts == 1:
         return values
@@ -417,12 +463,12 @@ def _one_a_row(column: example.ExampleColumn, num_rows: int) -> Array:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return a column without a dictionary."""
+    """Return a column with dictionary-encoded values replaced by plain ones."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _starts(counts: Array) -> Array:
-    """Return the index of each row's first value, from the numbers of values."""
+    """Return the index of each row's first value, given the number of values in each row."""
     return np.concatenate(([0], np.cumsum(counts)[:-1]))
 
 

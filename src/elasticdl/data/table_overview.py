@@ -83,7 +83,7 @@ def _add_column(name: str, column: pa.Array, found: TableRows) -> None:
 
 
 def _iso(text: str) -> str:
-    """Remove trailing zeros of a fraction of a second."""
+    """Return a date or time in ISO 8601 without trailing zeros in its fraction of a second."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

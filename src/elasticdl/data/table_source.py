@@ -74,7 +74,7 @@ def common_schema(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return the columns without dictionaries and metadata."""
+    """Return a schema without metadata, and with plain types for dictionary-encoded columns."""
     return pa.schema(
         (
             field.name,

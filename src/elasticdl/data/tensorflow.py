@@ -22,11 +22,11 @@ from elasticdl.errors import DefinitionError
 
 
 class _Tempfile:
-    """Replacement for `tempfile` in autograph: creates files in our scratch folder.
+    """Replacement for the module `tempfile` in TensorFlow's autograph.
 
-    Autograph writes the code that it generates for a function into the temporary directory, and
-    removes it at exit. Files that a killed process leaves there cannot be attributed to it; its
-    scratch folder is removed by the next run.
+    Autograph writes the code that it generates for a function into a temporary file, which a
+    killed process leaves behind. Here the file is in the scratch folder of the process, which the
+    next run deletes.
     """
 
     @staticmethod
@@ -40,11 +40,11 @@ if hasattr(loader, "tempfile"):
 
 
 def reseed(seed: int) -> None:
-    """Make the next unseeded random op of TensorFlow a function of `seed`.
+    """Set the global seed of TensorFlow, which determines random ops that have no seed.
 
     Like `tf.random.set_seed`, but without discarding all compiled kernels, which costs about 70 ms
-    each time and would stall the step that is running meanwhile. A test checks that the numbers
-    drawn are the same as after `set_seed`.
+    each time and would stall a training step that is running meanwhile. The numbers drawn are the
+    same as after `set_seed`.
     """
     # Not public; there is no public way to seed without clearing the kernel cache.
     eager = context.context()
@@ -63,13 +63,16 @@ def forget_kernels() -> None:
 
 
 def random_state() -> Any:
-    """Return the state of TensorFlow's next unseeded random op, for `set_random_state`."""
+    """Return the state that determines TensorFlow's random ops without a seed.
+
+    `set_random_state` restores it.
+    """
     eager = context.context()
     return eager._seed, eager._rng.getstate()  # noqa: SLF001 - as `reseed`
 
 
 def set_random_state(state: Any) -> None:
-    """Restore the state of random ops, as if nothing had been drawn since `random_state`."""
+    """Restore the state of random ops that `random_state` returned."""
     eager = context.context()
     eager._seed, generator = state  # noqa: SLF001 - as `reseed`
     eager._rng.setstate(generator)  # noqa: SLF001 - as `reseed`

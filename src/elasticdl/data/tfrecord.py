@@ -15,7 +15,7 @@ index (`tfrecord_index.py`). A file that is compressed as a whole (gzip or zlib,
 content) has no random access either: opening decompresses it once, and reading at a position
 costs a block of `inflated_file.py`.
 
-How records are decoded into fields is not known here.
+Records are decoded into fields by `record_decoding.py`.
 
 Callers: `sources.py`.
 """

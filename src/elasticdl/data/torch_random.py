@@ -1,4 +1,4 @@
-"""Random draws of PyTorch in input functions.
+"""Random numbers of PyTorch in users' input functions, drawn from a separate generator.
 
 A process has one generator behind `torch.rand` and similar operations, and the model draws from it
 in another thread. So in the thread that prepares batches, and only there, operations that draw use
@@ -35,7 +35,10 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call an operation, with the generator if it would draw from that of the process."""
+        """Call a PyTorch operation; PyTorch calls this for every operation inside of the block.
+
+        An operation that would draw from the generator of the process gets that of this object.
+        """
         del types
         named = dict(kwargs or {})
         if torch.Tag.nondeterministic_seeded in func.tags and _is_on_cpu(args, named):
@@ -60,7 +63,10 @@ class UseGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_the_process(generator: Any) -> bool:
-    """Return whether a generator is None or PyTorch's default, which `random_split` passes."""
+    """Return whether a generator argument means the generator that the process shares.
+
+    That is so if it is None, or PyTorch's default generator (which `random_split` passes).
+    """
     # An operation receives a new object for the same generator each time.
     mine: Any = torch.default_generator
     return generator is None or generator._cdata == mine._cdata  # noqa: SLF001 - no public name

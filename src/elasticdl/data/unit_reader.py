@@ -4,7 +4,7 @@
                                    ^                                          a time
                                    `-- the units used last are kept, `CACHE_BYTES` of them
 
-Which records are needed is not known here, and `units.py` defines units.
+A unit is a part of a source that is read at once, such as a chunk of RecordIO; see `units.py`.
 
 Contract, checked for every reader by `tests/contracts/test_record_source.py`: gathered records are
 those that `read_records` and `read_bytes` return, whatever their order.

@@ -54,7 +54,9 @@ def record_range(first: int, last: int) -> str:
 
 
 def near_classes(classes: Iterable[Any]) -> str:
-    """Return a note on classes that differ only by case or surrounding space; empty without any.
+    """Return a warning on class names that differ only by case or surrounding spaces.
+
+    The warning is empty if there are none.
 
     Example:
         >>> near_classes(["cat", "Cat ", "dog"])[:33]
