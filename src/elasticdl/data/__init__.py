@@ -1,4 +1,6 @@
-"""Reading of records: formats, schemas, batches. Knows nothing of models.
+"""Reads records from files of many formats, decodes them by a schema, and makes batches of them.
+
+Nothing here depends on a model.
 
 `RecordWriter` and `Records` write and read record files in users' programs.
 """

@@ -147,7 +147,15 @@ class _PickedRecords:
 
 
 def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
-    """Yield each value of a sorted array with a slice of its positions, at most `most` long."""
+    """Split a sorted array into runs of equal values.
+
+    Args:
+        which: The array.
+        most: Maximum length of a run; longer ones are split.
+
+    Yields:
+        The value of a run, and its position in the array as a slice.
+    """
     borders = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(which)]
     numbers = which[borders[:-1]].tolist()
     for number, (start, stop) in zip(numbers, pairwise(borders), strict=True):

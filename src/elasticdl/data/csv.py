@@ -245,7 +245,10 @@ class CSVSource:
         return TableUnit(read_blocks(file, rows, blocks, self._types_for(schema, rows)))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
-        """Join all units into one; None if their columns differ. See `units.UnitSource`."""
+        """Join all units into one, from which rows are picked faster; see `UnitSource`.
+
+        None if their columns differ.
+        """
         del memory_bytes
         return TableUnit.joined([*units])
 
@@ -358,7 +361,15 @@ def _type_of(field: Field) -> pa.DataType:
 
 
 def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
-    """Return the column types in an index; None if it has none, or is not of exactly these files.
+    """Return the inferred column types that an index contains.
+
+    Args:
+        index: The index, if there is one.
+        uris: Files to read. Types depend on the cells of all files, so those of an index are valid
+            only for exactly its files.
+
+    Returns:
+        Column -> type; None if there are no valid ones.
 
     Raises:
         CorruptDataError: A type is unknown.

@@ -120,7 +120,10 @@ def format_of(uri: str, head: bytes, *, is_whole: bool, is_compressed: bool = Fa
 
 
 def _decoded(data: bytes, encoding: str) -> str:
-    """Decode the start of a file; its last character may be incomplete."""
+    """Decode the first bytes of a file; an incomplete character at their end is dropped.
+
+    Bytes that are not of this encoding are read as Latin-1, which never fails.
+    """
     try:
         return codecs.getincrementaldecoder(encoding)().decode(data)
     except UnicodeDecodeError:
@@ -160,7 +163,17 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _table(text: str, delimiter: str, *, is_whole: bool) -> list[list[str]]:
-    """Split the first rows at a delimiter; empty if they cannot be parsed with it."""
+    """Split the first rows of a file into cells.
+
+    Args:
+        text: The start of the file.
+        delimiter: The character between two cells.
+        is_whole: Whether this is the whole file; otherwise the last row is dropped, since it may be
+            incomplete.
+
+    Returns:
+        The cells of each row; empty if the text cannot be parsed with this delimiter.
+    """
     try:
         rows = list(islice(_rows(text, delimiter), _MAX_ROWS + 1))
     except csv.Error:
@@ -177,10 +190,15 @@ def _are_numbers(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _are_data(uri: str, cells: Sequence[str], delimiter: str) -> bool:
-    """Return whether the first line is a row of numbers, not of names.
+    """Return whether the first line of a file is a row of numbers, rather than the header.
+
+    Args:
+        uri: URI of the file, for the error.
+        cells: Cells of its first line.
+        delimiter: The character between two cells.
 
     Raises:
-        SchemaError: It may be either.
+        SchemaError: The line may be either: its numbers count up by one.
     """
     numbers = [_number(cell, delimiter) for cell in cells]
     if not numbers or any(number is None for number in numbers):

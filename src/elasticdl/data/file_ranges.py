@@ -80,7 +80,7 @@ class Numbering:
         return parts
 
     def check(self, start: int, stop: int) -> None:
-        """Raise an error if a range is not within the records.
+        """Check that the range `start` to `stop` (exclusive) is within the records.
 
         Raises:
             IndexError: The range is not within 0 .. `num_records`.

@@ -204,9 +204,15 @@ def _pillow() -> ModuleType:
 
 
 def _resized(pixels: Array, height: int, width: int) -> Array:
-    """Resize pixels to float32; return them unchanged if the size is the same.
+    """Resize an image by bilinear interpolation, with the same result as `tf.image.resize`.
 
-    The formula is that of `tf.image.resize`, in float32 as there, so that the results are equal.
+    Args:
+        pixels: uint8 `[height, width, channels]`.
+        height: Requested height.
+        width: Requested width.
+
+    Returns:
+        float32 `[height, width, channels]`; or `pixels`, if they have the requested size.
     """
     if pixels.shape[:2] == (height, width):
         return pixels
@@ -224,7 +230,16 @@ def _resized(pixels: Array, height: int, width: int) -> Array:
 
 
 def _neighbours(size: int, wanted: int) -> tuple[Array, Array, Array]:
-    """Return, per output pixel on an axis, its two nearest input pixels and the second's weight."""
+    """Return what linear interpolation along one axis of an image needs.
+
+    Args:
+        size: Number of input pixels on the axis.
+        wanted: Number of output pixels.
+
+    Returns:
+        Three arrays `[wanted]`: for each output pixel, the indices of the two input pixels beside
+        it, and the weight of the second of them.
+    """
     scale = np.float32(size) / np.float32(wanted)
     at = (np.arange(wanted, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     lower = np.floor(at)

@@ -35,7 +35,7 @@ _MAX_NAMED = 5
 
 
 class Place(Protocol):
-    """Interface of the file systems in `find_files.py`."""
+    """A file system, local or remote, in which folders are listed; see `find_files.py`."""
 
     def uri(self, path: str) -> str:
         """Return the URI of a path."""
@@ -55,7 +55,7 @@ class Tree(NamedTuple):
 
     Attributes:
         images: Images, at any depth.
-        classes: Number of images in each of its folders, by its path.
+        classes: Path of each subfolder -> number of images in it, at any depth.
         unread: Images in formats that ElasticDL does not read.
         other: A file of another kind; None if there is none.
     """

@@ -75,7 +75,7 @@ class ImageUnit:
 
 
 class Roles(NamedTuple):
-    """The image field and the label field of a schema; None if the schema lacks it."""
+    """Which field of a schema is the image, and which is the label; None for one it lacks."""
 
     image: Field | None
     label: Field | None
@@ -152,7 +152,12 @@ def _label(image: ImageUnit, field: Field) -> np.ndarray[Any, Any]:
 
 
 def no_class(uri: str, label: Field) -> MissingFieldError:
-    """Return the error for an image that lacks the label."""
+    """Return the error for an image without a class, though the schema has a label.
+
+    Args:
+        uri: URI of the image.
+        label: The label field of the schema.
+    """
     return MissingFieldError(
         f"{uri} is in no class folder, so the field {label.name!r} is missing. Put the images into "
         "a folder for each class, and pass the folder that contains these folders: --data=pictures "

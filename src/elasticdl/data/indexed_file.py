@@ -42,10 +42,11 @@ class IndexedFile(StoredFile):
         return data
 
     def read_into(self, memory: mmap.mmap, start: int, size_bytes: int) -> int:
-        """Read into memory without checking whether the file has changed.
+        """Read bytes into memory without checking whether the file has changed.
 
         For callers that compare checksums with those in the index. Checksums are more reliable, and
-        also accept a copy of the file with another modification time.
+        also accept a copy of the file with another modification time. Arguments and result are
+        those of `StoredFile.read_into`.
 
         Raises:
             DataError: The file cannot be read.

@@ -9,7 +9,7 @@ import google_crc32c
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the masked checksum of some bytes.
+    """Return the CRC-32C of some bytes, masked: rotated right by 15 bits, plus a constant.
 
     Example:
         >>> hex(masked_crc32c(b"123456789"))

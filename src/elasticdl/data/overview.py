@@ -183,7 +183,10 @@ def _first_records(
 
 
 def _layout(source: RecordSource, file_format: Format) -> str:
-    """Return the layout of records in the files, in words."""
+    """Return in words how a source's records are stored, such as `3 chunks, compressor: snappy`.
+
+    For images, these are the classes and their numbers of images; for other formats it is empty.
+    """
     if file_format == "recordio":
         chunked = cast("RecordIOSource", source)
         chunks = [chunk for i in range(len(source.files)) for chunk in chunked.chunks(i)]
@@ -275,7 +278,12 @@ def _fields(records: Sequence[Record]) -> Iterator[FieldOverview]:
 
 
 def _columns(names: Sequence[str], rows: TableRows) -> tuple[FieldOverview, ...]:
-    """Return the overview of a table's columns, in their order."""
+    """Return an overview of each column of a table.
+
+    Args:
+        names: Names of all columns, in order.
+        rows: The first rows.
+    """
     found = {field.name: field for field in _fields(rows.records)}
     for name in names:
         # In these rows, it has no value.

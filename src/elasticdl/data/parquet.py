@@ -202,7 +202,10 @@ class ParquetSource:
         return TableUnit(_read(file, index - self._first_groups[file_index], _wanted(file, schema)))
 
     def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
-        """Join all units into one; None if their columns differ. See `units.UnitSource`."""
+        """Join all units into one, from which rows are picked faster; see `UnitSource`.
+
+        None if their columns differ.
+        """
         del memory_bytes
         return TableUnit.joined([*units])
 
@@ -261,7 +264,10 @@ class _ThreadCache(threading.local):
 
 
 def _wanted(file: _File, schema: Schema | None) -> tuple[str, ...]:
-    """Return the columns to read: those in the schema, or all if one of them is missing."""
+    """Return the columns of a file to read: those in the schema, or all.
+
+    All are read without a schema, or if a field is missing: the error can then name the columns.
+    """
     if schema is None:
         return file.columns
     parts = [columns_of(field, file.columns) for field in schema.fields]

@@ -424,7 +424,7 @@ def _start(load: Load, settings: Settings, output: str, counter: Any, stop: Any)
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone, for whatever reason."""
+    """Wait until the parent process has ended, even if it was killed, then end this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -205,7 +205,7 @@ def _write(uri: str, records: list[bytes], index: int, settings: Settings) -> Re
 
 
 def _records(uri: str, preparation: PartPreparation) -> Iterator[bytes]:
-    """Yield the records of one input file, serialized.
+    """Call the user's function for an input file, and yield the records it returns, serialized.
 
     Raises:
         UserCodeError: The function raised.

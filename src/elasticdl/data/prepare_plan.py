@@ -208,7 +208,12 @@ def entry_name(part: PlanPart) -> str:
 
 
 def write_entry(output: PlanOutput, part: PlanPart, entry: PlanEntry) -> None:
-    """Add a finished part to the manifest.
+    """Add a finished part to the manifest, or replace its entry.
+
+    Args:
+        output: The output folder, which contains the part's files.
+        part: The part.
+        entry: The entry to write; the sizes of the files are added to it.
 
     Raises:
         OutputError: The output cannot be written.

@@ -187,7 +187,15 @@ def _make_folder(uri: str) -> None:
 
 
 def _schema_of(record: Any, where: str) -> Schema:
-    """Return the fields of a record, each with the shape and dtype of its value."""
+    """Return a schema that fits a record: each field has the shape and dtype of its value.
+
+    Args:
+        record: Field name -> value.
+        where: Name of the record, as the start of an error.
+
+    Raises:
+        SchemaError: The record is not a dict, or a value cannot be stored.
+    """
     if not isinstance(record, Mapping) or not record:
         raise SchemaError(f"{where}: expected a dict of fields, got {shown(record)}.")
     return Schema(tuple(_field_of(name, value, where) for name, value in record.items()))

@@ -188,7 +188,7 @@ class RecordIOSource:
         return unit
 
     def joined(self, units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
-        """Join all units into one; see `units.UnitSource`."""
+        """Join all units into one, from which records are picked faster; see `UnitSource`."""
         return BytesUnit.joined(units, memory_bytes)
 
     def _decoded_chunks(self, start: int, stop: int) -> Iterator[tuple[DecodedChunk, int, int]]:
@@ -222,7 +222,11 @@ class RecordIOSource:
         return here.chunk
 
     def _read(self, reader: ChunkReader, index: int) -> DecodedChunk:
-        """Read a chunk by its number over all files, and verify all of it.
+        """Read a chunk by its number over all files, and verify its checksum and all lengths.
+
+        Args:
+            reader: The reader to use, whose previous chunk becomes invalid.
+            index: Number of the chunk.
 
         Raises:
             CorruptDataError: The chunk is damaged.

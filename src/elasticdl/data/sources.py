@@ -238,7 +238,11 @@ def one_format(uris: Sequence[str]) -> Format:
 
 
 def _refuse_incomplete(uris: Sequence[str]) -> None:
-    """Raise if files are in a folder that is still being prepared."""
+    """Check that no file is in a folder that `elasticdl data prepare` has not completed.
+
+    Raises:
+        DataError: A file is in such a folder.
+    """
     for folder in sorted({uri.rpartition("/")[0] for uri in uris}):
         mark = f"{folder}/{INCOMPLETE_MARK}" if folder else INCOMPLETE_MARK
         if exists(mark):

@@ -114,7 +114,10 @@ class SplitUnits(SplitSource):
         return SplitUnit(unit, self.numbering.chosen(first, stop) - first)
 
     def joined(self, units: Iterable[SplitUnit], memory_bytes: int) -> SplitUnit | None:
-        """Join all units into one; None if the source cannot. See `units.UnitSource`."""
+        """Join all units into one, from which records are picked faster; see `UnitSource`.
+
+        None if the source cannot join its units.
+        """
         join = getattr(self.source, "joined", None)
         whole = None if join is None else join((each.unit for each in units), memory_bytes)
         if whole is None:

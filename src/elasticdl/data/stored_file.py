@@ -324,7 +324,16 @@ def _read_local(path: str, start: int, stop: int) -> bytes:
 
 
 def _read_local_into(path: str, memory: memoryview, start: int) -> int:
-    """Fill memory from a local file; return the number of bytes, less where the file ends."""
+    """Fill memory with the bytes of a local file.
+
+    Args:
+        path: Path of the file.
+        memory: The memory to fill.
+        start: Where to start in the file.
+
+    Returns:
+        The number of bytes read, less than the size of the memory if the file ends earlier.
+    """
     num_read = 0
     descriptor = os.open(path, os.O_RDONLY)
     try:

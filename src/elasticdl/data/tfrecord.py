@@ -195,7 +195,7 @@ class TFRecordSource:
         return BytesUnit(data, borders[:-1] + _HEADER.size, borders[1:] - _CHECKSUM.size)
 
     def joined(self, units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
-        """Join all units into one; see `units.UnitSource`."""
+        """Join all units into one, from which records are picked faster; see `UnitSource`."""
         return BytesUnit.joined(units, memory_bytes)
 
 

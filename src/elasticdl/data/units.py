@@ -142,9 +142,9 @@ class HasDecodedSize(Protocol):
 class UnitSource(Protocol):
     """A `RecordSource` that is read unit by unit.
 
-    It may also have a method `joined(units, memory_bytes)`, which returns the units as one, or None
-    if they cannot be joined. It is called if all records fit into memory, with all units and the
-    estimate of their memory.
+    It may also have a method `joined(units, memory_bytes)`, which joins all units into one, from
+    which records are picked faster, or returns None if they cannot be joined. It is called if all
+    records fit into memory, with all units and the estimate of their memory in bytes.
     """
 
     def units(self, schema: Schema | None) -> Units:

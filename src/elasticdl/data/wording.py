@@ -34,7 +34,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
+    """Return a number and a noun, with an `s` for the plural.
 
     Example:
         >>> counted(1, "field"), counted(2000, "field")
@@ -44,7 +44,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def record_range(first: int, last: int) -> str:
-    """Return a description of the records from one to another, or of a single one.
+    """Return words for the records `first` to `last` (inclusive).
 
     Example:
         >>> record_range(0, 0), record_range(0, 3999)
