@@ -19,6 +19,11 @@ from elasticdl.data.hash_mixing import mixed
 if TYPE_CHECKING:
     from elasticdl.data.hash_mixing import Hashes
 
+# Equal texts have equal hashes, whichever of these types a reader has chosen.
+_TEXTS = (
+    pa.string(), pa.large_string(), pa.string_view(),
+    pa.binary(), pa.large_binary(), pa.binary_view(),
+)  # fmt: skip
 _EMPTY = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x100000001B3)
 _ZEROS = np.uint64(0xD1B54A32D192ED03)
@@ -76,9 +81,9 @@ def _of_numbers(column: pa.Array) -> Hashes:
 
 def _of_objects(column: pa.Array) -> Hashes:
     """Return a hash, uint64, of each value in a column of strings, decimals or lists."""
-    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-        encoded = column.dictionary_encode()
-        values = encoded.dictionary.cast(pa.binary()).to_pylist()
+    if column.type in _TEXTS:
+        encoded = column.cast(pa.large_binary()).dictionary_encode()
+        values = encoded.dictionary.to_pylist()
         of_values = np.array([_of_bytes(value) for value in values], np.uint64)
         indices = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
         return of_values[indices] if len(of_values) else np.zeros(len(column), np.uint64)
