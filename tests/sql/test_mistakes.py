@@ -76,7 +76,7 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
         (f"{TRAIN} LABEL salary, role INTO x", ",", "LABEL takes one name"),
         (f"{TRAIN} WITH train.num_epochs=1 seed=2 INTO x", "seed", "needs a comma"),
         (f"{TRAIN} INTO label", "label", "in double quotes"),
-        (f"{TRAIN} WITH train.num_epoch=4 INTO x", "train.num_epoch", "not an option"),
+        (f"{TRAIN} WITH train.num_epoch=4 INTO x", "train.num_epoch", "not a training option"),
         (
             f"{TRAIN} WITH hidden_units='many' INTO x",
             "hidden_units='many'",

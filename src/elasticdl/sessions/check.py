@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from elasticdl.errors import DefinitionError, ElasticDLError, users_traceback
 from elasticdl.sessions import project
-from elasticdl.sessions.checks import limits, sources, splits, steps
+from elasticdl.sessions.checks import limits, names, sources, splits, steps
 from elasticdl.sessions.checks.check_context import CheckContext
 from elasticdl.sessions.checks.finding import (
     CheckFinding,
@@ -137,7 +137,7 @@ def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding
 def _unbound(reported: set[str]) -> Iterator[str]:
     for text in reported:
         _, used, rest = text.partition(": the name '")
-        if used and "not defined" in rest:
+        if used and names.UNDEFINED in rest:
             yield rest.partition("'")[0]
 
 

@@ -26,6 +26,9 @@ try:
 except ModuleNotFoundError as absent:
     raise MissingExtraError("pyflakes", "sessions", "`elasticdl session check`") from absent
 
+UNDEFINED = "is used but never defined in this file"
+"""Part of the message about a name, by which `check.py` recognises it."""
+
 
 @dataclass(frozen=True)
 class Module:
@@ -128,8 +131,7 @@ def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
                 )
         for name, line in undefined.items():
             yield made(
-                f"the name {name!r} is used but never defined in this file, which would "
-                "raise a NameError.",
+                f"the name {name!r} {UNDEFINED}, which would raise a NameError.",
                 f"{module.place}:{line}",
                 "Define it, or import it at the top of the file.",
             )
