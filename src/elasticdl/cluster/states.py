@@ -155,7 +155,8 @@ def trouble_of(pod: Object) -> Trouble | None:
         return Trouble(
             name,
             f"evicted by its node: {status.get('message', '')}".rstrip(": "),
-            "Request at least as much memory as the pod uses (--memory_per_worker).",
+            "Low on memory: request at least as much as the pod uses (--memory_per_worker). Low on "
+            "disk: free space on the node.",
         )
     for container in _containers(status):
         waiting = container.get("state", {}).get("waiting") or {}
