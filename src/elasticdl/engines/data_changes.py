@@ -48,8 +48,9 @@ def check_unchanged(now: Mapping[str, Any], checkpoint: Checkpoint) -> None:
     files, before = now["files"], checkpoint.metadata["files"]
     if before != files:
         changed = changed_files(files, before)
+        verbs = ("was", "has another") if len(changed) == 1 else ("were", "have another")
         what = (
-            f"{len(changed)} file(s) were added or removed, or changed their number of "
+            f"{counted(len(changed), 'file')} {verbs[0]} added or removed, or {verbs[1]} number of "
             f"{now['counted']} ({', '.join(changed[:_NUM_NAMED])})"
         )
     elif rewritten := _rewritten(now["content_marks"], checkpoint.metadata):
