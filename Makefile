@@ -94,7 +94,7 @@ clean: ## Remove what was built, written or cached, .venv too
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-proto: $(DEV_STAMP) ## Write the Python code of the .proto files anew
+proto: $(DEV_STAMP) ## Generate the Python code of the .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=src --python_out=src --pyi_out=src \
 		$$(find src -name '*.proto')
 
@@ -102,7 +102,7 @@ proto: $(DEV_STAMP) ## Write the Python code of the .proto files anew
 # needs no npm; its licence lies beside them.
 UPLOT := 1.6.32
 
-vendor: ## Fetch the chart library of the job page from the npm registry anew
+vendor: ## Fetch the chart library of the job page from the npm registry
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" \
 		&& npm pack --silent uplot@$(UPLOT) && tar -xzf uplot-$(UPLOT).tgz \
 		&& cp package/dist/uPlot.iife.min.js $(CURDIR)/src/elasticdl/page/static/uplot.js \

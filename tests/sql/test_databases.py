@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.sql.database import DatabaseError, RowSource, open_database
@@ -531,11 +532,29 @@ def test_a_plain_statement_is_done(place) -> None:
     if place.kind != "mariadb":
         place.run("INSERT INTO people VALUES (8, 'x', 1) RETURNING id")
         assert place.rows("SELECT count(*) AS n FROM people WHERE id = 8") == [(1,)]
-        place.run(
-            "WITH one AS (SELECT 9 AS id) INSERT INTO people SELECT id, 'y', 1 FROM one "
-            "RETURNING id"
-        )
-        assert place.rows("SELECT count(*) AS n FROM people WHERE id = 9") == [(1,)]
+
+
+def test_a_statement_that_begins_with_with_and_writes_is_committed(tmp_path) -> None:
+    database = open_database(f"sqlite+pysqlite:///{tmp_path / 'a.db'}")
+
+    # SQLite's driver begins no transaction before WITH; those of other databases do.
+    @sa.event.listens_for(database._engine, "connect")
+    def leave_transactions_to_sqlalchemy(connection, _record) -> None:
+        connection.isolation_level = None
+
+    @sa.event.listens_for(database._engine, "begin")
+    def begin(connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    def run(statement):
+        with database.run(statement) as rows:
+            return [] if rows is None else [row for b in rows.batches for row in b.to_pylist()]
+
+    run("CREATE TABLE t (id INT)")
+    run("WITH one AS (SELECT 9 AS id) INSERT INTO t SELECT id FROM one RETURNING id")
+
+    assert run("SELECT id FROM t") == [{"id": 9}]
+    database.close()
 
 
 def test_a_percent_sign_is_itself(place) -> None:

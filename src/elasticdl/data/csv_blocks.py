@@ -142,8 +142,10 @@ def place(file: CSVFile, index: CSVIndex, record: int) -> str:
     offset += rows[record - index.firsts[block]]
     line = 1
     for start in range(index.format.mark_bytes, offset, _COUNTED_AT_ONCE_BYTES):
-        text = _utf8(file, index, start, min(start + _COUNTED_AT_ONCE_BYTES, offset))
-        line += text.count(b"\n") or text.count(b"\r")
+        data = file.read(start, min(start + _COUNTED_AT_ONCE_BYTES, offset))
+        # A character that spans two reads is no end of a line.
+        text = data.decode(index.format.encoding, "ignore")
+        line += text.count("\n") or text.count("\r")
     return f"{file.uri}, line {line} (record {record})"
 
 

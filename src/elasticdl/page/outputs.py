@@ -84,7 +84,7 @@ class WatchedOutput:
     def sections(self) -> dict[str, Any]:
         """Return the current sections of the page; see `view.view`.
 
-        They are computed anew only after a pause, so that many viewers cost no more than one.
+        They are computed again only after a pause, so that many viewers cost no more than one.
         """
         with self._lock:
             if time.monotonic() >= self._next_s:

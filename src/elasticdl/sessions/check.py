@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from elasticdl.errors import DefinitionError, ElasticDLError, users_traceback
 from elasticdl.sessions import project
-from elasticdl.sessions.checks import limits, names, sources, splits, steps
+from elasticdl.sessions.checks import limits, sources, splits, steps
 from elasticdl.sessions.checks.check_context import CheckContext
 from elasticdl.sessions.checks.finding import (
     CheckFinding,
@@ -121,24 +121,18 @@ def _add(context: CheckContext, found: list[CheckFinding], finding: CheckFinding
     """Add a finding to `found`, unless the check has already reported its cause.
 
     Args:
-        context: Has the messages reported so far, which include undefined names.
+        context: Has the messages and the undefined names that were reported so far.
         found: Findings of the current group.
         finding: The finding to add.
     """
     text = str(finding)
     already = text in context.reported or any(
-        f"NameError: name '{name}' is not defined" in text for name in _unbound(context.reported)
+        f"NameError: name '{name}' is not defined" in text for name in context.undefined_names
     )
     if not already:
         context.reported.add(text)
+        context.undefined_names |= {finding.undefined_name} - {""}
         found.append(finding)
-
-
-def _unbound(reported: set[str]) -> Iterator[str]:
-    for text in reported:
-        _, used, rest = text.partition(": the name '")
-        if used and names.UNDEFINED in rest:
-            yield rest.partition("'")[0]
 
 
 _GROUPS: Sequence[tuple[str, Sequence[str], Callable[[CheckContext], Iterator[CheckFinding]]]] = (

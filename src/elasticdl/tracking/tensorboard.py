@@ -139,9 +139,9 @@ class TensorBoardTracker:
                 version = self._Event(wall_time=time_s, file_version="brain.Event:2")
                 self._files[part].append(version.SerializeToString())
                 # Makes a running TensorBoard drop the data of earlier attempts.
-                anew = self._Event(wall_time=time_s, step=0)
-                anew.session_log.status = anew.session_log.START
-                self._files[part].append(anew.SerializeToString())
+                start = self._Event(wall_time=time_s, step=0)
+                start.session_log.status = start.session_log.START
+                self._files[part].append(start.SerializeToString())
             self._files[part].append(event.SerializeToString())
         except (OSError, OutputError) as error:
             raise self._unwritable(error) from error

@@ -43,7 +43,7 @@ _on_path: list[str] = []
 
 
 def forget(zoo: Zoo) -> None:
-    """Prepare to import a zoo's files anew.
+    """Prepare to import a zoo's files again.
 
     Unloads its modules, and other modules that would be mistaken for its files. In `sys.path`, this
     zoo's folder replaces that of the previous zoo.

@@ -136,7 +136,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class WorkerExit:
-    """Result of a worker that ended although the job goes on.
+    """Result of a worker that ended although the job continues.
 
     A newer process has taken over its rank, or the driver is gone.
 

@@ -51,6 +51,7 @@ class CheckContext:
         trainer: A trainer with the model.
         metrics: Metrics of a batch, under their names in the evaluation.
         reported: Messages of all findings so far, so that none is reported twice.
+        undefined_names: Names that the findings so far report as undefined.
     """
 
     run_name: str
@@ -67,6 +68,7 @@ class CheckContext:
     trainer: Trainer | None = None
     metrics: dict[str, Any] | None = None
     reported: set[str] = field(default_factory=set)
+    undefined_names: set[str] = field(default_factory=set)
 
     @property
     def job(self) -> Job:

@@ -30,12 +30,14 @@ class CheckFinding:
         what: The problem, with the wrong and the expected value.
         where: `file:line`, or another name of the location; empty if `what` names it.
         fix: How to fix it.
+        undefined_name: The name that the code uses but never defines, if that is the problem.
     """
 
     severity: Severity
     what: str
     where: str = ""
     fix: str = ""
+    undefined_name: str = ""
 
     def __str__(self) -> str:
         """Return the finding as a message for the user, without the severity."""

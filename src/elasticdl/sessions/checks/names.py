@@ -11,7 +11,7 @@ import difflib
 import importlib.util
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,9 +25,6 @@ try:
     from pyflakes.messages import UndefinedName
 except ModuleNotFoundError as absent:
     raise MissingExtraError("pyflakes", "sessions", "`elasticdl session check`") from absent
-
-UNDEFINED = "is used but never defined in this file"
-"""Part of the message about a name, by which `check.py` recognises it."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +127,13 @@ def check(source: Path, wanted: Collection[Path]) -> Iterator[CheckFinding]:
                     "Install the package that has it, or correct the name.",
                 )
         for name, line in undefined.items():
-            yield made(
-                f"the name {name!r} {UNDEFINED}, which would raise a NameError.",
+            found = made(
+                f"the name {name!r} is used but never defined in this file, which would raise a "
+                "NameError.",
                 f"{module.place}:{line}",
                 "Define it, or import it at the top of the file.",
             )
+            yield replace(found, undefined_name=name)
 
 
 def lacks(file: Path, name: str, where: str) -> Iterator[CheckFinding]:

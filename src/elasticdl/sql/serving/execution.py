@@ -44,7 +44,7 @@ _ERROR = re.compile(r"(?:internal )?error: ")
 def check_kept(url: str) -> None:
     """Raise a `UsageError` if a URL is that of a database in memory.
 
-    Each program of a client opens the database anew, so tables in memory would be lost between
+    Each program of a client opens the database again, so tables in memory would be lost between
     programs. Only the URL is checked; no connection is made.
     """
     if _IN_MEMORY.fullmatch(url):
